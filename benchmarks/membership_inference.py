@@ -2,7 +2,7 @@
 
 Run `python -m benchmarks.membership_inference --json FILE`. Of Fashion-MNIST, a few thousand training images are the
 members and as many test images are not; a small CNN learns the members by heart. Private rows are trained by the recipe
-`dp_classifier` with a fresh secret. The attack is `workers.evaluation.membership`.
+`dp_classifier` with a fresh secret. The attack is `benchmarks.loss_attack`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from benchmarks.loss_attack import attack_by_loss
 from benchmarks.results import Results, Row, machine, parser_of, show
 from benchmarks.runs import DELTA, accuracy, plan_of, train_plan
 from benchmarks.small_data import Folder, channels_first, fashion
 from models.private_classifier import ClassifierConfig, PrivateClassifier
-from workers.evaluation.membership import attack_by_loss
 
 MEMBERS = 3000
 EPOCHS = 80

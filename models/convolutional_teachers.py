@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.portable.drawing import ImageShape
 from models.shards import Shards
 from models.teacher_ensemble import RealBatch, load_stacked, stacked_state
 from models.teacher_sizes import convolutional_sizes
@@ -25,7 +26,7 @@ _BLOCK_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
 
 
 @dataclass(frozen=True)
-class ConvolutionalConfig:
+class ConvolutionalConfig(ImageShape):
     """One teacher; the defaults are the published ones.
 
     Attributes:
@@ -34,10 +35,6 @@ class ConvolutionalConfig:
         learning_rate: of Adam.
     """
 
-    classes: int
-    channels: int
-    height: int
-    width: int
     features: int = 32
     hidden: int = 256
     learning_rate: float = 1e-3
@@ -45,7 +42,7 @@ class ConvolutionalConfig:
     @property
     def inputs(self) -> int:
         """Numbers in one image."""
-        return self.channels * self.height * self.width
+        return self.pixels
 
 
 class ConvolutionalTeachers:

@@ -66,7 +66,8 @@ class ExtractorConfig:
             raise ExtractorUnusable(f"the input_size of an extractor is an integer between {low} and {high}")
         for field in ("mean", "std"):
             values = getattr(self, field)
-            if not isinstance(values, list | tuple) or len(values) != _CHANNELS or not all(map(_is_number, values)):
+            numbers = [v for v in values if type(v) in (int, float)] if isinstance(values, list | tuple) else []
+            if len(numbers) != _CHANNELS or len(values) != _CHANNELS or not all(map(math.isfinite, numbers)):
                 raise ExtractorUnusable(f"the {field} of an extractor is a list of {_CHANNELS} finite numbers")
             object.__setattr__(self, field, tuple(map(float, values)))
         if min(self.std) <= 0:
@@ -197,7 +198,3 @@ def _network(config: ExtractorConfig, weights: bytes) -> tuple[nn.Module, int]:
     except RuntimeError:
         raise ExtractorUnusable(f"the extractor's weights are not those of a {config.network}") from None
     return network.requires_grad_(False), size
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

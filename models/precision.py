@@ -9,7 +9,7 @@ import torch
 
 @cache
 def bfloat16_is_fast(device_type: str) -> bool:
-    """Tell whether `device_type` ("cpu" or "cuda") multiplies bfloat16 natively rather than by emulation."""
+    """Return whether `device_type` ("cpu" or "cuda") multiplies bfloat16 natively rather than by emulation."""
     if device_type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
     supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)

@@ -31,14 +31,16 @@ class Scattering(nn.Module):
         below, right = self.size[0] * _STEP - height, self.size[1] * _STEP - width  # up to a multiple of four
         self._pad = (_STEP, _STEP + right, _STEP, _STEP + below)
         shape = (self.size[0] * _STEP + 2 * _STEP, self.size[1] * _STEP + 2 * _STEP)
+        angles = [math.pi * (_ANGLES - _ANGLES / 2 - 1 - index) / _ANGLES for index in range(_ANGLES)]
         wavelets = torch.stack(
             [
-                torch.stack([_morlet(shape, 0.8 * 2**j, 3 * math.pi / 4 / 2**j, angle) for angle in _angles()])
+                torch.stack([_morlet(shape, 0.8 * 2**j, 3 * math.pi / 4 / 2**j, angle) for angle in angles])
                 for j in range(SCALES)
             ]
         )  # (J, L, H, W), real: a Morlet wavelet's Fourier transform
         self.register_buffer("wavelets", wavelets, persistent=False)
-        self.register_buffer("low_pass", _gaussian(shape, 0.8 * 2 ** (SCALES - 1)), persistent=False)
+        low_pass = torch.fft.fft2(_gabor(shape, 0.8 * 2 ** (SCALES - 1), 0.0, 0.0, 1.0)).real.float()
+        self.register_buffer("low_pass", low_pass, persistent=False)
 
     wavelets: Tensor
     low_pass: Tensor
@@ -90,10 +92,6 @@ def scatter_head(maps: int, rows: int, columns: int, classes: int, *, convolutio
     )
 
 
-def _angles() -> list[float]:
-    return [math.pi * (_ANGLES - _ANGLES / 2 - 1 - index) / _ANGLES for index in range(_ANGLES)]
-
-
 def _fold(spectra: Tensor, factor: int) -> Tensor:
     """Return the spectra (..., H, W) of maps subsampled by `factor`: the mean of their aliases."""
     if factor == 1:
@@ -127,9 +125,4 @@ def _morlet(shape: tuple[int, int], sigma: float, frequency: float, angle: float
     envelope = _gabor(shape, sigma, 0.0, angle, _SLANT)
     wavelet = wave - wave.sum() / envelope.sum() * envelope
     spectrum: Tensor = torch.fft.fft2(wavelet)
-    return spectrum.real.float()
-
-
-def _gaussian(shape: tuple[int, int], sigma: float) -> Tensor:
-    spectrum: Tensor = torch.fft.fft2(_gabor(shape, sigma, 0.0, 0.0, 1.0))
     return spectrum.real.float()

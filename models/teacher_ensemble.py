@@ -129,7 +129,8 @@ class TeacherEnsemble:
             self.bias = nn.Parameter(torch.zeros(teachers, device=self.device))
             tensors += [self.head, self.bias]
         with torch.no_grad():
-            self.first.uniform_(-1, 1, generator=generator).mul_(0.0 if self._linear_at_zero else c.columns**-0.5)
+            undecided = c.zero_head and not c.hidden  # the first layer is the last
+            self.first.uniform_(-1, 1, generator=generator).mul_(0.0 if undecided else c.columns**-0.5)
             if c.hidden:
                 self.head.uniform_(-1, 1, generator=generator).mul_(0.0 if c.zero_head else c.hidden**-0.5)
         for tensor in tensors:
@@ -137,10 +138,6 @@ class TeacherEnsemble:
         self._optimizer = torch.optim.AdamW(
             tensors, lr=c.learning_rate, betas=c.betas, weight_decay=c.weight_decay, fused=True
         )
-
-    @property
-    def _linear_at_zero(self) -> bool:
-        return self.config.zero_head and not self.config.hidden
 
     @property
     def parameter_bytes(self) -> int:

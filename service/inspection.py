@@ -1,8 +1,8 @@
-"""Verification as the service runs it: what lies outside the database, what follows from a finding, and when.
+"""When the service verifies its ledger, against which proofs outside the database, and what follows from a finding.
 
-At start-up, every hour beside the jobs, once a day in full, and by `obscura ledger verify`. A finding stops arming for
-its account, or for all; only a full verification that finds nothing to stop for lets an operator clear that. While
-anything stands that was found, nothing is removed on the word of the database either.
+It verifies at start-up, hourly beside the jobs, daily in full, and by `obscura ledger verify`. A finding stops arming
+for its account, or for all, until a full verification finds nothing and an operator clears it. While a stop exists, no
+file is removed on the word of the database.
 """
 
 from __future__ import annotations
@@ -22,9 +22,17 @@ from sqlalchemy.orm import Session
 from obscura.wire.formats import CARD_FILE
 from obscura.wire.words import VerificationKind
 from service import installation, ledger
-from service.audit import arming, checkpoints, losses, receipts
-from service.audit.data_folder import find_forgotten, jobs_with_open_holds, read_data_folder
-from service.audit.findings import FINDINGS_MAX, Finding, FindingCode, Report
+from service.audit import data_folder, proofs
+from service.audit.findings import (
+    FINDINGS_MAX,
+    Finding,
+    FindingCode,
+    Report,
+    record_verification,
+    stop_arming,
+    verifications,
+    verified_at,
+)
 from service.audit.rows import find_damage, find_missing_triggers
 from service.audit.signing import (
     SignatureRefused,
@@ -45,25 +53,25 @@ from service.storage import storage_of
 from service.storage.files import digest_directory, open_regular
 from service.storage.interface import Storage, StorageUnavailable, key_of
 
-# The service reads no more than this by itself: ten seconds. Longer logs are read from the newest checkpoint on, whose
-# heads were verified when it was signed; the whole is for `obscura ledger verify`, from time to time.
+# The service verifies at most this many entries by itself, which takes ten seconds. Of a longer log it verifies what
+# came after the newest checkpoint; the whole is left to `obscura ledger verify`.
 ENTRIES_UNASKED_MAX = 200_000
 FULL_AGAIN = timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class Proofs:
-    """What was signed and lies outside of the database.
+    """Signed statements from outside the database.
 
     Attributes:
-        witnesses: what receipts say.
+        witnesses: the entries that receipts prove.
         kept: the checkpoint beside the database.
-        terms: of accounts, as the newest receipts state them.
+        terms: of accounts, by their newest receipts.
         findings: receipts and checkpoints that are refused.
     """
 
-    witnesses: list[receipts.Witness]
-    kept: checkpoints.Signed | None
+    witnesses: list[proofs.Witness]
+    kept: proofs.Signed | None
     terms: dict[str, Any]
     findings: list[Finding]
 
@@ -72,39 +80,39 @@ def read_proofs(settings: Settings, given: Sequence[Path] = ()) -> Proofs:
     """Read receipts and the kept checkpoint. Call it before the snapshot of the database is taken.
 
     Args:
-        given: further receipts, such as users hold.
+        given: further receipts, which users hold.
 
     Raises:
         SigningKeyUnusable: a public key beside the signing key cannot be read.
     """
     storage, trusted = storage_of(settings), trusted_keys(settings.ledger_key_path)
     terms: dict[str, Any] = {}
-    witnesses: list[receipts.Witness] = []
+    witnesses: list[proofs.Witness] = []
     findings: list[Finding] = []
-    kept_ones = [(partial(document_in, held), f"{of}.json", of) for of, held in receipts.kept_receipts(storage).items()]
+    kept_ones = [(partial(document_in, held), f"{of}.json", of) for of, held in proofs.kept_receipts(storage).items()]
     for read, name, account_id in (*kept_ones, *((partial(read_document, path), path.name, None) for path in given)):
         try:
-            statement = receipts.check_receipt(read(), trusted)
+            statement = proofs.check_receipt(read(), trusted)
             terms[statement["account"]["id"]] = statement["account"]
-            witnesses.append(receipts.witness_of(statement, f"the receipt {name}"))
+            witnesses.append(proofs.witness_of(statement, f"the receipt {name}"))
         except SignatureRefused as error:
             message = f"The receipt {name} is refused. {error.message}"
             findings.append(Finding(FindingCode.RECEIPT_REFUSED, message, account_id, stops=account_id is not None))
     kept = None
     try:
-        kept = checkpoints.read_checkpoint_file(storage, trusted)
+        kept = proofs.read_checkpoint_file(storage, trusted)
     except SignatureRefused as error:
         message = f"The checkpoint that is kept beside the database is refused. {error.message}"
         findings.append(Finding(FindingCode.CHECKPOINT_FILE_REFUSED, message))
     return Proofs(witnesses, kept, terms, findings)
 
 
-def find_losses(settings: Settings, factory: SessionFactory, given: Sequence[Path] = ()) -> dict[str, losses.Loss]:
+def find_losses(settings: Settings, factory: SessionFactory, given: Sequence[Path] = ()) -> dict[str, data_folder.Loss]:
     """Return, by account, what storage proves and the database lacks."""
-    storage, proofs = storage_of(settings), read_proofs(settings, given)
-    folder = read_data_folder(storage)
+    storage, read = storage_of(settings), read_proofs(settings, given)
+    folder = data_folder.read_data_folder(storage)
     with transaction(factory, read_only=True, snapshot=True) as session:
-        return losses.find_losses(session, storage, folder, proofs.witnesses, proofs.kept, proofs.terms)
+        return data_folder.find_losses(session, storage, folder, read.witnesses, read.kept, read.terms)
 
 
 def inspect_ledger(
@@ -115,61 +123,50 @@ def inspect_ledger(
     given: Sequence[Path] = (),
     thorough: bool = False,
 ) -> Report:
-    """Verify the ledger against itself, its checkpoints, and everything that is kept beside the database.
+    """Verify the ledger against itself, its checkpoints, and the files beside the database. Writes nothing.
 
-    Writes nothing. Receipts and the data folder are read before the snapshot is taken, so they cannot be newer than
-    it: whatever is there was committed before.
+    Receipts and the data folder are read before the snapshot is taken, so they cannot be newer than it.
 
     Args:
         full: read every entry, not only those after the newest checkpoint, and every journal, not only those of jobs
             that may still charge.
-        given: further receipts, such as users hold.
+        given: further receipts, which users hold.
         thorough: hash the files of every release too, and have SQLite check its own file.
 
     Raises:
         SigningKeyUnusable: a public key beside the signing key cannot be read.
     """
-    storage = storage_of(settings)
-    proofs = read_proofs(settings, given)
-    findings, witnesses, kept = list(proofs.findings), proofs.witnesses, proofs.kept
+    storage, read = storage_of(settings), read_proofs(settings, given)
     mark = installation.mark_of(storage)
     journals = None
     if not full:
         with transaction(factory, read_only=True) as session:
-            journals = jobs_with_open_holds(session)
-    folder = read_data_folder(storage, journals)
+            journals = data_folder.jobs_with_open_holds(session)
+    folder = data_folder.read_data_folder(storage, journals)
     with transaction(factory, read_only=True, snapshot=True) as session:
         mismatch = list(installation.find_mismatch(session, settings, folder, mark))
-        findings += find_forgotten(session, storage, folder)
-        findings += find_missing_triggers(session)
+        forgotten = data_folder.find_forgotten(session, storage, folder)
+        beside = [*read.findings, *forgotten, *find_missing_triggers(session)]
         damage = list(find_damage(session)) if thorough else []
-        trusted = trusted_keys(settings.ledger_key_path)  # again: a first key is made before what it signs is committed
+        trusted = trusted_keys(settings.ledger_key_path)  # again: a first key is made before it signs
         try:
-            report = verify(session, trusted=trusted, known=witnesses, kept=kept, full=full)
+            report = verify(session, trusted=trusted, known=read.witnesses, kept=read.kept, full=full)
         except DBAPIError:
             if not damage:
                 raise
-            report = Report(full=full)  # the file is broken: that is what was found
-    checked = 0
-    for finding in find_changed_artifacts(factory, storage) if thorough and not damage else ():
-        checked += 1
-        findings += [] if finding is None else [finding]
-    found = (*mismatch, *report.findings, *damage, *findings)  # the first explains the others
-    return replace(report, artifacts=checked, findings=found[:FINDINGS_MAX])
+            report = Report(full=full)
+    artifacts = list(find_changed_artifacts(factory, storage)) if thorough and not damage else []
+    beside += [finding for finding in artifacts if finding is not None]
+    findings = (*mismatch, *report.findings, *damage, *beside)  # a mismatch explains the others
+    return replace(report, artifacts=len(artifacts), findings=findings[:FINDINGS_MAX])
 
 
 def find_changed_artifacts(factory: SessionFactory, storage: Storage) -> Iterator[Finding | None]:
-    """Yield, for each release, what is wrong with its folder, or None (I7)."""
+    """Yield for each release a finding about its folder, or None (I7)."""
+    card = cast(Release.card, Text).label("card")
+    columns = (Release.id, Release.account_id, Release.artifact_sha256, Release.artifact_dir, card)
     with transaction(factory, read_only=True) as session:
-        releases = session.execute(
-            select(
-                Release.id,
-                Release.account_id,
-                Release.artifact_sha256,
-                Release.artifact_dir,
-                cast(Release.card, Text).label("card"),
-            )
-        ).all()
+        releases = session.execute(select(*columns)).all()
     for row in releases:
         try:
             directory = storage.open(key_of(row.id))
@@ -192,7 +189,6 @@ def find_changed_artifacts(factory: SessionFactory, storage: Storage) -> Iterato
 
 
 def _shows_card(directory: Path, shown: str) -> bool:
-    """Tell whether the privacy card that is shown is the one among the files, which their digest covers."""
     path = directory / CARD_FILE
     if not path.exists():
         return True
@@ -204,10 +200,10 @@ def _shows_card(directory: Path, shown: str) -> bool:
 
 
 def require_clock(factory: SessionFactory, *, now: datetime) -> None:
-    """Let a process start whose clock is not known to be wrong by the ledger.
+    """Refuse to start with a clock that contradicts the ledger.
 
     Raises:
-        ClockRefused: it is wrong. The log says so in one sentence.
+        ClockRefused: it does; the reason is logged in one sentence.
     """
     try:
         with transaction(factory, read_only=True) as session:
@@ -221,12 +217,11 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
     """Verify when a process starts, in bounded time, and stop arming where something is found.
 
     Returns:
-        One sentence for the operator where anything stands that was found, now or earlier: what is wrong, and what to
-        do. It is logged as well.
+        One sentence for the operator if there is a finding or a stop: what is wrong, and what to do. It is also logged.
 
     Raises:
-        sqlalchemy.exc.SQLAlchemyError: the stop cannot be written: the database is away, and nothing can be armed.
-        StorageUnavailable: the storage cannot be asked.
+        sqlalchemy.exc.SQLAlchemyError: the stop cannot be written, because the database is away.
+        StorageUnavailable: the storage does not answer.
     """
     try:
         with transaction(factory, read_only=True) as session:
@@ -234,9 +229,9 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
         report = inspect_ledger(settings, factory, full=full)
         if report.clean:
             _keep(settings, factory)
-    except StorageUnavailable:  # nothing is wrong with the ledger, and nothing can begin
+    except StorageUnavailable:
         raise
-    except Exception as error:  # what cannot be verified is not trusted
+    except Exception as error:
         report = _not_verifiable(error)
     follow_up(factory, report, now=now)
     with transaction(factory, read_only=True) as session:
@@ -248,7 +243,7 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
 
 
 def _sentence(report: Report, codes: Sequence[str]) -> str | None:
-    mismatch = [found.message for found in report.findings if found.code is FindingCode.INSTALLATION_MISMATCH]
+    mismatch = [finding.message for finding in report.findings if finding.code is FindingCode.INSTALLATION_MISMATCH]
     found = sorted({*codes, *(finding.code.value for finding in report.findings)})
     if mismatch or not found:
         return mismatch[0] if mismatch else None
@@ -263,18 +258,18 @@ def _sentence(report: Report, codes: Sequence[str]) -> str | None:
     )
 
 
-def nothing_stands(session: Session, settings: Settings) -> bool:
-    """Tell whether files may be removed on the word of the database: it belongs to the data folder, no stop stands,
-    and the newest verification has found nothing."""
-    newest = max(arming.verifications(session), key=lambda row: row.verified_at, default=None)
-    found = newest is not None and newest.findings > 0
-    return installation.belongs(session, settings) and not arming_stops(session) and not found
+def may_remove(session: Session, settings: Settings) -> bool:
+    """Return whether files may be removed on the word of the database.
+
+    It must belong to the data folder, without a stop, and the newest verification must be clean.
+    """
+    newest = max(verifications(session), key=lambda row: row.verified_at, default=None)
+    clean = newest is None or newest.findings == 0
+    return installation.belongs(session, settings) and not arming_stops(session) and clean
 
 
-def nothing_is_found(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
-    """Verify what was written since the newest checkpoint, and what lies in the data folder; act on what is found.
-
-    For who is about to remove files: what cannot be verified is not believed.
+def verify_before_removal(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
+    """Verify the newest entries and the data folder, and return whether that found nothing.
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError, StorageUnavailable: the database or the storage is away.
@@ -283,10 +278,9 @@ def nothing_is_found(settings: Settings, factory: SessionFactory, *, now: dateti
 
 
 def _verified(settings: Settings, factory: SessionFactory, *, full: bool, now: datetime) -> Report:
-    """Verify and act on what is found."""
     try:
         report = inspect_ledger(settings, factory, full=full)
-    except (SQLAlchemyError, StorageUnavailable):  # away: the next round tries again
+    except (SQLAlchemyError, StorageUnavailable):  # the next round tries again
         raise
     except Exception as error:
         report = _not_verifiable(error)
@@ -294,25 +288,31 @@ def _verified(settings: Settings, factory: SessionFactory, *, full: bool, now: d
     return report
 
 
-def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
-    """Verify what was written since the newest checkpoint and sign it, if a checkpoint is due; else do nothing.
+def _not_verifiable(error: Exception) -> Report:
+    """Return the report of a ledger that cannot be verified, and so is not trusted."""
+    message = f"The ledger could not be verified: {type(error).__name__}."
+    return Report(full=False, findings=(Finding(FindingCode.NOT_VERIFIABLE, message),))
 
-    Once a day the whole is verified. Nothing is signed while a stop stands.
+
+def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
+    """Verify and sign the newest entries if a checkpoint is due, and verify everything once a day.
+
+    Nothing is signed while a stop exists.
     """
     with transaction(factory, read_only=True) as session:
         if arming_stops(session):
             return
-        due = checkpoints.checkpoint_due(session, now=now)
-        full = _full_is_due(arming.verified_at(session, VerificationKind.FULL), now) and (
-            count_entries(session) <= ENTRIES_UNASKED_MAX
-        )
+        due = proofs.checkpoint_due(session, now=now)
+        last = verified_at(session, VerificationKind.FULL)
+        full = last is None or not timedelta(0) <= now - last < FULL_AGAIN  # or the clock was ahead then
+        full = full and count_entries(session) <= ENTRIES_UNASKED_MAX
     if not due and not full:
         return
     report = _verified(settings, factory, full=full, now=now)
     if report.clean and due:
         try:
             sign_heads(settings, factory, report, now=now)
-        except SigningKeyUnusable as error:  # nothing is wrong with the ledger, but nobody can sign it
+        except SigningKeyUnusable as error:
             get_logger(__name__).error("ledger_not_signed", reason=error.message)
 
 
@@ -320,12 +320,12 @@ def sign_heads(settings: Settings, factory: SessionFactory, report: Report, *, n
     """Write a checkpoint of heads that were just verified, and keep it beside the database.
 
     Returns:
-        Its sequence number; None when another process has written one at the same time.
+        Its sequence number; None if another process has written one at the same time.
     """
     key = open_signing_key(settings.ledger_key_path)
     try:
         with transaction(factory) as session:
-            checkpoint = checkpoints.write_checkpoint(session, heads=report.heads, key=key, now=now)
+            checkpoint = proofs.write_checkpoint(session, heads=report.heads, key=key, now=now)
     except IntegrityError:
         return None
     _keep(settings, factory)
@@ -333,34 +333,25 @@ def sign_heads(settings: Settings, factory: SessionFactory, report: Report, *, n
 
 
 def follow_up(factory: SessionFactory, report: Report, *, now: datetime) -> None:
-    """Record a verification, log what it found, and stop arming for what that concerns."""
+    """Record a verification, log its findings, and stop arming for the accounts that they concern."""
     log = get_logger(__name__)
     for finding in report.findings:
         log.error("ledger_finding", **finding.to_json())
-    for _ in range(2):  # two processes may write the same at the same time: the second try finds the first one's rows
+    for _ in range(2):  # two processes can write the same rows at the same time: the second try finds the first's
         try:
             with transaction(factory) as session:
-                arming.stop_arming(session, report.findings, now=now)
-                arming.record_verification(session, report, now=now)
+                stop_arming(session, report.findings, now=now)
+                record_verification(session, report, now=now)
             return
         except IntegrityError:
             continue
 
 
-def _not_verifiable(error: Exception) -> Report:
-    message = f"The ledger could not be verified: {type(error).__name__}."
-    return Report(full=False, findings=(Finding(FindingCode.NOT_VERIFIABLE, message),))
-
-
-def _full_is_due(last: datetime | None, now: datetime) -> bool:
-    return last is None or not timedelta(0) <= now - last < FULL_AGAIN  # or the clock was ahead then
-
-
 def _keep(settings: Settings, factory: SessionFactory) -> None:
-    """Bring what is kept beside the database up to it, where a crash came between a commit and its file."""
+    """Bring the files beside the database up to it, where a crash came between a commit and its file."""
     storage, trusted = storage_of(settings), trusted_keys(settings.ledger_key_path)
     with transaction(factory, read_only=True) as session:
-        receipts.keep_newest(session, storage)
-        newest = checkpoints.newest_checkpoint(session)
+        proofs.keep_newest(session, storage)
+        newest = proofs.newest_checkpoint(session)
     if newest is not None:
-        checkpoints.keep_checkpoint(storage, newest, trusted)
+        proofs.keep_checkpoint(storage, newest, trusted)

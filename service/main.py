@@ -16,15 +16,13 @@ from obscura.private_files import make_private_folder, make_tree_private
 from service import dashboard, installation, queue
 from service.api import middleware, problems
 from service.api.auditing import Audit, EventWriter, LogLimits
-from service.api.counts import counts_of
 from service.api.deps import Service
 from service.api.events import StreamLimits, stream_slots
-from service.api.rates import Rates
+from service.api.rates import Rates, WrongKeys, limiter_of
 from service.api.routes import routers
 from service.api.routes.health import VERSION
 from service.api.strict import refuse_the_unknown
 from service.api.uploading import UploadLimits, upload_slots
-from service.api.wrong_keys import WrongKeys
 from service.audit.signing import SigningKeyUnusable, make_signing_key
 from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal
 from service.datasets.vault import DatasetContext
@@ -102,7 +100,7 @@ def create_app(
     else:
         workers = _elsewhere(settings, factory, clock, send or _broker(settings))
     dependencies = Dependencies.of_one_process()
-    key_uses, counts = KeyUses(factory), counts_of(settings)
+    key_uses, limiter = KeyUses(factory), limiter_of(settings)
     metrics = Metrics(factory, clock=clock, version=VERSION)
     app.state.settings = settings
     app.state.factory = factory
@@ -119,8 +117,8 @@ def create_app(
         dependencies=dependencies,
         metrics=metrics,
         audit_trouble=events.trouble if events else lambda: "",
-        wrong_keys=WrongKeys(counts),
-        rates=Rates(settings.requests_per_minute, counts),
+        wrong_keys=WrongKeys(limiter),
+        rates=Rates(settings.requests_per_minute, limiter),
         provider=people[0] if people else None,
     )
     webhooks = Deliveries(factory, Sender(settings.webhooks_private), clock)

@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import minutes_between
 from obscura.wire.words import JobState
-from service.audit import arming
-from service.audit.checkpoints import newest_checkpoint
+from service.audit.findings import verifications
+from service.audit.proofs import newest_checkpoint
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.ledger.stops import arming_stops
@@ -96,7 +96,7 @@ class Metrics:
         if newest is not None:
             self._entries.set(sum(int(head[0]) for head in newest.heads.values()))
             self._signed.set(newest.created_at.timestamp())
-        for row in arming.verifications(session):
+        for row in verifications(session):
             self._verified.labels(row.kind.value).set(row.verified_at.timestamp() // 60 * 60)
             self._findings.labels(row.kind.value).set(row.findings)
         self._stops.set(len(arming_stops(session)))

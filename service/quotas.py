@@ -37,10 +37,6 @@ def set_quota(session: Session, project_id: str, *, jobs_max: int | None) -> Pro
 
     Args:
         jobs_max: None removes the limit.
-
-    Raises:
-        NotFound: There is no such project.
-        InvalidInput: The limit is negative or above QUOTA_MAX.
     """
     project = find(session, Project, project_id, lock=True)
     if jobs_max is not None and not 0 <= jobs_max <= QUOTA_MAX:

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 Pixels = np.ndarray[Any, Any]
-Pictures = Sequence[tuple[str, Pixels]]  # class, or class/subject, and pixels of each image that is sent
+ImageInput = Sequence[tuple[str, Pixels]]  # class, or class/subject, and pixels of each image that is sent
 Build = Callable[[Path, np.random.Generator], None]
 COUNT, WORDS = 12, ("normal", "sick")
 LINES = Path(__file__).with_name("inputs.jsonl")
@@ -36,7 +36,7 @@ class Read:
     records: int
     subjects: int | None = None
     said: str = ""
-    looks: Callable[[Pictures], str] | None = None
+    looks: Callable[[ImageInput], str] | None = None
 
 
 @dataclass(frozen=True)

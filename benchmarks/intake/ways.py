@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.intake.inputs import Asked, Input, Outcome, Pictures, Read
+from benchmarks.intake.inputs import Asked, ImageInput, Input, Outcome, Read
 from obscura.cli import main as command_line
 from obscura.client import Client
 from obscura.client.datasets import Datasets
@@ -45,7 +45,7 @@ class Got:
     records: int | None = None
     subjects: int | None = None
     declared: int = 0
-    images: Pictures | None = field(default=None, repr=False)
+    images: ImageInput | None = field(default=None, repr=False)
 
     def shown(self) -> str:
         """Return it in a few words."""
@@ -220,7 +220,7 @@ class Ways:
         return {dataset.id for dataset in Dataset.listed(self._client.transport)}
 
 
-def images_of(package: Package) -> Pictures:
+def images_of(package: Package) -> ImageInput:
     """Return the images that a package sends."""
     content = io.BytesIO(b"".join(package.open()))
     if package.format == "npz":
@@ -236,6 +236,6 @@ def images_of(package: Package) -> Pictures:
     found = []
     with zipfile.ZipFile(content) as archive:
         for name in archive.namelist():
-            with Image.open(io.BytesIO(archive.read(name))) as picture:
-                found.append((name.rpartition("/")[0], np.asarray(picture)))
+            with Image.open(io.BytesIO(archive.read(name))) as image:
+                found.append((name.rpartition("/")[0], np.asarray(image)))
     return found

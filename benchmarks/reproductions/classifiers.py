@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.loss_attack import attack_by_loss
 from benchmarks.reproductions.rows import FOLDERS, row_of
 from benchmarks.results import Row, since, spread
 from benchmarks.runs import DELTA, accuracy, steps_plan, tests_of, train_plan, without_noise
 from benchmarks.small_data import Folder, channels_first
 from models.private_classifier import PrivateClassifier
 from privacy.plans.plan import Plan
-from workers.evaluation.membership import attack_by_loss
 from workers.recipes.dp_classifier import losses
 
 HELD_OUT, TUNING_SEED = 5_000, 100

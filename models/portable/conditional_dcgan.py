@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.portable.drawing import ImageShape
 from models.portable.layers import initialise
 
 _BLOCK = 256  # images drawn at once; part of the format: another value gives other images for the same seed
@@ -22,7 +23,7 @@ _MOMENTUM = 1.0  # the last batch's statistics are kept, nothing of earlier ones
 
 
 @dataclasses.dataclass(frozen=True)
-class ConditionalDcganConfig:
+class ConditionalDcganConfig(ImageShape):
     """The shape of a generator; the defaults are the published ones.
 
     Attributes:
@@ -31,10 +32,6 @@ class ConditionalDcganConfig:
         dense: units of the first layer.
     """
 
-    classes: int
-    channels: int
-    height: int
-    width: int
     latent: int = 50
     features: int = 64
     dense: int = 1024

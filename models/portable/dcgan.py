@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.portable.drawing import ImageShape
 from models.portable.layers import groups_of, initialise
 
 _BLOCK = 256  # images drawn at once; part of the format: another value gives other images for the same seed
@@ -19,7 +20,7 @@ _HALVINGS_MAX = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class DcganConfig:
+class DcganConfig(ImageShape):
     """The shape of both networks.
 
     Attributes:
@@ -27,10 +28,6 @@ class DcganConfig:
         features: channels after the discriminator's first convolution; they double with every halving of the image.
     """
 
-    classes: int
-    channels: int
-    height: int
-    width: int
     latent: int
     features: int
 

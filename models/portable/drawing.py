@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,21 @@ import torch
 from torch import Tensor, nn
 
 IMAGES_PER_BATCH = 256
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """The shape of labelled images: classes, 1 or 3 channels, and pixels."""
+
+    classes: int
+    channels: int
+    height: int
+    width: int
+
+    @property
+    def pixels(self) -> int:
+        """Numbers in one image."""
+        return self.channels * self.height * self.width
 
 
 def turns(count: int, chosen: Sequence[int], proportions: Sequence[float] | None = None) -> Tensor:
@@ -50,13 +66,7 @@ def turns(count: int, chosen: Sequence[int], proportions: Sequence[float] | None
 def batches(
     count: int, seed: int, chosen: Sequence[int], proportions: Sequence[float] | None = None
 ) -> Iterator[tuple[Tensor, torch.Generator]]:
-    """Yield the labels (b,) int64 and the random stream of each batch, `count` labels in all.
-
-    Args:
-        seed: public, 0 <= seed < 2**63.
-        chosen: labels that take turns.
-        proportions: of them, as `turns` takes them.
-    """
+    """Yield the labels (b,) int64 and the random stream of each batch; the public seed is below 2**63."""
     every = turns(count, chosen, proportions)
     for batch, labels in enumerate(torch.split(every, IMAGES_PER_BATCH)):
         digest = hashlib.sha256(f"obscura/sample/{seed}/{batch}".encode()).digest()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.portable.drawing import ImageShape
 from models.portable.generator import GeneratorConfig
 from models.portable.layers import plane, with_planes
 from models.portable.textured import new_generator
@@ -26,7 +27,7 @@ _DRAWN_AT_ONCE = 64  # images drawn at once; part of the format: another value g
 
 
 @dataclasses.dataclass(frozen=True)
-class EdmConfig:
+class EdmConfig(ImageShape):
     """The shape of a denoiser, and how images are drawn from it.
 
     Attributes:
@@ -43,10 +44,6 @@ class EdmConfig:
             for four times the channels, and a step costs about a third.
     """
 
-    classes: int
-    channels: int
-    height: int
-    width: int
     features: int
     blocks: int
     sampling_steps: int

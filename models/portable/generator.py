@@ -15,9 +15,11 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
+from models.portable.drawing import ImageShape
+
 
 @dataclasses.dataclass(frozen=True)
-class GeneratorConfig:
+class GeneratorConfig(ImageShape):
     """The shape of a generator.
 
     Attributes:
@@ -27,19 +29,10 @@ class GeneratorConfig:
         clusters: centres around which a class's latents are drawn; 1: around zero.
     """
 
-    classes: int
-    channels: int
-    height: int
-    width: int
     components: int
     features: int
     feature_seed: int = 0
     clusters: int = 1
-
-    @property
-    def pixels(self) -> int:
-        """Numbers in one image, D."""
-        return self.channels * self.height * self.width
 
     @property
     def outputs(self) -> int:

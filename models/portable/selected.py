@@ -10,11 +10,13 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
+from models.portable.drawing import ImageShape
+
 _BLOCK = 64  # images varied at once
 
 
 @dataclasses.dataclass(frozen=True)
-class SelectedConfig:
+class SelectedConfig(ImageShape):
     """The shape of a selection, and how strongly its images vary.
 
     Attributes:
@@ -24,10 +26,6 @@ class SelectedConfig:
         mirror: whether half of the images are mirrored, left and right.
     """
 
-    classes: int
-    channels: int
-    height: int
-    width: int
     choices: int
     shift: float = 0.0
     tint: float = 0.0

@@ -87,28 +87,28 @@ def list_entries(context: typer.Context, account: Account, as_json: Json = False
 
 @accounts.command("freeze")
 def freeze_account(context: typer.Context, account: Account, reason: Reason, as_json: Json = False) -> None:
-    """Take no new jobs and let no waiting one open its data. Jobs that have opened theirs go on."""
+    """Freeze an account: it accepts no new jobs, and queued ones cannot read its data. Running jobs continue."""
     with connected(context, as_json) as (client, output):
         output.record(client.freeze(resolve_account(client, account), reason=reason), "account")
 
 
 @accounts.command("unfreeze")
 def unfreeze_account(context: typer.Context, account: Account, reason: Reason, as_json: Json = False) -> None:
-    """Open a frozen account again."""
+    """Unfreeze an account."""
     with connected(context, as_json) as (client, output):
         output.record(client.unfreeze(resolve_account(client, account), reason=reason), "account")
 
 
 @accounts.command("close")
 def close_account(context: typer.Context, account: Account, as_json: Json = False) -> None:
-    """Take no new data: who comes later gets an account of their own. Trainings on what it has go on."""
+    """Accept no new data, so that new people get their own account. Trainings on existing data continue."""
     with connected(context, as_json) as (client, output):
         output.record(client.close_to_data(resolve_account(client, account)), "account")
 
 
 @accounts.command("reopen")
 def reopen_account(context: typer.Context, account: Account, as_json: Json = False) -> None:
-    """Let a closed account take new data again."""
+    """Accept new data again."""
     with connected(context, as_json) as (client, output):
         output.record(client.reopen(resolve_account(client, account)), "account")
 
@@ -117,7 +117,7 @@ def reopen_account(context: typer.Context, account: Account, as_json: Json = Fal
 def lower_limit(
     context: typer.Context, account: Account, epsilon: Limit, reason: Reason, as_json: Json = False
 ) -> None:
-    """Lower the lifetime limit, at once. Below what is spent and held it freezes the account."""
+    """Lower the lifetime limit at once. Below spent and reserved budget, the account freezes."""
     with connected(context, as_json) as (client, output):
         found = resolve_account(client, account)
         output.record(client.lower_limit(found, epsilon=epsilon, reason=reason), "account")
@@ -127,7 +127,7 @@ def lower_limit(
 def request_raise(
     context: typer.Context, account: Account, epsilon: Limit, reason: Reason, as_json: Json = False
 ) -> None:
-    """Ask for a higher limit. Nothing changes until another admin approves it."""
+    """Request a higher limit. Nothing changes until another admin approves."""
     with connected(context, as_json) as (client, output):
         made = client.request_raise(resolve_account(client, account), epsilon=epsilon, reason=reason)
         show_asked(output, made)
@@ -139,7 +139,7 @@ def show_budget(
     account: Annotated[str | None, typer.Argument(metavar="[ACCOUNT]", help="Name or id; all when left out.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show limit, spent, held and left. Epsilons of parts do not add up; the nano-units do."""
+    """Show limit, spent, reserved and remaining budget. Epsilons of parts do not add up; nano-units do."""
     with connected(context, as_json) as (client, output):
         if account is None:
             output.rows(list(client.accounts()), ACCOUNT_COLUMNS, "budgets")

@@ -1,4 +1,4 @@
-"""`obscura admins` and `obscura decisions`: the people who decide, and what two of them decide."""
+"""`obscura admins`, `obscura decisions` and `obscura people`: who decides, what two decide, and who can sign in."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="A new file for
 
 @admins.command("introduce")
 def introduce(out: Out, as_json: Json = False) -> None:
-    """Make a token for yourself, on your own machine, and show the introduction to hand to an admin.
+    """Create a token for yourself on your own machine, and show the introduction to give to an admin.
 
-    Nobody else ever sees the token. It works once you were admitted.
+    Only you see the token. It works after you have been admitted.
     """
     with reporting(as_json) as output:
         token, introduction = make_introduction()
@@ -61,9 +61,9 @@ def admit(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Ask for a person to be admitted. The second one is admitted at once; later ones when another admin approves.
+    """Request the admission of a person. The second admin is admitted at once; later ones need an approval.
 
-    With --project the person becomes an owner of it; the first one is admitted at once.
+    With --project the person becomes an owner of it; the first owner is admitted at once.
     """
     with connected(context, as_json) as (client, output):
         of = resolve_project(client, project)
@@ -81,9 +81,9 @@ def remove(
     reason: Reason,
     as_json: Json = False,
 ) -> None:
-    """Ask for an admin to be removed, with all keys of theirs and what these have made.
+    """Request the removal of an admin, with all their keys and the keys that these created.
 
-    Another admin approves; the one who is to go may be that one.
+    Another admin must approve, and may be the one to remove.
     """
     with connected(context, as_json) as (client, output):
         show_asked(output, client.ask_removal(admin, reason=reason))
@@ -91,7 +91,7 @@ def remove(
 
 @admins.command("revoke")
 def revoke(context: typer.Context, key_id: KeyId, reason: Reason, as_json: Json = False) -> None:
-    """Ask for another admin's key to be revoked, with all that it has made. A second admin, or its owner, approves."""
+    """Request the revocation of another admin's key and of all keys that it created."""
     with connected(context, as_json) as (client, output):
         show_asked(output, client.ask_revocation(key_id, reason=reason))
 
@@ -135,3 +135,26 @@ def write_token(path: Path, token: str) -> None:
         raise CliError(f"Cannot write {path}: {error.strerror}. It must be a new file.", Exit.USAGE) from error
     with file:
         write_through(file, f"{token}\n".encode("ascii"))
+
+
+people = typer.Typer(no_args_is_help=True, help="People whom the sign-in provider knows (admins only).")
+
+PERSON_COLUMNS = (
+    "name",
+    "id",
+    "email",
+    "scopes",
+    "project=project_id",
+    "key=key_id",
+    "confirmed_at",
+    "lapsed=lapsed_at",
+)
+
+add_list(
+    people,
+    "list",
+    "List people with the roles that their groups give them: one line for each project.",
+    Client.people,
+    PERSON_COLUMNS,
+    "people",
+)

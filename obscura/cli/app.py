@@ -16,7 +16,6 @@ from obscura.cli import (
     doctor,
     jobs,
     keys,
-    people,
     profiles,
     projects,
     quickstart,
@@ -60,7 +59,7 @@ app.add_typer(shares.releases, name="releases")  # which it has added its own to
 app.add_typer(accounts.limits, name="limits")
 app.add_typer(accounts.budget, name="budget")
 app.add_typer(projects.projects, name="projects")
-app.add_typer(people.people, name="people")
+app.add_typer(admins.people, name="people")
 app.add_typer(keys.keys, name="keys")
 app.add_typer(admins.admins, name="admins")
 app.add_typer(admins.decisions, name="decisions")
@@ -70,7 +69,7 @@ if (beside := server_side()) is not None:
 
 
 def show_version(wanted: bool) -> None:
-    """Write the version and leave."""
+    """Print the version and exit."""
     if wanted:
         typer.echo(f"obscura {version('obscura-images')}")
         raise typer.Exit
@@ -91,7 +90,7 @@ def choose_target(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
     ] = False,
 ) -> None:
-    """Find the service."""
+    """Store the options that select the service."""
     # By name, because newer versions of typer contain a click of their own.
     sources = {name: getattr(context.get_parameter_source(name), "name", "") for name in ("url", "profile", "data_dir")}
     ignored = [name for name in ("profile", "url") if sources[name] == "COMMANDLINE"]
@@ -104,7 +103,7 @@ def choose_target(
 
 
 def main() -> None:
-    """Run the command line. A package that only some commands need, and that is not there, is named with its extra."""
+    """Run the command line. If an optional package is missing, name the part to install."""
     try:
         with reporting(as_json="--json" in sys.argv), extras():
             app()

@@ -64,10 +64,10 @@ def _first_key(folder: Path) -> str:
 
 
 def address(target: Target, say: Say) -> tuple[str, str]:
-    """Return the address and the key that a command uses, and say which service that is unless it is obvious.
+    """Return the address and key for a command, and report the service unless it is obvious.
 
-    The command line and the environment come first, then the named profile, then a service on this machine whose data
-    folder belongs to the caller, then the default profile. A key goes only to its own service.
+    Precedence: command line and environment, the named profile, a service on this machine whose data folder belongs to
+    the caller, the default profile. A key is only sent to its own service.
 
     Raises:
         CliError: There is no such profile, or no key for the address.
@@ -95,7 +95,6 @@ def address(target: Target, say: Say) -> tuple[str, str]:
 
 
 def _implied(target: Target, default: Profile | None, say: Say) -> Profile | None:
-    """Return the default profile, or None for the service on the data folder, where neither is named."""
     folder = target.data_dir
     if target.is_foreign:
         if default is not None:
@@ -111,17 +110,17 @@ def _implied(target: Target, default: Profile | None, say: Say) -> Profile | Non
 
 
 def resolve_account(client: Client, name_or_id: str) -> str:
-    """The id of an account given by id or name; NoSuchName where no account has it."""
+    """Return the id of an account given by id or name."""
     return client.find_account(name_or_id).id
 
 
 def resolve_project(client: Client, name_or_id: str | None) -> str | None:
-    """The id of a project given by id or name, if one is given; NoSuchName where no project has it."""
+    """Return the id of a project given by id or name, or None."""
     return None if name_or_id is None else client.find_project(name_or_id).id
 
 
 def resolve_dataset(client: Client, name_or_id: str) -> str:
-    """The id of a dataset given by id or name; NoSuchName where no dataset has it, or several."""
+    """Return the id of a dataset given by id or name."""
     return client.datasets.find(name_or_id).id
 
 
@@ -153,7 +152,7 @@ Preset = Annotated[str | None, typer.Option("--preset", help="A named set of the
 
 @dataclass(frozen=True)
 class Target:
-    """Which service the command line talks to; None means: find out."""
+    """The service that the command line uses; None fields are looked up."""
 
     url: str | None
     token: str | None
@@ -163,16 +162,12 @@ class Target:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the data folder was not named and belongs to another user."""
+        """Return whether the default data folder belongs to another user."""
         return not self.names_folder and self.data_dir.exists() and not is_own(self.data_dir)
 
     @property
     def folder(self) -> Path:
-        """The data folder of a service on this machine.
-
-        Raises:
-            CliError: It was not named and belongs to another user.
-        """
+        """Return the data folder of a service on this machine; raise CliError if it is foreign and was not named."""
         if self.is_foreign:
             raise CliError(
                 f"{self.data_dir} belongs to another user, so its service is not used. To use one elsewhere: obscura "
@@ -184,7 +179,7 @@ class Target:
 
 @contextmanager
 def connection(target: Target, output: Output) -> Iterator[Client]:
-    """Open the connection to a service, and say if it goes through a proxy."""
+    """Connect to the service, and report the proxy if there is one."""
     with Client(*address(target, output.notice)) as client:
         if client.transport.proxy is not None:
             output.notice(f"Connecting to {client.transport.route}.")
@@ -193,7 +188,7 @@ def connection(target: Target, output: Output) -> Iterator[Client]:
 
 @contextmanager
 def connected(context: typer.Context, as_json: bool) -> Iterator[tuple[Client, Output]]:
-    """Open the connection for one command and turn its errors into exit codes."""
+    """Connect for one command, and convert its errors to exit codes."""
     target: Target = context.obj
     with reporting(as_json) as output, connection(target, output) as client:
         yield client, output
@@ -207,7 +202,7 @@ def add_list(
     columns: Sequence[str],
     title: str,
 ) -> None:
-    """Give a group a command that lists what the client reads."""
+    """Add a command that lists records."""
 
     @group.command(command, help=help)
     def listed(context: typer.Context, as_json: Json = False) -> None:
@@ -224,11 +219,7 @@ def show_asked(output: Output, made: DecisionRecord) -> None:
 def recipe_options(
     settings: Sequence[str] | None, preset: str | None, class_shares: str | None = None
 ) -> dict[str, Any]:
-    """Read `name=value` pairs; values are JSON, or text when they are not. Two options have flags of their own.
-
-    Raises:
-        CliError: A pair has no `=`.
-    """
+    """Parse `name=value` pairs, whose values are JSON or else text; raise CliError for a pair without `=`."""
     options: dict[str, Any] = {} if preset is None else {"preset": preset}
     for setting in settings or []:
         name, equals, text = setting.partition("=")

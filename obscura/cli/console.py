@@ -14,12 +14,12 @@ from pydantic import BaseModel
 from rich.table import Table
 from rich.text import Text
 
-from obscura.cli.hints import next_command
 from obscura.client import (
     ApiError,
     AuthError,
     BudgetError,
     ChoiceNeeded,
+    ConnectionFailed,
     JobFailed,
     NoSuchName,
     NotFoundError,
@@ -28,13 +28,15 @@ from obscura.client import (
     RequestError,
 )
 from obscura.client.progress import TerminalConsole
+from obscura.client.transport import is_here
 from obscura.wire.wording import show_number, visible
 
+LISTED = ("account", "dataset", "job", "release", "sweep")  # nouns with a list command
 UNBOUNDED = 10_000  # characters: a table that does not go to a terminal is as wide as it is
 
 
 class Exit(enum.IntEnum):
-    """Exit codes, by class of failure."""
+    """Exit codes by class of failure."""
 
     OK = 0
     OTHER = 1
@@ -46,7 +48,7 @@ class Exit(enum.IntEnum):
 
 
 class CliError(Exception):
-    """A failure on this side of the connection."""
+    """A failure in the command line itself."""
 
     def __init__(self, message: str, code: Exit = Exit.OTHER) -> None:
         super().__init__(message)
@@ -54,11 +56,7 @@ class CliError(Exception):
 
 
 class Output:
-    """Writes results and notices.
-
-    Args:
-        as_json: Results as one JSON document on stdout instead of tables.
-    """
+    """Writes results and notices. as_json: write one JSON document to stdout instead of tables."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -67,7 +65,7 @@ class Output:
         self.err = TerminalConsole(stderr=True, soft_wrap=True)
 
     def notice(self, text: str) -> None:
-        """Tell a person something; never on stdout."""
+        """Print a message to stderr."""
         self.err.print(visible(text, lines=True))
 
     def record(self, record: BaseModel | dict[str, Any], title: str) -> None:
@@ -82,9 +80,9 @@ class Output:
         self._out.print(table)
 
     def rows(self, records: Sequence[BaseModel | dict[str, Any]], columns: Sequence[str], title: str) -> None:
-        """Show a list, one line for each record; columns for which a terminal is too narrow are left out, and named.
+        """Show a list, one line per record. Columns that do not fit a terminal are dropped, and named.
 
-        A column is a path such as `balance.left_epsilon`, with another title as `left=balance.left_epsilon`.
+        A column is a path such as `balance.left_epsilon`, optionally with a title: `left=balance.left_epsilon`.
         """
         values = [each.model_dump(mode="json") if isinstance(each, BaseModel) else each for each in records]
         if self.as_json:
@@ -101,10 +99,10 @@ class Output:
         self._out.print(table)
         if shown < len(named):
             left_out = ", ".join(heading for heading, _ in named[shown:])
-            self.notice(f"Left out for want of width: {left_out}. --json shows everything.")
+            self.notice(f"Columns that do not fit this terminal: {left_out}. --json shows everything.")
 
     def text(self, text: str) -> None:
-        """Show a line of result; not in JSON mode."""
+        """Print a line of the result, except in JSON mode."""
         if not self.as_json:
             self._out.print(visible(text, lines=True))
 
@@ -114,7 +112,7 @@ class Output:
         )
 
     def failure(self, error: Exception) -> Exit:
-        """Report an error and return the exit code of its class."""
+        """Report an error and return its exit code."""
         code = exit_code(error)
         if self.as_json:
             document: dict[str, Any] = {"message": str(error), "exit_code": int(code)}
@@ -132,8 +130,26 @@ class Output:
         return code
 
 
+def next_command(error: Exception) -> str:
+    """Return a sentence that names the next command; "" if the error does."""
+    if isinstance(error, ConnectionFailed):
+        if is_here(error.url):
+            return "To start a service here: obscura up"
+        return f"Is the address right? To give another: obscura login {error.url}"
+    if isinstance(error, AuthError) and error.status == 401:
+        return "To give another key: obscura login"
+    if isinstance(error, BudgetError):
+        return "What is left: obscura budget show"
+    if isinstance(error, NotFoundError):
+        noun = next((noun for noun in LISTED if noun in error.detail.lower()), None)
+        return f"To see those that there are: obscura {noun}s list" if noun else ""
+    if isinstance(error, ApiError) and "parameter" in error.numbers:
+        return "To see what can be chosen: obscura recipes"
+    return ""
+
+
 def exit_code(error: Exception) -> Exit:
-    """The exit code of an error's class."""
+    """Return the exit code of an error's class."""
     if isinstance(error, CliError):
         return error.code
     if isinstance(error, BudgetError):
@@ -151,7 +167,7 @@ def exit_code(error: Exception) -> Exit:
 
 @contextmanager
 def reporting(as_json: bool) -> Iterator[Output]:
-    """Turn errors of the block into a message and the exit code of their class."""
+    """Convert errors of the block to a message and an exit code."""
     output = Output(as_json)
     try:
         yield output

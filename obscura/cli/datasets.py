@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import Annotated, Any, Unpack, get_args, get_type_hints
 
 import typer
 
 from obscura.cli.connection import Dataset, Json, Yes, add_list, connected, resolve_account, resolve_dataset
 from obscura.cli.console import CliError, Exit
-from obscura.cli.jobs import confirm, somebody_there
-from obscura.cli.push_options import with_push_options
+from obscura.cli.jobs import confirm, is_interactive
 from obscura.client.progress import preparation_progress
 from obscura.preparing import PushOptions
 
@@ -19,6 +21,43 @@ COLUMNS = (
     "name", "id", "visibility", "state", "account_id", "records=records_declared", "subjects=subjects_declared",
     "height", "width", "channels",
 )  # fmt: skip
+
+
+def with_push_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the `**push_options` of a command with flags; only the given ones are passed on."""
+
+    def called(*args: Any, **values: Any) -> None:
+        absent = {name for name in PushOptions.__annotations__ if values[name] in (None, False)}
+        command(*args, **{name: value for name, value in values.items() if name not in absent})
+
+    own = [
+        each for each in inspect.signature(command, eval_str=True).parameters.values() if each.kind != each.VAR_KEYWORD
+    ]
+    parameters = [*own, *_parameters()]
+    called.__doc__ = command.__doc__
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called
+
+
+def in_flags(options: PushOptions) -> str:
+    """Format options as flags, each with a space before it."""
+    present = [(_flag(name), value) for name, value in options.items() if value not in (None, False)]
+    return "".join(f" {flag}" if value is True else f" {flag} {shlex.quote(str(value))}" for flag, value in present)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _parameters() -> Iterator[inspect.Parameter]:
+    for name, hint in get_type_hints(PushOptions, include_extras=True).items():
+        kind, help_text = get_args(hint)
+        allowed = get_args(kind) or (kind,)
+        word = next(each for each in (bool, Path, str, int) if each in allowed)  # how the command line is parsed
+        annotation: Any = Annotated[word if word is bool else word | None, typer.Option(_flag(name), help=help_text)]
+        default = False if word is bool else None
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 @datasets.command("push")
@@ -43,18 +82,17 @@ def push(
     as_json: Json = False,
     **push_options: Unpack[PushOptions],
 ) -> None:
-    """Prepare images, declare a dataset and send them. File names stay here; declared facts become public.
+    """Prepare images, declare a dataset and upload them. File names stay here; declared facts become public.
 
-    Images are made to fit on this machine: stood upright, brought to one size and to grey or colour, laid on
-    white. What is declared is what you state, or fixed: it is not read off the images, so that no single one
-    shows in it. Nothing is written to the disk.
+    Images are converted on this machine: turned upright, scaled to one size, converted to grey or colour, and
+    transparent ones laid on white. Only values you state, or fixed defaults, become public. Nothing is derived from the
+    images, and nothing is written to disk.
 
-    At a terminal you see what was found and what becomes public, and are asked before it is declared. --yes answers
-    that alone: where the meaning of a folder would have to be guessed, nothing is declared, and the error names the
-    flag that decides.
+    At a terminal you see the findings and what becomes public, and must confirm. --yes skips only that question: if the
+    meaning of a folder is unclear, nothing is declared, and the error names the flag that decides.
 
-    For an account whose unit is the subject, the files say whose each record is: one folder for each subject inside
-    the class folders, a column 'subject' of the table, an array 'subjects' in an .npz, or a third IDX file
+    If the account protects subjects, the files must contain subject ids: one folder for each subject inside the class
+    folders, a column 'subject' of the table, an array 'subjects' in an .npz, or a third IDX file
     (train-subjects-idx1-int).
     """
     with connected(context, as_json) as (client, output):
@@ -66,7 +104,7 @@ def push(
         with preparation_progress(output.err) as watch:
 
             def agree() -> None:
-                if somebody_there() and not yes:
+                if is_interactive() and not yes:
                     with watch.quiet():
                         confirm("Declare this, for ever, and send the images?", "Nothing was declared or sent.")
 
@@ -118,10 +156,10 @@ def delete_dataset(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Destroy a dataset's images for ever. No budget returns; releases and the account's log stay.
+    """Destroy a dataset's images forever. No budget returns; releases and the account's log stay.
 
-    Where nothing was ever trained on it, what was declared is erased as well, names included. If nothing has ever read
-    its account, the images may then be pushed to another one, such as one that protects people.
+    If nothing was ever trained on it, the declaration is erased as well, including names. If no job has ever read its
+    account, the images may then be pushed to another account, such as one that protects people.
     """
     with connected(context, as_json) as (client, output):
         found = client.dataset(resolve_dataset(client, dataset))

@@ -22,7 +22,7 @@ SLOW_SECONDS_MAX = 30.0
 
 
 def doctor(context: typer.Context, as_json: Json = False) -> None:
-    """Check Python, packages, service, database, who trains, and disk. Exit code 1 when something is bad."""
+    """Check Python, packages, service, database, workers and disk. Exit code 1 if a check fails."""
     target: Target = context.obj
     with reporting(as_json) as output:
         beside = server_side()
@@ -41,7 +41,6 @@ def _python() -> Finding:
 
 
 def _packages() -> Iterator[Finding]:
-    """Whether the packages of each part of the installation that people use are here."""
     parts = packages_of_parts()
     if SERVER not in parts:
         yield Finding("service here", "missing", f"none can run: pip install '{WORKER}'")
@@ -61,7 +60,6 @@ def _installed(name: str) -> bool:
 
 
 def _service(target: Target, output: Output) -> Finding:
-    """Whether the service that commands would talk to answers, takes the key, and may train."""
     try:
         with connection(target, output) as client:
             url = client.transport.route

@@ -59,7 +59,7 @@ def plan(
     image: Annotated[Path, typer.Option(help="Where the preview's image goes.")] = IMAGE,
     as_json: Json = False,
 ) -> None:
-    """Show what a training would buy and cost. No data is touched, nothing is spent."""
+    """Show what a training would do and cost. Reads no data and spends nothing."""
     with connected(context, as_json) as (client, output):
         options = recipe_options(option, preset, class_shares)
         dataset_id = resolve_dataset(client, dataset)
@@ -87,9 +87,9 @@ def train(
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Train a generator under differential privacy. Its price is held at once, on the account of its dataset.
+    """Train a generator under differential privacy. Its cost is reserved at once, on the account of its dataset.
 
-    The release can be downloaded as soon as the training ends; --evaluate measures it afterwards, in a job of its own.
+    The release can be downloaded when the training ends; --evaluate evaluates it afterwards, in a separate job.
     """
     with connected(context, as_json) as (client, output):
         job = client.start_training(
@@ -118,7 +118,7 @@ def show_job(context: typer.Context, job_id: JobId, as_json: Json = False) -> No
 
 @jobs.command("watch")
 def watch_job(context: typer.Context, job_id: JobId, as_json: Json = False) -> None:
-    """Follow a job to its end. Exit code 5 when it does not succeed."""
+    """Follow a job to its end. Exit code 5 if it does not succeed."""
     with connected(context, as_json) as (client, output):
         job = client.job(job_id)
         output.record(follow(output, job), "job")
@@ -132,10 +132,10 @@ def cancel_job(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Ask a job to end. A training that has charged publishes what it has made; the rest of its hold returns."""
+    """Cancel a job. A training that has charged budget publishes what it has made; the rest returns."""
     with connected(context, as_json) as (client, output):
         job = client.job(job_id)
-        question = price_of_nothing(job, discard=discard)
+        question = lossy_cancel_question(job, discard=discard)
         if question is not None and not yes:
             confirm(question)
         job = job.cancel(discard=discard)
@@ -148,8 +148,8 @@ def _plain(value: Any) -> Any:
     return f"{value:.4g}" if isinstance(value, float) else value
 
 
-def price_of_nothing(job: Job, *, discard: bool) -> str | None:
-    """Ask, with the price, before a cancellation after which nothing of what was paid for is published."""
+def lossy_cancel_question(job: Job, *, discard: bool) -> str | None:
+    """Return the question, with the cost, before a cancellation that publishes nothing; None if none is needed."""
     facts = job.progress
     if job.finished or not facts.charged_nano or (job.publishes_if_cancelled and not discard):
         return None
@@ -160,24 +160,20 @@ def price_of_nothing(job: Job, *, discard: bool) -> str | None:
 
 
 def confirm(question: str, otherwise: str = "Nothing was cancelled.", flag: str = "--yes") -> None:
-    """Go on if the person at the terminal says yes.
-
-    Raises:
-        CliError: They do not, or there is nobody to ask.
-    """
-    if not somebody_there():
+    """Raise CliError unless the person at the terminal agrees."""
+    if not is_interactive():
         raise CliError(f"{question} Nobody is here to answer: repeat the command with {flag}.", Exit.USAGE)
     if not typer.confirm(visible(question, lines=True), err=True):
         raise CliError(otherwise)
 
 
-def somebody_there() -> bool:
-    """Whether there is a terminal, and so somebody to ask."""
+def is_interactive() -> bool:
+    """Return whether there is a terminal."""
     return sys.stdin.isatty()
 
 
 def announce(output: Output, job: Job) -> None:
-    """Say that a training's release is there, how much of its plan was made, and who measures it."""
+    """Report a training's release, how much of its plan was made, and its evaluation."""
     release = job.release()
     output.notice(f"Release {release.id} is there. Drawing images is free: obscura download {release.id} --count 10000")
     if release.incomplete is not None:
@@ -199,13 +195,13 @@ def follow(output: Output, job: Job) -> Job:
 
 
 def try_first(output: Output, client: Client, image: Path, dataset_id: str, **wish: Any) -> None:
-    """Preview a training on public images, show the forecast, and keep its image where there is one.
+    """Preview a training on public images, show the forecast, and save its image if there is one.
 
     Args:
-        wish: as `Client.preview` takes it.
+        wish: Arguments of `Client.preview`.
 
     Raises:
-        JobFailed: it came to nothing.
+        JobFailed: The preview failed.
     """
     asked = client.preview(dataset_id, **wish)
     follow(output, asked.job())
@@ -219,7 +215,7 @@ def try_first(output: Output, client: Client, image: Path, dataset_id: str, **wi
 
 
 def show_plan(output: Output, made: PlanRecord) -> None:
-    """Show a plan: what it buys, stage by stage, and what would be left."""
+    """Show a plan: its guarantee, its stages, and the remaining budget."""
     if output.as_json:
         output.record(made, "plan")
         return

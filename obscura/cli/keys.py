@@ -10,7 +10,7 @@ import typer
 
 from obscura.cli.connection import Json, KeyId, Project, Yes, add_list, connected, resolve_project
 from obscura.cli.console import CliError, Exit, Output
-from obscura.cli.jobs import somebody_there
+from obscura.cli.jobs import is_interactive
 from obscura.client import Client
 from obscura.wire.admin_schemas import NewKeyRecord
 
@@ -42,7 +42,7 @@ def create_key(
     project: Project = None,
     as_json: Json = False,
 ) -> None:
-    """Create a key; with the scope admin, another one of your own. Its token is shown this once."""
+    """Create a key; with the scope admin, another one of your own. Its token is shown only once."""
     with connected(context, as_json) as (client, output):
         end = None if expires is None else read_end(expires, datetime.now(UTC))
         of = resolve_project(client, project)
@@ -69,7 +69,7 @@ def rotate_key(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a key that takes another one's place, which ends after the overlap. The new token is shown this once."""
+    """Replace a key, which remains valid for the overlap. The new token is shown only once."""
     with connected(context, as_json) as (client, output):
         now = datetime.now(UTC)
         end = None if expires is None else read_end(expires, now)
@@ -93,10 +93,10 @@ def revoke_key(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Revoke a key of yours, or one that is no admin's, at once and for good.
+    """Revoke your own key, or one that is not an admin's, at once and permanently.
 
-    Says what the key has made, and asks whether that goes as well; it does where nobody can be asked. Another admin's
-    key takes two people: obscura admins revoke.
+    Lists the keys that it created and asks whether to revoke them too; without a terminal they are revoked. Another
+    admin's key needs two people: obscura admins revoke.
     """
     with connected(context, as_json) as (client, output):
         made = [each for each in client.keys(made_by=key_id) if each.revoked_at is None]
@@ -105,7 +105,7 @@ def revoke_key(
         if len(made) > SHOWN_MAX:
             output.notice(f"And {len(made) - SHOWN_MAX} more.")
         if with_made is None:
-            asked = made and not yes and somebody_there()
+            asked = made and not yes and is_interactive()
             with_made = not asked or typer.confirm("Revoke what it has made as well?", default=True, err=True)
         revoked = client.revoke_key(key_id, with_made=with_made)
         output.record(revoked, "key")
@@ -113,11 +113,7 @@ def revoke_key(
 
 
 def read_end(text: str, now: datetime) -> datetime:
-    """Return when a key ends: after a span, or at the beginning of a day or at a moment, in UTC where no zone is given.
-
-    Raises:
-        CliError: It is neither.
-    """
+    """Parse when a key expires: a time span, a day or a moment, in UTC by default; raise CliError for anything else."""
     span = _SPAN.fullmatch(text)
     try:
         if span is not None:

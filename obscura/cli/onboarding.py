@@ -29,18 +29,18 @@ _RARE_SHOWN_MAX = 6
 
 @dataclass(frozen=True)
 class Onboarding:
-    """Images that are ready to be sent, and the service that takes them.
+    """Prepared images and the service to send them to.
 
     Attributes:
-        client: Talks to the service.
-        output: Where it is said what happens.
-        folder: The images, as their owner names them.
-        package: What was made of them.
-        flags: How it was made, as flags of `obscura datasets push`.
-        program: What every command begins with.
-        beside: What has to run beside a command when it is repeated.
-        options: Of the recipe.
-        recipe: What is trained.
+        client: Connection to the service.
+        output: Target of messages.
+        folder: The images, as named by their owner.
+        package: The prepared upload.
+        flags: Push options, as flags of `obscura datasets push`.
+        program: Start of every command.
+        beside: Process that must run next to a repeated command.
+        options: Options of the recipe.
+        recipe: The recipe.
     """
 
     client: Client
@@ -55,21 +55,21 @@ class Onboarding:
 
     @property
     def stated(self) -> str:
-        """The balance of the classes that was stated, as a flag."""
+        """Return the stated balance of the classes, as a flag."""
         shares = self.options.get("class_shares")
         return "" if shares is None else f" --class-shares {quoted(shares)}"
 
     def say(self, what: str, command: str) -> None:
-        """Announce a step, with the command that does it by itself."""
+        """Announce a step and the command that does only this step."""
         self.output.notice(f"\n{what}:\n  $ {self.program} {command}")
 
     def again(self, command: str) -> str:
-        """Return what a person enters to give a command later, when this one has ended."""
+        """Return the command line for a later repetition."""
         return f"{self.beside}{self.program} {command}"
 
     @contextmanager
     def step(self, to_go_on: str) -> Iterator[None]:
-        """Say how to go on where the block fails or is interrupted."""
+        """Explain how to continue if the block fails or is interrupted."""
         try:
             yield
         except BaseException:
@@ -77,11 +77,7 @@ class Onboarding:
             raise
 
     def account(self, epsilon: float, delta: float) -> Account:
-        """Return the account that pays: the one with the images' name, else a new one with this budget.
-
-        Raises:
-            CliError: That one protects another unit than the images were prepared for.
-        """
+        """Return the account with the images' name, or open it; raise CliError if it protects another unit."""
         name = default_name(self.folder)
         unit = Unit.RECORD if self.package.private_subjects is None else Unit.SUBJECT
         found = account_for(self.client, name)
@@ -101,7 +97,7 @@ class Onboarding:
         subjects_at_most: int | None = None,
         agree: Callable[[], None] = lambda: None,
     ) -> Dataset:
-        """Declare what was stated, if `agree` lets it pass. It becomes public; no image is sent."""
+        """Declare the dataset if `agree` allows it. The declaration becomes public; no image is sent."""
         name = self.client.datasets.free_name(account.id, None, self.folder)
         to = f"--account {quoted(account.name)}{in_bounds(at_most, subjects_at_most)}"
         self.say("Preparing", f"datasets push {quoted(self.folder)} {to}{self.flags}")
@@ -116,11 +112,7 @@ class Onboarding:
         )
 
     def plan(self, dataset: Dataset, account: Account, epsilon: float) -> PlanRecord:
-        """Show what a training costs and hides.
-
-        Raises:
-            CliError: The account cannot pay.
-        """
+        """Show the cost and guarantee of a training; raise CliError if the account cannot pay."""
         self.say("Planning", f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated}")
         plan = self.client.plan(dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options))
         if not plan.budget.affordable:
@@ -139,7 +131,7 @@ class Onboarding:
         return plan
 
     def try_on_public(self, dataset: Dataset, epsilon: float) -> None:
-        """Show what the training would make of public images; where that fails, go on without."""
+        """Show a preview on public images; continue without one if it fails."""
         command = f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} {TRY_FIRST}"
         self.say("Trying it on public images, which costs no budget and takes minutes", command)
         wish = {"recipe": self.recipe, "epsilon": epsilon, "options": dict(self.options)}
@@ -149,7 +141,7 @@ class Onboarding:
             self.output.notice(str(error))
 
     def send(self, dataset: Dataset) -> Dataset:
-        """Send the images."""
+        """Upload the images."""
         with preparation_progress(self.output.err) as watch:
             return self.client.datasets.send(dataset, self.package, watch.on_bytes)
 
@@ -165,7 +157,7 @@ class Onboarding:
             return follow(self.output, job).release()
 
     def draw(self, release: Release, count: int, out: Path) -> Sample:
-        """Draw images into a new folder, with an image of some of them, and say what is left."""
+        """Generate images into a new folder, with a grid of some of them, and report the remaining budget."""
         command = f"download {release.id} --count {count} --unpack --out {quoted(out)}"
         self.say("Drawing synthetic images, which costs nothing", command)
         with self.step(self.again(command)):
@@ -182,16 +174,16 @@ class Onboarding:
 
 
 def in_bounds(at_most: int, subjects_at_most: int | None) -> str:
-    """Write what was stated as it is given on the command line, each with a space before it."""
+    """Format the stated limits as flags, each with a space before it."""
     return f" --at-most {at_most}" + ("" if subjects_at_most is None else f" --subjects-at-most {subjects_at_most}")
 
 
 def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> Iterator[str]:
-    """Yield what the owner of the images is told, and nobody else, where noise drowns classes by their own counts.
+    """Yield warnings for the owner alone about classes too small for the noise.
 
     Args:
         private_counts: Images by class.
-        shown_from: How many a class needs, by the plan; None where that is not known.
+        shown_from: Minimum class size by the plan; None if unknown.
     """
     rare = sorted((count, name) for name, count in private_counts.items() if count < (shown_from or 0))
     if rare:
@@ -204,7 +196,7 @@ def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> I
 
 
 def quoted(word: object) -> str:
-    """Quote a word for a shell, where it needs that."""
+    """Quote a word for a shell if needed."""
     return shlex.quote(str(word))
 
 

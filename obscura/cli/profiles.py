@@ -19,7 +19,7 @@ DEFAULT = "default"
 
 
 class Profile(BaseModel):
-    """A service and a key of it."""
+    """Address of a service and a key."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -34,16 +34,12 @@ Name = Annotated[
 
 
 def profiles_path() -> Path:
-    """The file that keeps them, readable by its owner alone."""
+    """Return the path of the profiles, which only their owner can read."""
     return Path(typer.get_app_dir("obscura")) / "profiles.json"
 
 
 def read_profiles() -> dict[str, Profile]:
-    """What is kept, by name.
-
-    Raises:
-        CliError: The file is damaged, or belongs to another user.
-    """
+    """Return the profiles by name; raise CliError if the file is damaged or another user's."""
     path = profiles_path()
     try:
         if not is_own(path):
@@ -59,7 +55,7 @@ def read_profiles() -> dict[str, Profile]:
 
 
 def write_profiles(profiles: dict[str, Profile]) -> Path:
-    """Replace what is kept, as a whole or not at all."""
+    """Replace the profiles atomically."""
     path = profiles_path()
     replace_file(path, json.dumps({name: each.model_dump() for name, each in profiles.items()}).encode())
     return path
@@ -70,9 +66,9 @@ def login(
     url: Annotated[str, typer.Argument(help="Address of the service, for example https://obscura.example.org.")],
     profile: Name = None,
 ) -> None:
-    """Keep the address of a service and a key of it, so that commands need neither.
+    """Save the address of a service and a key, so that commands need neither.
 
-    The key is asked for, or read from standard input: obscura login URL < key.txt
+    Asks for the key, or reads it from standard input: obscura login URL < key.txt
     """
     profile = profile or context.obj.profile or DEFAULT
     with reporting(as_json=False) as output:
@@ -92,7 +88,7 @@ def login(
 
 
 def logout(context: typer.Context, profile: Name = None) -> None:
-    """Forget an address and its key. The key itself stays valid: an admin revokes it."""
+    """Delete a saved address and key. The key remains valid until an admin revokes it."""
     profile = profile or context.obj.profile or DEFAULT
     with reporting(as_json=False) as output:
         kept = read_profiles()

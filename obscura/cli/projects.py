@@ -21,7 +21,7 @@ NONE = "none"
 
 @projects.command("create")
 def create_project(context: typer.Context, name: Name, yes: Yes = False, as_json: Json = False) -> None:
-    """Create a project. Accounts and keys are made in it by naming it: --project NAME.
+    """Create a project. Create accounts and keys in it with --project NAME.
 
     The second project hides the datasets, jobs and releases of every project from keys without a project.
     """
@@ -54,14 +54,14 @@ def rename_project(
     name: Name,
     as_json: Json = False,
 ) -> None:
-    """Give a project another name. What belongs to it stays as it is."""
+    """Rename a project."""
     with connected(context, as_json) as (client, output):
         output.record(client.rename_project(client.find_project(project).id, name=name), "project")
 
 
 @projects.command("show")
 def show_project(context: typer.Context, project: Named, as_json: Json = False) -> None:
-    """Show a project's quota of jobs, and how many unfinished jobs it has."""
+    """Show a project's job quota and number of unfinished jobs."""
     with connected(context, as_json) as (client, output):
         output.record(client.project(client.find_project(project).id), "project")
 

@@ -14,9 +14,9 @@ import typer
 
 from obscura.cli.connection import ClassShares, Target, Yes, connection
 from obscura.cli.console import CliError, Exit, Output, reporting
-from obscura.cli.jobs import TRY_FIRST, confirm, somebody_there
+from obscura.cli.datasets import in_flags, with_push_options
+from obscura.cli.jobs import TRY_FIRST, confirm, is_interactive
 from obscura.cli.onboarding import Onboarding, in_bounds, quoted
-from obscura.cli.push_options import in_flags, with_push_options
 from obscura.client import Client, ConnectionFailed
 from obscura.client.contents import require_room
 from obscura.client.datasets import require_statements
@@ -55,21 +55,20 @@ def quickstart(
     yes: Yes = False,
     **push_options: Unpack[PushOptions],
 ) -> None:
-    """From a folder of images to private synthetic ones: prepare, open an account, plan, train and download.
+    """Turn a folder of images into private synthetic ones: prepare, open an account, plan, train and download.
 
-    Says what it does, each step with the command that does it by itself, and asks once before any image is uploaded.
-    Only values you state, or fixed defaults, become public. Without --at-most it asks for that limit; with --yes, or
-    without a terminal, --at-most is required. Where no service runs on this machine, one runs for as long as this
-    command does.
+    Announces each step with the command that does only this step, and asks once before any image is uploaded. Only
+    values you state, or fixed defaults, become public. Without --at-most it asks for that limit; with --yes, or without
+    a terminal, --at-most is required. If no service runs on this machine, one runs for as long as this command does.
     """
     target: Target = context.obj
     with reporting(as_json=False) as output, ExitStack() as stack:
         by_subject = subjects_at_most is not None
-        if at_most is None and not yes and somebody_there():
+        if at_most is None and not yes and is_interactive():
             at_most = _prompt_limit()
         require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
         assert at_most is not None
-        if not yes and not somebody_there():
+        if not yes and not is_interactive():
             raise CliError("Nobody is here to answer: repeat the command with --yes.", Exit.USAGE)
         require_room(out)
         with preparation_progress(output.err) as watch:
@@ -107,7 +106,6 @@ def quickstart(
 
 
 def _prompt_limit() -> int:
-    """Ask for the upper limit on the images before any of them is read."""
     limit: int = typer.prompt(
         "Upper limit on your images (it becomes public: choose a round number above what you will ever have)",
         type=int,
@@ -118,7 +116,6 @@ def _prompt_limit() -> int:
 
 @contextmanager
 def _named(target: Target, output: Output) -> Iterator[Client]:
-    """Connect to the service that was named, and wait for it if it is slow."""
     with connection(target, output) as client:
         try:
             client.wait_ready(on_wait=lambda why: output.notice(f"The service is slow. Waiting for it. ({why})"))
@@ -132,7 +129,6 @@ def _named(target: Target, output: Output) -> Iterator[Client]:
 
 @contextmanager
 def _here(target: Target, output: Output) -> Iterator[Client]:
-    """The service on this machine, which is started where none runs."""
     with LocalService(target.folder) as service, Client(service.url, service.token) as client:
         if service.process is not None:
             output.notice(f"\nRunning a service on {target.folder} for the time of this command:\n  $ obscura up")

@@ -20,7 +20,7 @@ def recipes(
     name: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help="Show its options and presets.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the recipes of the service, or the options of one: values, defaults, presets, and what each is."""
+    """List the recipes of the service, or the options of one: values, defaults and presets."""
     with reporting(as_json) as output:
         known = {recipe.name: recipe for recipe in _ask(context.obj, output)}
         if name is None:

@@ -56,14 +56,14 @@ add_list(releases, "list", "List releases, newest first.", Client.releases, COLU
 
 @releases.command("show")
 def show_release(context: typer.Context, release_id: ReleaseId, as_json: Json = False) -> None:
-    """Show one release, with what its newest evaluation measured on public data."""
+    """Show one release with its newest evaluation on public data."""
     with connected(context, as_json) as (client, output):
         output.record(client.release(release_id), "release")
 
 
 @releases.command("evaluations")
 def list_evaluations(context: typer.Context, release_id: ReleaseId, as_json: Json = False) -> None:
-    """List what was measured of a release on public data, and is being measured, newest first."""
+    """List the evaluations of a release, finished or not, newest first."""
     with connected(context, as_json) as (client, output):
         output.rows(list(client.evaluations(release_id)), EVALUATION_COLUMNS, "evaluations")
 
@@ -82,7 +82,7 @@ def save_receipt(
     out: Annotated[Path | None, typer.Option("--out", help="Where the file goes; stdout when left out.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Save the signed receipt of a release: the proof that it was paid for, checkable by anybody who has the key."""
+    """Save the signed receipt of a release, the proof of payment that anyone with the public key can verify."""
     with connected(context, as_json) as (client, output):
         release = client.release(release_id)
         if out is None:
@@ -110,7 +110,7 @@ def save_weights(
     out: Annotated[Path, typer.Option("--out", help="Folder that the files go into.")] = Path("weights"),
     as_json: Json = False,
 ) -> None:
-    """Save what was trained; a generator with a model card and a program that draws from it with torch alone."""
+    """Save the trained artefact; a generator comes with a model card and a program that samples with torch alone."""
     with connected(context, as_json) as (client, output):
         saved = client.release(release_id).save_weights(out)
         output.record({"path": str(out), "files": [path.name for path in saved]}, "weights")
@@ -123,7 +123,7 @@ def save_grid(
     out: Annotated[Path, typer.Option("--out", help="Where the image goes.")] = Path("grid.png"),
     as_json: Json = False,
 ) -> None:
-    """Save a grid of synthetic samples of a release, one row for each class."""
+    """Save a grid of synthetic images, one row for each class."""
     with connected(context, as_json) as (client, output):
         output.record({"path": str(client.release(release_id).save_grid(out))}, "grid")
 
@@ -140,7 +140,7 @@ def evaluate(
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a release on a public dataset, at no cost. The report gains a section; the release stays as it is."""
+    """Evaluate a release on a public dataset, for free. The report gains a section; the release stays as it is."""
     with connected(context, as_json) as (client, output):
         dataset_id = resolve_dataset(client, on)
         asked = client.release(release_id).evaluate(dataset_id, samples=samples, seed=seed, idempotency_key=key)
@@ -165,7 +165,7 @@ def sample(
     wait: Annotated[bool, typer.Option("--wait", help="Follow the sampling to its end.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Draw synthetic images from a release, at no cost."""
+    """Generate synthetic images from a release, for free."""
     with connected(context, as_json) as (client, output):
         asked = client.release(release_id)
         which = _which(client, asked, classes, proportions)
@@ -193,7 +193,7 @@ def download(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Download synthetic images; a broken download goes on where it stopped. The SHA-256 is checked.
+    """Download synthetic images, resuming a partial download, and verify the SHA-256.
 
     Several samples or releases become one set of class folders, in a new folder --out or an archive --out NAME.zip.
     """
@@ -232,7 +232,6 @@ def download(
 
 
 def _plain(sample_id: str) -> str:
-    """Return an id, which the server chose, as a file name."""
     return re.sub("[^a-z0-9_]", "", sample_id)
 
 

@@ -30,7 +30,7 @@ COMMANDS = {  # which part of the installation brings each
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that `obscura doctor` has looked at."""
+    """Result of one check of `obscura doctor`."""
 
     what: str
     state: Literal["ok", "missing", "bad"]
@@ -38,24 +38,20 @@ class Finding:
 
 
 class ServerSide(Protocol):
-    """What the entry point names: `service.cli`."""
+    """Interface of `service.cli`, loaded by entry point."""
 
     def add_commands(self, app: typer.Typer, admins: typer.Typer) -> None:
-        """Add the commands that run a service, or work on what it keeps."""
+        """Add the server's commands."""
 
     def look_around(self, data_dir: Path) -> Iterator[Finding]:
-        """Look at the service of this machine, for `obscura doctor`."""
+        """Check the service on this machine, for `obscura doctor`."""
 
     def installed_recipes(self) -> list[RecipeRecord]:
-        """Describe the recipes that are installed, for `obscura recipes` where no service answers."""
+        """Return the installed recipes, for `obscura recipes` without a service."""
 
 
 def server_side() -> ServerSide | None:
-    """Load it; None where no server is installed.
-
-    Raises:
-        ImportError: Python finds another package of its name first.
-    """
+    """Load it; None if no server is installed; raise ImportError if another package has its name."""
     for found in entry_points(group="obscura.commands"):
         try:
             joined: ServerSide = found.load()
@@ -72,14 +68,10 @@ def server_side() -> ServerSide | None:
 
 
 class Commands(TyperGroup):
-    """Names, for a command that only a server has, what brings it."""
+    """Explains what to install for a command that only the server has."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command.
-
-        Raises:
-            MissingExtra: It comes with a server, and none is installed here.
-        """
+        """Return a command; raise MissingExtra if it needs a server that is not installed."""
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in COMMANDS:
             raise MissingExtra(f"`obscura {cmd_name}`", "a server", COMMANDS[cmd_name])

@@ -23,14 +23,14 @@ Other = Annotated[
 def share_release(
     context: typer.Context, release: NamedRelease, other: Other, reason: Reason, as_json: Json = False
 ) -> None:
-    """Ask for another department to see a release. Another owner approves, or an admin of the installation."""
+    """Request that another department sees a release. Another owner approves, or an admin of the installation."""
     with connected(context, as_json) as (client, output):
         show_asked(output, client.find_release(release).share(other, reason=reason))
 
 
 @releases.command("publish")
 def publish_release(context: typer.Context, release: NamedRelease, reason: Reason, as_json: Json = False) -> None:
-    """Ask for every department to see a release, later ones too. Another owner approves, or an admin."""
+    """Request that every department sees a release, now and later. Another owner approves, or an admin."""
     with connected(context, as_json) as (client, output):
         show_asked(output, client.find_release(release).share(None, reason=reason))
 
@@ -44,9 +44,9 @@ def unshare_release(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Stop sharing a release with a department, or its being published, at once.
+    """Stop sharing a release with a department, or with all, at once.
 
-    What others have drawn or downloaded by then stays with them.
+    Copies that others have generated or downloaded remain with them.
     """
     with connected(context, as_json) as (client, output):
         output.record(client.find_release(release).unshare(other), "share")
@@ -54,6 +54,6 @@ def unshare_release(
 
 @releases.command("shares")
 def list_shares(context: typer.Context, release: NamedRelease, as_json: Json = False) -> None:
-    """List with whom a release is shared, and was, newest first."""
+    """List current and former shares of a release, newest first."""
     with connected(context, as_json) as (client, output):
         output.rows(list(client.find_release(release).shares()), SHARE_COLUMNS, "shares")

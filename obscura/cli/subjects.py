@@ -42,9 +42,9 @@ def withdraw(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Destroy the images of subjects for ever, in all datasets of an account that recognise them. No budget returns.
+    """Destroy the images of subjects forever, in all datasets of an account that recognise them. No budget returns.
 
-    Ids stay on this machine. The answer is the same whether somebody was there or not, so check how an id is written.
+    Ids stay on this machine. The answer does not reveal whether a subject was there, so check the spelling of each id.
     """
     with connected(context, as_json) as (client, output):
         heading, named = read_ids(ids_from) if ids_from is not None else ("", dict[SubjectId, str]())

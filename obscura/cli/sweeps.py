@@ -69,7 +69,7 @@ def sweep(
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Train once for every combination of options. --epsilon is the price of one trial; all are held at once."""
+    """Train once for every combination of options. --epsilon is the cost of one trial; all are reserved at once."""
     with connected(context, as_json) as (client, output):
         try:
             trials = trials_of(grid, recipe_options(option, preset))
@@ -92,14 +92,14 @@ add_list(sweeps, "list", "List sweeps, newest first.", Client.sweeps, COLUMNS, "
 
 @sweeps.command("show")
 def show_sweep(context: typer.Context, sweep_id: SweepId, as_json: Json = False) -> None:
-    """Show a sweep: what each trial costs and how good its release is on public data."""
+    """Show a sweep: the cost of each trial and the quality of its release on public data."""
     with connected(context, as_json) as (client, output):
         show(output, client.sweep(sweep_id))
 
 
 @sweeps.command("watch")
 def watch_sweep(context: typer.Context, sweep_id: SweepId, as_json: Json = False) -> None:
-    """Follow a sweep until every trial has ended, well or not."""
+    """Follow a sweep until every trial has ended, whether it succeeded or not."""
     with connected(context, as_json) as (client, output):
         show(output, follow(output, client.sweep(sweep_id)))
 
@@ -112,7 +112,7 @@ def cancel_sweep(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """End every trial and evaluation that has not ended. A trial that has charged publishes what it has made."""
+    """Cancel all unfinished trials and evaluations. A trial that has charged budget publishes what it has made."""
     with connected(context, as_json) as (client, output):
         found = client.sweep(sweep_id)
         paid = sum(trial.charged_nano > 0 for trial in found.trials if trial.state in ("queued", "running"))
@@ -124,7 +124,7 @@ def cancel_sweep(
 
 
 def follow(output: Output, made: Sweep) -> Sweep:
-    """Wait for all trials, saying how many have ended; Ctrl-C leaves the sweep running."""
+    """Wait for all trials and report how many have ended; Ctrl-C leaves the sweep running."""
     output.notice(f"Sweep {made.id}. Stop watching with Ctrl-C; the trials go on.")
     said: set[str] = set()
 
@@ -139,7 +139,7 @@ def follow(output: Output, made: Sweep) -> Sweep:
 
 
 def show(output: Output, sweep: Sweep) -> None:
-    """Show a sweep and its trials, the best of them on public data first."""
+    """Show a sweep and its trials, the best on public data first."""
     if output.as_json:
         output.record(sweep, "sweep")
         return

@@ -21,7 +21,7 @@ def create_webhook(
     url: Annotated[str, typer.Argument(help="https, of a public address.")],
     as_json: Json = False,
 ) -> None:
-    """Have an address told of what happens in your key's project. The secret that signs is shown this once."""
+    """Register an address for events of your key's project. The signing secret is shown only once."""
     with connected(context, as_json) as (client, output):
         output.record(client.create_webhook(url), "webhook")
         output.notice("The secret is shown this once. Requests carry it as a signature: docs/webhooks.md.")
@@ -39,7 +39,7 @@ add_list(
 
 @webhooks.command("test")
 def try_webhook(context: typer.Context, webhook: WebhookId, as_json: Json = False) -> None:
-    """Send a request of the type test now."""
+    """Send a request of type test now."""
     with connected(context, as_json) as (client, output):
         sent = client.test_webhook(webhook)
         output.record(sent, "test")
@@ -49,6 +49,6 @@ def try_webhook(context: typer.Context, webhook: WebhookId, as_json: Json = Fals
 
 @webhooks.command("remove")
 def remove_webhook(context: typer.Context, webhook: WebhookId, as_json: Json = False) -> None:
-    """Tell an address nothing more."""
+    """Remove a webhook."""
     with connected(context, as_json) as (client, output):
         output.record(client.remove_webhook(webhook), "removed")

@@ -130,11 +130,6 @@ class _AsyncCancellable(AsyncLive):
 class AsyncJob(_AsyncCancellable, job_schemas.JobRecord):
     """A requested training, sampling or evaluation."""
 
-    @property
-    def finished(self) -> bool:
-        """Return whether the job has reached a final state."""
-        return bool(self._sync.finished)
-
     async def events(self) -> AsyncIterator[job_schemas.EventRecord]:
         """Yield changes, the final state last."""
         said = None
@@ -243,11 +238,6 @@ class AsyncSweep(_AsyncCancellable, sweep_schemas.SweepRecord):
     """A hyperparameter search whose whole cost is reserved at once."""
 
     best = verb(Sweep.best, AsyncRelease.of)
-
-    @property
-    def finished(self) -> bool:
-        """Return whether every trial has reached a final state."""
-        return bool(self._sync.finished)
 
     async def wait(
         self, on_change: Callable[[AsyncSweep], None] | None = None, *, poll_seconds: float = 2.0

@@ -157,11 +157,6 @@ class Job(_Cancellable, job_schemas.JobRecord):
 
     PATH = "/v1/jobs"
 
-    @property
-    def finished(self) -> bool:
-        """Return whether the job has reached a final state."""
-        return self.state in job_schemas.FINAL_STATES
-
     def events(self, last_event_id: str | None = None) -> Iterator[job_schemas.EventRecord]:
         """Yield changes, the final state last. Reconnects where a connection broke."""
         for record in self._transport.events(job_schemas.EventRecord, f"{self.path}/events", last_event_id):
@@ -204,11 +199,6 @@ class Sweep(_Cancellable, sweep_schemas.SweepRecord):
     """A hyperparameter search whose whole cost is reserved at once."""
 
     PATH = "/v1/sweeps"
-
-    @property
-    def finished(self) -> bool:
-        """Return whether every trial has reached a final state."""
-        return self.state == "ended"
 
     def wait(self, on_change: Callable[[Sweep], None] | None = None, *, poll_seconds: float = 2.0) -> Sweep:
         """Wait until every trial has ended, whether it succeeded or not.

@@ -136,13 +136,13 @@ def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]
         return known[0]
     if not known or (best and not any(counts[name] for name in known)):
         labelled = [] if known_labels(table.columns) else ["--label-column NAME"]
-        names = f" Cells of {best[0]!r} do name them." if len(best) == 1 else ""
+        names = f" Column {best[0]!r} matches image files." if len(best) == 1 else ""
         raise ChoiceNeeded(
-            f"Nothing says which column of {table.name} names the images.{names} {_columns(table)}",
+            f"Which column of {table.name} contains the image names is unclear.{names} {_columns(table)}",
             [f"--file-column {best[0] if len(best) == 1 else 'NAME'}", *labelled],
         )
     raise ChoiceNeeded(
-        f"Several columns of {table.name} may name the images: {', '.join(known)}.",
+        f"Several columns of {table.name} may contain the image names: {', '.join(known)}.",
         [f"--file-column {known[0]}"],
     )
 
@@ -205,7 +205,7 @@ def _of_binary(table: Table, choices: Choices, taken: set[str | None]) -> Iterab
     binary = [column for column in table.columns if column and column not in taken and _is_binary(table, column)]
     if len(binary) < 2:
         raise ChoiceNeeded(
-            f"Nothing says which column of {table.name} holds the classes. {_columns(table)}", ["--label-column NAME"]
+            f"Which column of {table.name} contains the classes is unclear. {_columns(table)}", ["--label-column NAME"]
         )
     if choices.combinations:
         return _bounded(table, _combined(table, binary))
@@ -216,8 +216,8 @@ def _of_binary(table: Table, choices: Choices, taken: set[str | None]) -> Iterab
 
 def _one_of_several(why: str, example: str) -> ChoiceNeeded:
     return ChoiceNeeded(
-        f"{why} Name one that an image has or has not, or several, separated by commas, of which it has one; or make "
-        "a class of every combination (--combinations).",
+        f"{why} Name one label, for a class with and a class without it; or several, separated by "
+        "commas, for one class each; or make a class of every combination (--combinations).",
         [f"--attribute {example}"],
     )
 
@@ -239,7 +239,7 @@ def _label_column(table: Table, stated: str | None, known: Sequence[str]) -> str
         return _column(table, stated, "--label-column")
     if len(known) > 1:
         raise ChoiceNeeded(
-            f"Several columns of {table.name} may hold the classes: {', '.join(known)}.",
+            f"Several columns of {table.name} may contain the classes: {', '.join(known)}.",
             [f"--label-column {known[0]}"],
         )
     return known[0] if known else None
@@ -286,7 +286,7 @@ def _bounded(table: Table, labels: list[str]) -> list[str]:
     if len(set(labels)) > COMBINATIONS_MAX:
         raise PackingError(
             f"{table.name} has {len(set(labels)):,} combinations of labels, more than {COMBINATIONS_MAX}: rare ones "
-            "say who somebody is. Name what an image has or has not, with --attribute."
+            "identify people. Select labels with --attribute instead."
         )
     return labels
 
@@ -313,5 +313,5 @@ def _column(table: Table, stated: str, flag: str) -> str:
 
 def _columns(table: Table) -> str:
     if not table.named:
-        return f"Its first line holds no names: its columns are 1 to {len(table.columns)}."
+        return f"It has no header: its columns are 1 to {len(table.columns)}."
     return f"Its columns are {', '.join(column or '(without a name)' for column in table.columns)}."

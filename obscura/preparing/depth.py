@@ -165,7 +165,7 @@ def _shown(numbers: Numbers, scale: Scale) -> tuple[np.ndarray[Any, Any], Window
 
 def _require_numbers(values: np.ndarray[Any, Any]) -> None:
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise Unreadable("some of its values are no numbers (NaN or infinity)")
+        raise Unreadable("some of its values are not numbers (NaN or infinity)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +253,8 @@ class Depths:
         if self.unlimited:
             raise ChoiceNeeded(
                 "Some images hold signed or measured values, and nothing in them says which number is black and "
-                "which is white. State it, the same for all images, such as -160,240 for soft tissue in a CT; it is "
-                "not read off the images, for then one of them would change all.",
+                "which is white. State it, the same for all images, such as -160,240 for soft tissue in a CT. It is "
+                "never derived from the images, because one image would change all.",
                 [_usual_window([self.private_measured, *self.private_used.values()])],
             )
         if len(self.private_used) > 1 or (self.private_used and others):
@@ -317,7 +317,7 @@ class Depths:
         if scale.window == "auto":
             if self.unlimited or self.private_used or not self.windowed:
                 raise PackingError(
-                    "--window auto takes the window that stands in each DICOM or NIfTI file, and some of these "
+                    "--window auto uses the window stored in each DICOM or NIfTI file, and some of these "
                     "images have none. A window that follows from the images' own numbers would change with one "
                     f"of them: state it ({_STATE_WINDOW})."
                 )

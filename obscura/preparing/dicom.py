@@ -58,9 +58,9 @@ def require_reader(*tags: str | None) -> None:
             continue
         number = _tag(tag)
         if number is None or not (dictionary_has_tag(number) or number.is_private):
-            raise PackingError(f"{tag!r} is no tag of DICOM: write PatientID or 0010,0020.")
+            raise PackingError(f"{tag!r} is not a DICOM tag: write PatientID or 0010,0020.")
         if dictionary_has_tag(number) and dictionary_VR(number).startswith(_NO_TEXT):
-            raise PackingError(f"The values of {tag} are no texts or numbers: name another tag.")
+            raise PackingError(f"The values of {tag} are neither text nor numbers: name another tag.")
 
 
 def _tag(text: str) -> BaseTag | None:

@@ -37,8 +37,8 @@ class MoreThanStated(PackingError):
 
     def __init__(self, what: str, flag: str) -> None:
         super().__init__(
-            f"There are more {what} than you stated. What you state is public, and a promise from which the noise is "
-            f"computed: state a number that no {what[:-1]} more or less would change ({flag}), or leave some out."
+            f"There are more {what} than you stated. The limit is public and determines the noise: choose a number "
+            f"well above what you will ever have ({flag}), or leave some out."
         )
 
 

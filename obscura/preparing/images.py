@@ -53,8 +53,8 @@ _OTHERS = (
     (rb"\s*<svg|\s*<\?xml", "a drawing of lines (SVG)"),
 )
 _MADE_TO_LAST = {
-    Fault.IMAGE_SCANS: f"it has more than {SCANS_MAX} scans; save it anew",
-    Fault.IMAGE_PARTS: "it is made of far more parts than its size explains; save it anew, without metadata",
+    Fault.IMAGE_SCANS: f"it has more than {SCANS_MAX} scans; save it again",
+    Fault.IMAGE_PARTS: "it is made of far more parts than its size explains; save it again, without metadata",
 }
 
 
@@ -94,9 +94,9 @@ def _why_unknown(data: bytes) -> str:
     if other is not None:
         return f"it is {other}, which is not read here: save it as PNG or JPEG"
     if data.startswith(b"version https://git-lfs"):
-        return "it is a pointer of Git LFS, and the image is not there: git lfs pull brings it"
+        return "it is a Git LFS pointer without the image: run git lfs pull"
     if data[:200].lstrip().lower().startswith((b"<!doctype html", b"<html")):
-        return "it is a web page, and no image: its download went wrong"
+        return "it is a web page, not an image: the download failed"
     return f"it is not a {names_of(taken=False, last='or')} image" if data else "it is empty"
 
 

@@ -251,8 +251,8 @@ def ask_for_table(tree: Tree, choices: Choices) -> None:
         at = next(name for name in tops if name.casefold() == "labels")
         if any(suffix_of(path) == ".txt" for path in all_files(tree, at)):
             raise PackingError(
-                f"{tree.name} looks like YOLO's layout for detection: labels/ holds boxes in the images, and not the "
-                "classes of images. Put the images into one folder for each class, or write a table (--labels)."
+                f"{tree.name} has YOLO's detection layout: labels/ contains boxes, not classes of "
+                "images. Put the images into one folder for each class, or write a table (--labels)."
             )
     tables = sorted(_tables_in(tree), key=lambda name: ("train" not in name.casefold(), name))
     flat = all(is_part(name) and not folders(tree, name) for name in tops)
@@ -275,7 +275,7 @@ def _require_labels(table: Table, rows: list[Row], choices: Choices) -> None:
     unlabelled = [row for row in rows if row.label == ""]
     if unlabelled and not choices.skip_unlabelled:
         raise ChoiceNeeded(
-            f"{len(unlabelled):,} of {len(rows):,} rows of {table.name} do not tell the class, such as that of "
+            f"{len(unlabelled):,} of {len(rows):,} rows of {table.name} have no class, such as that of "
             f"{unlabelled[0].file}: their cell is empty, unsure, or a word such as 'nan'. Leave these images out; or "
             "name all classes with --classes, if that word is one.",
             ["--skip-unlabelled"],
@@ -291,7 +291,7 @@ def _resolved(table: Table, rows: list[Row], finder: Finder) -> dict[str, Row]:
         meant = replace(row, file=path)
         if found.setdefault(path, meant) != meant:
             raise PackingError(
-                f"{table.name} says two things about {path}: give each image one row, and several labels as a|b."
+                f"{table.name} contradicts itself about {path}: use one row per image, and write several labels as a|b."
             )
     return found
 

@@ -207,7 +207,7 @@ class _Members:
                 raise PackingError(f"The images changed while they were sent: {record.shown}: {error}.") from None
             number = None if record.subject is None else self._numbers.get(subject_key(record.subject, join=self._join))
             if record.subject is not None and number is None:
-                raise PackingError("The images changed while they were sent: there is one of another subject.")
+                raise PackingError("The images changed while they were sent: there is a new subject.")
             yield self._names.get(record.label, record.label), number, suffix, data
             sent += 1
         if sent != self._found.records:

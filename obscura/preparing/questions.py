@@ -32,10 +32,10 @@ def ask_about_people(names: Iterable[str]) -> None:
     if personal:
         shown = some([f"{name} ({why})" for name, why in personal], len(personal))
         raise ChoiceNeeded(
-            f"Names of classes become public for ever, and these look like people: {shown}. If each stands for a "
-            "person, they are no classes: put them inside the folders of the classes (class/person/image.png) or "
-            "write a table (--labels), and use an account whose unit is the subject. If they are classes, give them "
-            "names that say nothing of anybody, in a table with the columns old and new; or state them with --classes.",
+            f"Class names become public forever, and these look like people: {shown}. If each is a person, put these "
+            "folders inside class folders (class/person/image.png) or write a table (--labels), and use an account "
+            "whose unit is the subject. If they are classes, rename them with a table with the columns old and new; or "
+            "state them with --classes.",
             ["--rename-classes classes.csv"],
         )
 
@@ -60,12 +60,12 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
         )
     parts = [name for name in names if folders and is_part(name)]
     if parts:
-        raise _ask(f"These are called like parts or copies, not like classes: {some(parts, len(parts))}", names)
+        raise _ask(f"These look like parts or copies, not like classes: {some(parts, len(parts))}", names)
     blank = [name for name in names if is_missing(name)]
     if blank:
         raise _ask(f"These look like missing labels, not like classes: {some(blank, len(blank))}", names)
     for group in look_alike(names):
-        raise _ask(f"These would be classes of their own, and look like one: {some(group, len(group))}", names)
+        raise _ask(f"These would be separate classes, but look like one: {some(group, len(group))}", names)
     few = statistics.median(counts.values()) <= FEW_IMAGES
     codes = len(names) > 1 and all(map(_IS_CODE.fullmatch, names)) and not all(name.endswith("0") for name in names)
     coded = names if codes else identifiers_in(names, few=few)
@@ -77,7 +77,7 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
             names,
         )
     if folders and not _counts_up(names):
-        raise _ask(f"These are numbers that do not count up, as those of people: {some(names, len(names))}", names)
+        raise _ask(f"These numbers are not consecutive, like those of people: {some(names, len(names))}", names)
     if len(names) >= MANY_CLASSES and few and not is_scale(names):
         raise _ask(
             f"There are {len(names)} classes, and most have {FEW_IMAGES} images or fewer, as if each were a "
@@ -127,8 +127,8 @@ def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
     if every and (parts or alike):
         tops = some(sorted(owners), len(owners))
         raise PackingError(
-            f"The same folders stand under every folder on top ({shown}), so those on top ({tops}) seem to be the "
-            "people, and none would be protected as one. Put one folder for each person inside the folder of each "
+            f"Every top-level folder contains the same folders ({shown}), so the top-level folders ({tops}) seem to be "
+            "people, who would not be protected. Put one folder for each person inside the folder of each "
             "class (class/person/image.png), or write a table with the columns file, label and subject (--labels)."
         )
 
@@ -162,7 +162,7 @@ def classes_flag(names: Sequence[str]) -> str:
 def _ask(why: str, names: Sequence[str]) -> ChoiceNeeded:
     flag = classes_flag(names)
     how = " (a file with one name on each line)" if flag.endswith(".txt") else ""
-    why = f"{why}. Names of classes become public for ever. If these are the classes, state them{how}."
+    why = f"{why}. Class names become public forever. If these are the classes, state them{how}."
     return ChoiceNeeded(why, [flag])
 
 

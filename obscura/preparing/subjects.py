@@ -142,8 +142,8 @@ def refuse_owned(what: str) -> None:
         what: Noun phrase for their source: "The column 'subject' of labels.csv".
     """
     raise PackingError(
-        f"{what} says whose each image is, and the account protects single records: somebody with several images "
-        "would be protected less than it seems. Use an account whose unit is the subject and state how many there are "
+        f"{what} identifies subjects, but the account protects single records: a person with several images would be "
+        "protected less than it seems. Use an account whose unit is the subject, and state an upper limit "
         f"(--subjects-at-most): {OPEN_BY_SUBJECT}"
     )
 
@@ -172,8 +172,8 @@ def key_check(secret: bytes, *, join: bool) -> str:
 
 def _stands_for_nobody(private_id: SubjectId) -> PackingError:
     return PackingError(
-        f"A subject id stands for nobody: {str(private_id)[:40]!r}. All images that have it would count as those of "
-        "one person. Write whose each is, one id for each person, or leave those images out."
+        f"A subject id is a placeholder, not a person: {str(private_id)[:40]!r}. All images with it would count as one "
+        "person. Write one id for each person, or leave these images out."
     )
 
 

@@ -134,11 +134,11 @@ def _require(found: Survey, choices: Choices) -> None:
     if found.lost and not choices.skip_broken:
         lost, such = list(found.lost), f", such as {found.broken_shown[0]}" if found.broken_shown else ""
         which = f"the class {lost[0]}" if len(lost) == 1 else f"{len(lost)} classes ({some(lost, len(lost))})"
-        why = f"No image of {which} can be read, though there are files{such}. Mend them, or leave them out."
+        why = f"No image of {which} can be read, though there are files{such}. Repair them, or leave them out."
         raise BrokenImages(why, ["--skip-broken"], found.broken, lost)
     if found.broken and not choices.skip_broken:
         which = "One image cannot be read:" if found.broken == 1 else f"{found.broken:,} images cannot be read:"
-        why = f"{which} {some(found.broken_shown, found.broken)}. Mend them, or leave them out."
+        why = f"{which} {some(found.broken_shown, found.broken)}. Repair them, or leave them out."
         raise BrokenImages(why, ["--skip-broken"], found.broken, found.broken_shown)
     if not found.records:
         raise PackingError("There is no image to send.")
@@ -209,20 +209,20 @@ def notes(found: Survey, source: Source, *, subjects: bool | None) -> Iterator[s
         )
         several = int(np.sum(np.unique(by_class[0], return_counts=True)[1] > 1))
         yield (
-            f"{int(counts[counts > 1].sum()):,} images are there more than once: {int(np.sum(counts > 1)):,} "
+            f"{int(counts[counts > 1].sum()):,} images occur more than once: {int(np.sum(counts > 1)):,} "
             f"different, one of them {int(counts.max()):,} times"
-            + (f"; {several:,} in several classes, so that labels contradict each other." if several else ".")
-            + " Each copy counts as a record, and where records are protected, each only by itself."
+            + (f"; {several:,} in several classes, so their labels contradict each other." if several else ".")
+            + " Each copy counts as a record, and an account that protects records protects each copy separately."
         )
     owner, most = next(iter(found.subjects.most_common(1)), ("", 0))
     others = (found.records - most) / max(len(found.subjects) - 1, 1)  # images of each, in the mean
     if most > max(1, LARGE_SHARE * found.records, 2 * others):
         yield (
-            f"One subject ({owner}) has {most:,} of the {found.records:,} images. See that it is one person, and no "
-            "word for those who are not known."
+            f"One subject ({owner}) has {most:,} of the {found.records:,} images. Check that it is one person, not a "
+            "placeholder for unknown people."
         )
     pair = persons_in_file_names(found.shown, classes=len(found.labels)) if subjects is False else None
-    signs = [f"Files are named after persons who have several images: {pair[0]} and {pair[1]}."] if pair else []
+    signs = [f"File names suggest people with several images: {pair[0]} and {pair[1]}."] if pair else []
     if subjects is False and (signs := [*signs, *([source.grouped] if source.grouped else [])]):
         yield (
             f"{' '.join(signs)} Several images seem to be of one person, and this account protects each image by "
@@ -252,7 +252,7 @@ def screen(package: Package, *, at_most: int, subjects_at_most: int | None, priv
         promise = f"{bound}, each protected by itself"
     else:
         promise = f"{bound} of at most {subjects_at_most} subjects, each protected with all of its records"
-        promise += ", who are known again in other datasets" if package.recognised else ""
+        promise += ", who are recognised in other datasets" if package.recognised else ""
     yield (
         f"Declaring, and thereby making public: classes {', '.join(map(_quoted, package.classes))}; images "
         f"{package.height} x {package.width} x {package.channels} (height, width, channels); {promise}."

@@ -32,8 +32,8 @@ _BOMS = (
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 _GZIP = b"\x1f\x8b"
 _NO_TABLES = {
-    b"version https://git-lfs": "a pointer of Git LFS: git lfs pull brings the table",
-    b"<": "a web page or XML, and no table: its download went wrong, or it is of another kind",
+    b"version https://git-lfs": "a Git LFS pointer without the table: run git lfs pull",
+    b"<": "a web page or XML, not a table: the download failed, or it is another kind of file",
     b"%PDF": "a PDF: write the labels into a CSV",
 }
 _DELIMITERS = ("\t", ";", ",", "|", " ")
@@ -157,7 +157,7 @@ def read_renames(path: Path, encoding: str | None = None) -> dict[str, str]:
     for row, (old, new) in enumerate(pairs):
         if not old or not new or renamed.setdefault(old, new) != new:
             place = table.place(row)
-            raise PackingError(f"{place[0].upper()}{place[1:]} lacks a name, or contradicts another line.")
+            raise PackingError(f"{place[0].upper()}{place[1:]} lacks a name or contradicts another line.")
     return renamed
 
 

@@ -283,7 +283,7 @@ class ZipTree(_Members):
         except Unreadable:
             raise
         except Exception as error:  # a damaged member fails in many ways
-            raise Unreadable(f"the zip does not give it out ({type(error).__name__})") from None
+            raise Unreadable(f"it cannot be extracted from the zip ({type(error).__name__})") from None
 
     def open(self, path: str) -> IO[bytes]:
         return self._archive.open(self._infos[self._inside(path)])
@@ -321,7 +321,7 @@ class TarTree(_Members):
         except KeyError:
             raise Unreadable("it is a link to a file that is not in the tar") from None
         except Exception as error:  # a damaged tar fails in many ways
-            raise Unreadable(f"the tar does not give it out ({type(error).__name__})") from None
+            raise Unreadable(f"it cannot be extracted from the tar ({type(error).__name__})") from None
 
     def open(self, path: str) -> IO[bytes]:
         file = self._archive.extractfile(self._infos[self._inside(path)])
@@ -349,8 +349,8 @@ def _require_distinct(archive: str, names: list[str]) -> None:
     twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
         raise PackingError(
-            f"{archive} holds more than one file called {some(twice, len(twice))}, so images would be lost. Pack the "
-            "folder anew."
+            f"{archive} contains several files called {some(twice, len(twice))}, so images would be lost. Pack the "
+            "folder again."
         )
 
 

@@ -9,7 +9,7 @@ from obscura.wire.words import DecisionAction, Outcome
 
 
 class AdmissionRequest(ReasonRequest):
-    """Ask for a person to become an admin."""
+    """Request that a person becomes an admin."""
 
     name: Name = Field(description="For people.")
     introduction: Text = Field(description="`key_...:SHA-256`, of the token that the person made and keeps.")
@@ -21,7 +21,7 @@ class AdmissionRequest(ReasonRequest):
 
 
 class AdminRecord(ApiRecord):
-    """A person who decides with others. All keys of a person are that person."""
+    """A person who decides together with others. All keys of a person count as that person."""
 
     id: str = Field(description="Its identifier, which never changes.")
     name: str = Field(description="For people.")
@@ -38,7 +38,7 @@ class AdminRecord(ApiRecord):
 
 
 class AdminList(ApiRecord):
-    """Everybody who is or was an admin."""
+    """All current and former admins."""
 
     items: list[AdminRecord] = Field(description="What this page holds.")
 
@@ -48,7 +48,8 @@ class DecisionRecord(ApiRecord):
 
     id: str = Field(description="Its identifier, which never changes.")
     action: DecisionAction = Field(
-        description="`raise` a limit, `admit` or `remove` an admin, `revoke` a key, or `share` a release."
+        description="`raise` a limit, `admit` or `remove` an admin, `revoke` a key, `share` a release, or `accept` the "
+        "missing spending of an account after a restore."
     )
     name: str = Field(description="Of the account, the person or the release, for people.")
     account_id: str | None = Field(description="Of a raise: the account.")
@@ -83,13 +84,13 @@ class AdminAnswer(ApiRecord):
 
 
 class ProjectRequest(ApiRequest):
-    """Create a project, or give it another name."""
+    """Create or rename a project."""
 
     name: Name = Field(description="For people.")
 
 
 class ProjectRecord(ApiRecord):
-    """A department, whose keys see what belongs to it and nothing else."""
+    """A department. Its keys see only what belongs to it."""
 
     id: str = Field(description="Its identifier, which never changes.")
     name: str = Field(description="For people.")
@@ -105,7 +106,7 @@ class QuotaRequest(ApiRequest):
 
 
 class ProjectUseRecord(ProjectRecord):
-    """A department with its quota of jobs, and how many jobs it has."""
+    """A department with its job quota and number of jobs."""
 
     jobs_max: int | None = Field(description="Jobs that it may have waiting or running; null without a limit.")
     jobs_unfinished: int = Field(description="Its jobs that wait or run.")

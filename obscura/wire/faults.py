@@ -59,7 +59,7 @@ class Refused(Exception):
     """Stop reading the upload.
 
     Attributes:
-        fault: The rule that was broken. There is no text: what was read must not travel in an exception.
+        fault: The broken rule. There is no text: private content must not travel in an exception.
     """
 
     def __init__(self, fault: Fault) -> None:

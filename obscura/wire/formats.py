@@ -28,13 +28,13 @@ MADE = (MODEL_CARD_FILE, LOADER_FILE)
 
 @dataclass(frozen=True)
 class Packing:
-    """What a file of one format is.
+    """A file format of samples.
 
     Attributes:
-        suffix: of the file's name, without the dot.
-        media_type: of the download.
-        title: for people.
-        contents: what is in it besides README and privacy card, as its README says it (Markdown).
+        suffix: File name suffix without the dot.
+        media_type: Media type of the download.
+        title: Shown to people.
+        contents: Its content besides README and privacy card, in Markdown.
     """
 
     suffix: str

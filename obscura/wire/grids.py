@@ -14,10 +14,10 @@ EPSILON = "epsilon"  # is tried as if it were an option
 
 
 class GridRefused(ValueError):
-    """Values to try are written otherwise than they can be read.
+    """A grid of values cannot be parsed.
 
     Attributes:
-        position: of the grid at fault, from 0; None where it is what they give together.
+        position: Index of the invalid grid; None if their combination is invalid.
     """
 
     def __init__(self, said: str, position: int | None = None) -> None:
@@ -26,15 +26,15 @@ class GridRefused(ValueError):
 
 
 def trials_of(grids: Sequence[str], fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a trial for every combination of values, as a sweep's request has them; the first grid varies slowest.
+    """Return a trial for every combination of values, as in a sweep request; the first grid varies slowest.
 
     Args:
-        grids: `NAME=VALUE,VALUE` or `NAME=[JSON, ...]`, each of another option or of epsilon; values are JSON, or else
-            texts.
-        fixed: options of every trial that has no value of its own.
+        grids: `NAME=VALUE,VALUE` or `NAME=[JSON, ...]`, each for another option or epsilon; values are JSON, or else
+            text.
+        fixed: Options of every trial that has no value of its own.
 
     Raises:
-        GridRefused: a grid has no name or no values, a name occurs twice, or the trials are too few or too many.
+        GridRefused: A grid has no name or values, a name occurs twice, or the trials are too few or too many.
     """
     values: dict[str, list[Any]] = {}
     for position, grid in enumerate(grids):
@@ -60,7 +60,7 @@ def _trial(chosen: dict[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def json_or_text(text: str) -> Any:
-    """Read a value as JSON, or else as a text without the blanks around it."""
+    """Parse a value as JSON, or else return it as stripped text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

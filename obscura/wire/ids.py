@@ -16,18 +16,18 @@ def id_from(prefix: str, digits: bytes) -> str:
 
 
 def make_token() -> tuple[str, str, str]:
-    """Return the id of a new key, its token with 256 random bits, and the SHA-256 by which the token is known."""
+    """Return the id of a new key, its token with 256 random bits, and the token's SHA-256."""
     key_id = id_from("key", secrets.token_bytes(13))
     token = f"obs_{key_id.removeprefix('key_')}_{secrets.token_hex(_SECRET_BYTES)}"
     return key_id, token, digest_token(token)
 
 
 def introduce() -> tuple[str, str]:
-    """Return a new token and its introduction. Its owner makes it; the service sees it when it is first used."""
+    """Return a new token and its introduction. The service first sees the token when it is used."""
     key_id, token, digest = make_token()
     return token, f"{key_id}:{digest}"
 
 
 def digest_token(token: str) -> str:
-    """Return the SHA-256 (hex) by which a token is known."""
+    """Return the SHA-256 (hex) that identifies a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -12,7 +12,7 @@ FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class PlanRequest(ApiRequest):
-    """Ask what a training would do and cost. No data is touched."""
+    """Ask what a training would do and cost. Reads no data."""
 
     dataset_id: Identifier = Field(description="The labelled images.")
     recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
@@ -24,7 +24,7 @@ class PlanRequest(ApiRequest):
 
 
 class PreviewRequest(PlanRequest):
-    """Ask what a plan would make, tried on public images. Nothing is held, and no data is touched."""
+    """Request a preview of a plan on public images. Reserves nothing and reads no private data."""
 
     stand_in_dataset_id: Identifier | None = Field(
         default=None,
@@ -35,7 +35,7 @@ class PreviewRequest(PlanRequest):
 
 
 class JobRequest(PlanRequest):
-    """Ask for a training; its price is held on the account at once."""
+    """Request a training; its cost is reserved on the account at once."""
 
     evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
 
@@ -60,7 +60,7 @@ class StageFacts(ApiRecord):
 
 
 class BudgetFacts(ApiRecord):
-    """The account before this job, and what would be left after it."""
+    """The account before this job, and its remaining budget afterwards."""
 
     account_id: str = Field(description="The population whose budget pays.")
     limit_epsilon: float = Field(description="The lifetime limit, at the account's delta.")
@@ -94,7 +94,7 @@ class PlanRecord(ApiRecord):
 
 
 class ProgressFacts(ApiRecord):
-    """The only things a running job says about itself: steps and prices that were planned from public numbers."""
+    """The only facts that a running job reports: steps and costs planned from public numbers."""
 
     stage: str | None = Field(default=None, description="The stage that it is at; null before the first.")
     step: int | None = Field(default=None, description="Steps of this stage that are done.")
@@ -125,7 +125,7 @@ class FailureFacts(ApiRecord):
 
 
 class PreviewRecord(ApiRecord):
-    """A plan tried on a public stand-in with what was declared; its state is its job's."""
+    """A plan tried on public images with the declared shape; its state is that of its job."""
 
     id: str = Field(description="Its identifier, which never changes.")
     job_id: str = Field(description="The job.")
@@ -198,6 +198,11 @@ class JobRecord(ApiRecord):
     created_at: Minute = Field(description="When it was made.")
     started_at: Minute | None = Field(description="When its first attempt began; null before.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
+
+    @property
+    def finished(self) -> bool:
+        """Return whether the job has reached a final state."""
+        return self.state in FINAL_STATES
 
 
 class EventRecord(ApiRecord):

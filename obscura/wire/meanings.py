@@ -180,7 +180,7 @@ _GIVEN_NAMES = frozenset([
 
 
 def why_personal(name: str) -> str | None:
-    """Say why a name looks like that of one person, or None.
+    """Return why a name looks like a person's, or None.
 
     Returns:
         "a date", "a long number", "a number of a person", "a mark as in the names of persons", "a given name" or
@@ -203,15 +203,15 @@ def why_personal(name: str) -> str | None:
 
 
 def identifiers_in(names: Iterable[str], *, few: bool) -> list[str]:
-    """Return the names that look like numbers of people or records, as studies and hospitals give them, not of classes.
+    """Return the names that look like ids of people or records rather than classes.
 
-    Names are compared with those that differ from them in numbers alone. Grades, sizes and numbers that count up are
-    classes: `grade_1` to `grade_5`, `class_000` to `class_009`. Padded or long numbers, numbers with gaps and several
-    numbers in a name are identifiers: `LIDC-IDRI-0001`, `OAS1_0002_MR1`, `sample17`.
+    Compares names that differ only in numbers. Grades, sizes and consecutive numbers are classes: `grade_1` to
+    `grade_5`, `class_000` to `class_009`. Padded or long numbers, numbers with gaps and several numbers in a name are
+    ids: `LIDC-IDRI-0001`, `OAS1_0002_MR1`, `sample17`.
 
     Args:
-        names: Of all classes.
-        few: Whether most of them have few pictures.
+        names: All class names.
+        few: Whether most of them have few images.
     """
     series: dict[str, list[str]] = {}
     for name in sorted(name for name in set(names) if not _WNID.fullmatch(name)):
@@ -276,25 +276,25 @@ def _are_ranges(low: Sequence[str], high: Sequence[str]) -> bool:
 
 
 def is_split(name: str) -> bool:
-    """Whether a folder is called like a part that a data set is divided into: train, Testing, val2017."""
+    """Return whether a folder name is that of a dataset part: train, Testing, val2017."""
     return _IS_SPLIT.fullmatch(name) is not None
 
 
 def is_part(name: str) -> bool:
-    """Whether a folder is called like a part, a kind of file, a copy or a year, not like a class: train, masks."""
+    """Return whether a folder name is that of a part, file type, copy or year, not a class: train, masks."""
     return is_split(name) or is_kind(name) or any(form.fullmatch(name) for form in _PARTS)
 
 
 def is_kind(name: str) -> bool:
-    """Whether a folder is called like the kind of files that are in it: images, masks."""
+    """Return whether a folder name is that of a file type: images, masks."""
     return _IS_KIND.fullmatch(name) is not None
 
 
 def masks_among(names: Iterable[str]) -> list[str]:
-    """Return the folders or files that hold masks of others: `labelsTr` of `imagesTr`, `b1_mask` of `b1`.
+    """Return the folders or files that are masks of others: `labelsTr` of `imagesTr`, `b1_mask` of `b1`.
 
     Args:
-        names: Of all folders, or of all files without suffixes, in one folder.
+        names: All folders, or all file names without suffixes, of one folder.
     """
     masks, others = dict[str, tuple[str, ...]](), set[tuple[str, ...]]()
     for name in names:
@@ -328,24 +328,20 @@ def _picture_of(words: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def owner_in(path: str) -> str | None:
-    """Return the part of a path that says whose a picture is: of `train/patient00001/study1/view1.png`, patient00001.
-
-    Args:
-        path: of a picture, with "/"; its file's name says nothing here.
-    """
+    """Return the part of a path that identifies a person: patient00001 in `train/patient00001/study1/view1.png`."""
     folders = path.replace("\\", "/").split("/")[:-1]
     return next((part for part in folders if _OWNER.fullmatch(part.strip())), None)
 
 
 def persons_in_file_names(names: Sequence[str], *, classes: int = 1) -> tuple[str, str] | None:
-    """Return the names of two files that seem to be of one person, where files are named so, or None.
+    """Return two file names that seem to belong to one person, or None.
 
-    Persons with several files are known by a word such as person1 (person1_virus_1, person1_virus_2), by what tells
-    them apart (10_left and 10_right, scan3_slice_01 and scan3_slice_02), or by a number and a counter (00000013_005).
+    Recognises a shared word (person1_virus_1, person1_virus_2), a distinguishing suffix (10_left and 10_right,
+    scan3_slice_01 and scan3_slice_02), and a number with a counter (00000013_005).
 
     Args:
-        names: Paths of pictures.
-        classes: How many classes there are, after which files may be named as well (grade1_001).
+        names: Paths of images.
+        classes: Number of classes, which file names may contain as well (grade1_001).
     """
     signs: dict[bool, dict[str, dict[str, str]]] = {True: {}, False: {}}  # by person: files by what tells them apart
     for name in names:

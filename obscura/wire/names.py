@@ -43,10 +43,10 @@ RULE = text_rule(NAME_CHARACTERS_MAX)
 
 
 def clean_text(text: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
-    """Return text in Unicode form C, with usual spaces only, and none at its beginning or end.
+    """Normalise text: Unicode form C, plain spaces, stripped.
 
     Raises:
-        ValueError: it is empty or too long, or has a character that cannot be seen or changes the text's direction.
+        ValueError: It is empty or too long, or has an invisible character or one that changes the text's direction.
     """
     cleaned = normalize_text(text).strip(" ")
     if not 1 <= len(cleaned) <= characters_max or not is_readable(cleaned):
@@ -55,17 +55,17 @@ def clean_text(text: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
 
 
 def normalize_text(text: str) -> str:
-    """Return text in Unicode form C, with usual spaces only."""
+    """Return text in Unicode form C with plain spaces."""
     return unicodedata.normalize("NFC", _SPACES.sub(" ", text))
 
 
 def is_readable(text: str) -> bool:
-    """Return whether every character of a text is visible and leaves the text's direction alone."""
+    """Return whether all characters are visible and keep the text's direction."""
     return all(_is_seen(character) or _joins(text, place) for place, character in enumerate(text))
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text may be a name as it is, apart from how its accents are stored."""
+    """Return whether a text is a valid name, apart from its Unicode form."""
     try:
         return clean_text(text) == unicodedata.normalize("NFC", text)
     except ValueError:
@@ -73,7 +73,7 @@ def is_name(text: str) -> bool:
 
 
 def same_names(names: Sequence[str]) -> list[str]:
-    """Return those names that are equal to one before them, however their accents are stored (Unicode form C)."""
+    """Return names that equal an earlier one in Unicode form C."""
     forms = [unicodedata.normalize("NFC", name) for name in names]
     return [name for place, name in enumerate(names) if forms[place] in forms[:place]]
 

@@ -11,7 +11,7 @@ from obscura.wire.schemas import ApiRecord
 
 
 class RecipeRecord(ApiRecord):
-    """A recipe that this service plans and trains, with all that can be chosen."""
+    """A recipe of this service with all its options."""
 
     name: str = Field(description="What a job calls it.")
     title: str = Field(description="Its name for people.")

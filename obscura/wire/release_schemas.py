@@ -19,7 +19,7 @@ Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1
 
 
 class HistogramFacts(ApiRecord):
-    """How many units each class has, as released: exact counts with noise."""
+    """Released number of units per class: exact counts with noise."""
 
     classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
     counts: list[int] = Field(description="The noisy counts, at least 0 and at most what was declared.")
@@ -28,14 +28,14 @@ class HistogramFacts(ApiRecord):
 
 
 class MadeFacts(ApiRecord):
-    """Of one stage: noisy releases that were made, and that were planned."""
+    """Noisy releases of one stage: made and planned."""
 
     made: int = Field(description="Noisy releases that were made.")
     planned: int = Field(description="Noisy releases that were planned.")
 
 
 class IncompleteFacts(ApiRecord):
-    """How much of its plan a training had made when it ended early. The guarantee is that of what was made."""
+    """How much of its plan a training completed before it ended early. The guarantee covers what was made."""
 
     reason: str = Field(description="`cancelled`, or the code of a failure.")
     share: float = Field(description="Of the planned noisy releases, rounded down.")
@@ -45,7 +45,7 @@ class IncompleteFacts(ApiRecord):
 
 
 class ReleaseRecord(ApiRecord):
-    """What a training has published. Sampling a generator costs nothing, for ever."""
+    """A published result of a training. Sampling a generator is free, forever."""
 
     id: str = Field(description="Its identifier, which never changes.")
     kind: str = Field(description="`generator` (images can be drawn from it), `classifier` or `histogram`.")
@@ -64,7 +64,7 @@ class ReleaseRecord(ApiRecord):
 
 
 class EvaluationRequest(ApiRequest):
-    """Measure a release on a public dataset with the classes and the shape of the training's. It costs nothing."""
+    """Evaluate a release on a public dataset with the same classes and shape, for free."""
 
     dataset_id: Identifier = Field(description="The labelled images.")
     samples: int | None = Field(
@@ -74,7 +74,7 @@ class EvaluationRequest(ApiRequest):
 
 
 class LikenessFacts(ApiRecord):
-    """How alike synthetic and public images are, as one named extractor sees them."""
+    """Similarity of synthetic and public images, by one named extractor."""
 
     extractor: str = Field(
         description="What described the images. Distances compare only where it, the dataset and the number of images "
@@ -87,7 +87,7 @@ class LikenessFacts(ApiRecord):
 
 
 class EvaluationRecord(ApiRecord):
-    """One measurement of a release on a public dataset; its state is its job's."""
+    """One evaluation of a release on a public dataset; its state is that of its job."""
 
     id: str = Field(description="Its identifier, which never changes.")
     release_id: str = Field(description="The release.")
@@ -116,7 +116,7 @@ class EvaluationRecord(ApiRecord):
 
 
 class SampleRequest(ApiRequest):
-    """Draw synthetic images from a release. The seed is public: the same request gives the same bytes."""
+    """Generate synthetic images. The seed is public: the same request returns the same bytes."""
 
     count: int = Field(ge=1, description="Number of images.")
     classes: list[Text] | None = Field(
@@ -133,7 +133,7 @@ class SampleRequest(ApiRequest):
 
 
 class SampleRecord(ApiRecord):
-    """A set of synthetic images, ready for download once its job has succeeded."""
+    """A set of synthetic images, which can be downloaded after its job has succeeded."""
 
     id: str = Field(description="Its identifier, which never changes.")
     release_id: str = Field(description="The release.")

@@ -22,11 +22,11 @@ DEPTH_MAX = 8
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Return JSON that both databases can keep and the ledger can hash, its texts in Unicode form C.
+    """Return JSON that both databases can store and the ledger can hash, with text in Unicode form C.
 
     Raises:
-        ValueError: It nests deeply, has a text that cannot be read (`is_readable`), two names that differ in how
-            accents are stored, an infinity, NaN, or more than 63 bits.
+        ValueError: It nests too deeply, or contains unreadable text (`is_readable`), names equal in Unicode form C,
+            infinity, NaN, or integers of more than 63 bits.
     """
     if depth > DEPTH_MAX:
         raise ValueError(f"it may nest at most {DEPTH_MAX} levels deep")
@@ -50,20 +50,20 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def to_the_minute(moment: datetime) -> datetime:
-    """Return the beginning of the minute, in UTC: how the service shows when something was to those who may read it."""
+    """Round a time down to the minute, in UTC, as the service shows times."""
     return moment.astimezone(UTC).replace(second=0, microsecond=0)
 
 
 def minutes_between(begin: datetime, end: datetime) -> timedelta:
-    """Return the time between two moments as shown, each to the minute; at least 0.
+    """Return the time between two moments that are both rounded to the minute; at least 0.
 
-    Rounding the exact difference would reveal the seconds: it changes when the exact moments are whole minutes apart.
+    Rounding the exact difference would reveal the seconds.
     """
     return max(to_the_minute(end) - to_the_minute(begin), timedelta())
 
 
 def up_to_the_minute(seconds: float | None) -> float | None:
-    """Round seconds up to whole minutes: how the service shows an estimated duration."""
+    """Round seconds up to whole minutes, as the service shows estimates."""
     return None if seconds is None else 60.0 * math.ceil(seconds / 60)
 
 
@@ -88,7 +88,7 @@ Visibility = Literal["private", "public"]
 
 
 class ApiRequest(BaseModel):
-    """A body that is sent. Unknown fields are refused."""
+    """A request body. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -103,7 +103,7 @@ class ApiRecord(BaseModel):
 
 
 def record_of(schema: type[Record], row: Any, **differently: Any) -> Record:
-    """Return what a schema names of a row, except for fields that are shown otherwise than they are stored."""
+    """Return the fields of a row that a schema names, except fields that are shown in another form."""
     same = {name: getattr(row, name) for name in schema.model_fields if name not in differently}
     return schema(**same, **differently)
 
@@ -121,7 +121,7 @@ class Page(ApiRecord, Generic[Item]):
 
 
 class AccountRequest(ApiRequest):
-    """Open an account: a population with one privacy budget. Nothing that changes privacy has a default."""
+    """Open an account: a population with one privacy budget. Privacy parameters have no defaults."""
 
     name: Name = Field(description="For people.")
     owner: Name = Field(description="Who is asked about the account.")
@@ -167,17 +167,17 @@ class BalanceFacts(ApiRecord):
 
     @property
     def spent_share(self) -> float:
-        """Spent part of the capacity, 0 to 1. Shares add up; epsilons do not."""
+        """Return the spent part of the capacity, 0 to 1. Shares add up; epsilons do not."""
         return min(self.spent_nano / self.capacity_nano, 1.0)
 
     @property
     def held_share(self) -> float:
-        """Held part of the capacity, 0 to 1."""
+        """Return the reserved part of the capacity, 0 to 1."""
         return min(self.held_nano / self.capacity_nano, 1.0 - self.spent_share)
 
     @property
     def left_share(self) -> float:
-        """Part that is left, 0 to 1."""
+        """Return the remaining part of the capacity, 0 to 1."""
         return self.left_nano / self.capacity_nano
 
 
@@ -206,19 +206,19 @@ class AccountRecord(ApiRecord):
 
 
 class ReasonRequest(ApiRequest):
-    """Say why. The reason stands in the ledger for ever."""
+    """Give a reason, which is stored in the ledger forever."""
 
     reason: Reason = Field(description="Why, in one line; it stays in the records.")
 
 
 class LimitChangeRequest(ReasonRequest):
-    """Ask for another lifetime limit of an account."""
+    """Request another lifetime limit of an account."""
 
     epsilon: Epsilon = Field(description="The new limit, at the account's delta.")
 
 
 class EntryRecord(ApiRecord):
-    """One immutable ledger row, with the account's balances after it: enough to recompute the hash chain."""
+    """One immutable ledger row with the balances after it: enough to recompute the hash chain."""
 
     account_id: str = Field(description="The population whose budget pays.")
     sequence: int = Field(description="Number of the entry, from 1 without a gap.")
@@ -239,7 +239,7 @@ class EntryRecord(ApiRecord):
 
 
 class DatasetRequest(ApiRequest):
-    """Declare a dataset. Everything declared here is public: it appears in plans, cards and reports."""
+    """Declare a dataset. The whole declaration is public: it appears in plans, cards and reports."""
 
     name: Name = Field(description="For people.")
     account_id: Identifier | None = Field(default=None, description="Required for private datasets, absent for public.")
@@ -270,7 +270,7 @@ class DatasetRequest(ApiRequest):
 
 
 class WithdrawalRequest(ApiRequest):
-    """Let subjects withdraw from an account. Their ids are kept nowhere."""
+    """Withdraw subjects from an account. Their ids are not stored."""
 
     subjects: list[Annotated[int, Field(ge=0, lt=2**63)] | Annotated[str, Field(min_length=1, max_length=64)]] = Field(
         min_length=1, max_length=10_000, description="Their ids, as uploads say them."
@@ -288,7 +288,7 @@ class WithdrawalRequest(ApiRequest):
 
 
 class WithdrawalRecord(ApiRecord):
-    """What a withdrawal is about. It says nothing of whether a subject was there, or with how many images."""
+    """A withdrawal. It does not reveal whether a subject was there, or with how many images."""
 
     account_id: str = Field(description="The population that the subjects withdraw from.")
     dataset_ids: list[str] = Field(
@@ -306,7 +306,7 @@ class WithdrawalRecord(ApiRecord):
 
 
 class DatasetRecord(ApiRecord):
-    """A declared set of labelled images. Digest and size of private content are not shown."""
+    """A declared set of labelled images, without digest and size of private content."""
 
     id: str = Field(description="Its identifier, which never changes.")
     name: str = Field(description="For people.")
@@ -347,7 +347,7 @@ class DatasetRecord(ApiRecord):
 
 
 class HealthRecord(ApiRecord):
-    """The service runs (live) and can serve (ready); otherwise there is a problem document."""
+    """The service runs (live) and can serve (ready); otherwise the answer is a problem document."""
 
     status: Literal["ok"] = Field(description="`ok`.")
     version: str = Field(description="Of the service.")
@@ -364,14 +364,14 @@ class HealthRecord(ApiRecord):
 
 
 class FieldError(ApiRecord):
-    """One invalid part of a request. The value itself is never echoed."""
+    """One invalid field of a request. Its value is never echoed."""
 
     pointer: str = Field(description="Which part, as a JSON pointer.")
     message: str = Field(description="What is wrong with it.")
 
 
 class Problem(BaseModel):
-    """An RFC 9457 problem document. Numbers that belong to the error follow as extra members."""
+    """An RFC 9457 problem document, with the numbers of the error as extra members."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 

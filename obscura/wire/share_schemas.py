@@ -8,7 +8,7 @@ from obscura.wire.schemas import ApiRecord, Identifier, Minute, ReasonRequest
 
 
 class ShareRequest(ReasonRequest):
-    """Ask for a release to be shared with another project, or published to all. Another person must approve it."""
+    """Request to share a release with another project, or with all. Another person must approve."""
 
     project_id: Identifier | None = Field(
         default=None,
@@ -17,7 +17,7 @@ class ShareRequest(ReasonRequest):
 
 
 class ShareRecord(ApiRecord):
-    """That another project, or every one, sees a release."""
+    """Access of another project, or of all projects, to a release."""
 
     id: str = Field(description="Its identifier, which never changes.")
     release_id: str = Field(description="The release.")

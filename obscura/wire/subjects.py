@@ -25,12 +25,12 @@ _NO_NUMBER = re.compile(r"-\d+(?:\.0+)?|x{2,}|\\n|#(?:ref|value|name|null|num|di
 
 
 def canonical(private_id: SubjectId) -> int | str:
-    """Return what decides whether two ids name the same subject.
+    """Return the canonical form of a subject id: two ids with the same form are one subject.
 
-    Texts are compared letter by letter in Unicode form C, without white space around them; bytes are read as UTF-8.
+    Text is stripped and compared in Unicode form C; bytes are decoded as UTF-8.
 
     Raises:
-        Refused: The id stands for nobody: a negative number, a text without a letter or digit, or a word such as NA.
+        Refused: The id is a placeholder: a negative number, text without letters or digits, or a word such as NA.
     """
     if isinstance(private_id, int):
         if private_id < 0:
@@ -44,12 +44,12 @@ def canonical(private_id: SubjectId) -> int | str:
 
 
 def is_nobody(text: str) -> bool:
-    """Whether a text stands for nobody: it has no letter or digit, or is a word for what is missing."""
+    """Return whether a text is a placeholder: no letters or digits, or a word for a missing value."""
     plain = without_marks(text)
     words = set(plain.split()) - _BESIDE
     return not plain or plain in _NOBODY or (bool(words) and words <= _NOBODY)
 
 
 def without_marks(text: str) -> str:
-    """Return the words of a text in small letters, with a space between two."""
+    """Return the words of a text in lower case, separated by single spaces."""
     return re.sub(r"[\W_]+", " ", text.casefold()).strip()

@@ -23,7 +23,7 @@ class TrialRequest(ApiRequest):
 
 
 class SweepRequest(ApiRequest):
-    """Ask for a hyper-parameter search; the price of all its trials is held at once, or nothing is."""
+    """Request a hyperparameter search; the cost of all trials is reserved at once, or nothing is."""
 
     name: Name = Field(description="For people.")
     dataset_id: Identifier = Field(description="The labelled images.")
@@ -36,7 +36,7 @@ class SweepRequest(ApiRequest):
 
 
 class TrialFacts(ApiRecord):
-    """One training of a sweep: what it holds or has spent, and how good its release is on public data."""
+    """One training of a sweep: its reserved or spent budget, and its quality on public data."""
 
     job_id: str = Field(description="The job.")
     state: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
@@ -63,7 +63,7 @@ class TrialFacts(ApiRecord):
 
 
 class SweepTotals(ApiRecord):
-    """Sums over the trials, in nano-units of mu^2 and, together, as epsilons at its delta."""
+    """Sums over the trials, in nano-units of mu^2 and as epsilons at the account's delta."""
 
     price_nano: int = Field(description="The price, in nano-units of mu^2.")
     held_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
@@ -74,7 +74,7 @@ class SweepTotals(ApiRecord):
 
 
 class SweepRecord(ApiRecord):
-    """A hyper-parameter search. Every trial is paid for; choosing the best by public data costs nothing more."""
+    """A hyperparameter search. Every trial is paid for; choosing the best on public data is free."""
 
     id: str = Field(description="Its identifier, which never changes.")
     name: str = Field(description="For people.")
@@ -90,3 +90,8 @@ class SweepRecord(ApiRecord):
         description="The trial with the highest balanced accuracy of the CNN on public data."
     )
     created_at: Minute = Field(description="When it was made.")
+
+    @property
+    def finished(self) -> bool:
+        """Return whether every trial has reached a final state."""
+        return self.state == "ended"

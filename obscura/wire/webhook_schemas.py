@@ -19,7 +19,7 @@ Url = Annotated[
 
 
 class WebhookRequest(ApiRequest):
-    """Have an address told of what happens."""
+    """Register an address for events."""
 
     url: Url = Field(
         description="Where requests are sent: https, to a public address unless the operator allows others."
@@ -27,7 +27,7 @@ class WebhookRequest(ApiRequest):
 
 
 class WebhookRecord(ApiRecord):
-    """An address that is told of what happens in a project, without its secret."""
+    """An address that receives the events of a project, without its secret."""
 
     id: str = Field(description="Its identifier, which never changes.")
     project_id: str | None = Field(description="Whose events it is told; null for the installation's.")
@@ -41,13 +41,13 @@ class WebhookRecord(ApiRecord):
 
 
 class NewWebhookRecord(WebhookRecord):
-    """A webhook with its fresh secret, which is shown this once."""
+    """A webhook with its new secret, which is returned only once."""
 
     secret: str = Field(description="What its requests are signed under. Shown this once.")
 
 
 class WebhookTestRecord(ApiRecord):
-    """What came of a request that was sent to try a webhook."""
+    """Result of a test request to a webhook."""
 
     delivered: bool = Field(description="Whether it was answered with 2xx.")
     status: int | None = Field(description="The status of the answer; null where there was none.")

@@ -30,12 +30,7 @@ INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """Escape characters that a terminal obeys or does not show: control, bidirectional and zero-width characters.
-
-    Args:
-        text: May come from a server or from a file.
-        lines: Whether line breaks stay.
-    """
+    """Escape control, bidirectional and zero-width characters in untrusted text. lines: keep line breaks."""
     if text.isascii() and text.isprintable():
         return text
     kept = "\n" if lines else ""
@@ -48,12 +43,7 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def show_epsilon(epsilon: float, *, up: bool) -> str:
-    """Write an epsilon with three significant digits, rounded up (what was asked or spent) or down (what is left).
-
-    Args:
-        epsilon: finite and >= 0.
-        up: the direction of rounding; never shows more left, or less spent, than there is.
-    """
+    """Format an epsilon >= 0 with three significant digits, rounded up (spent) or down (remaining)."""
     if epsilon <= 0:
         return "0"
     digits = 2 - math.floor(math.log10(epsilon))
@@ -66,7 +56,7 @@ def show_epsilon(epsilon: float, *, up: bool) -> str:
 
 
 def show_sure(sure: float) -> str:
-    """Write how sure somebody can become (`privacy.accounting.odds.sure_at_most`), rounded up, and never as 100%."""
+    """Format a probability (`privacy.accounting.odds.sure_at_most`), rounded up, never as 100%."""
     for digits, largest in ((1, 99.9), (2, 99.99)):
         rounded = _rounded(100.0 * sure, digits, up=True)
         if rounded <= largest:
@@ -75,7 +65,7 @@ def show_sure(sure: float) -> str:
 
 
 def show_delta(delta: float) -> str:
-    """Write delta as a chance: '1 in 100,000'. Rounded towards the larger chance."""
+    """Format delta as odds, rounded up: '1 in 100,000'."""
     inverse = 1.0 / delta
     if not math.isfinite(inverse):
         return "less than 1 in 10³⁰⁷"
@@ -84,7 +74,7 @@ def show_delta(delta: float) -> str:
 
 
 def show_power(value: float, digits: int = 2) -> str:
-    """Write a small number in scientific form: '10⁻⁵', '2.5 × 10⁻⁶'."""
+    """Format a small number in scientific form: '10⁻⁵', '2.5 × 10⁻⁶'."""
     mantissa, exponent = f"{value:.{digits}e}".split("e")
     power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     mantissa = mantissa.rstrip("0").removesuffix(".")
@@ -92,13 +82,13 @@ def show_power(value: float, digits: int = 2) -> str:
 
 
 def show_percent(fraction: float, digits: int = 1, *, up: bool | None = None) -> str:
-    """Write a fraction as a percentage with at most so many decimals, rounded up, down, or (None) to the nearest."""
+    """Format a fraction as a percentage with limited decimals, rounded up, down, or (None) to nearest."""
     value = _rounded(100.0 * max(fraction, 0.0), digits, up=up)
     return f"{value:.{digits}f}".removesuffix("." + "0" * digits) + "%"
 
 
 def show_number(value: object) -> str:
-    """Write a public number of a plan with four significant digits, several of them, or a short text as it is."""
+    """Format a number of a plan with four significant digits, several numbers, or a short text."""
     if isinstance(value, Mapping):
         return "; ".join(f"{show_words(name).lower()} {show_number(part)}" for name, part in value.items())
     if isinstance(value, list | tuple):
@@ -115,13 +105,13 @@ def show_number(value: object) -> str:
 
 
 def show_words(name: object) -> str:
-    """Turn an identifier into words: 'warm_start' -> 'Warm start', 'mlp' -> 'MLP'."""
+    """Format an identifier as words: 'warm_start' -> 'Warm start', 'mlp' -> 'MLP'."""
     text = str(name).replace("_", " ").strip()
     return text.upper() if text in ABBREVIATIONS else text[:1].upper() + text[1:]
 
 
 def show_bytes(count: int) -> str:
-    """Write a file size in decimal units: 1.3 MB."""
+    """Format a file size in decimal units: 1.3 MB."""
     size, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
     while size >= 1000 and len(units) > 1:
         size, units = size / 1000, units[1:]
@@ -129,13 +119,13 @@ def show_bytes(count: int) -> str:
 
 
 def show_time(moment: datetime | str) -> str:
-    """Write a moment, or one in ISO 8601, in UTC, to the minute."""
+    """Format a time, or an ISO 8601 text, in UTC, to the minute."""
     moment = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
     return moment.astimezone(UTC).strftime("%-d %b %Y, %H:%M UTC")
 
 
 def show_duration(duration: timedelta) -> str:
-    """Write a duration in its two largest units, in whole minutes."""
+    """Format a duration in its two largest units, in whole minutes."""
     minutes = max(int(duration.total_seconds()) // 60, 0)
     parts = [(minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "min")]
     while len(parts) > 1 and parts[0][0] == 0:
@@ -149,9 +139,9 @@ def show_silence(minutes: int) -> str:
 
 
 def odds_sentence(sure: float, delta: float, unit: str) -> str:
-    """Say what an account's limit means for somebody who guesses.
+    """Return a sentence on what an account's limit means against an attacker who guesses.
 
-    Odds are told of limits alone. What was spent so far is no bound that was fixed beforehand, so it has none.
+    Odds are given for limits only: spent budget is not a bound that was fixed beforehand.
     """
     used = "an image was used" if unit == "record" else "a person's images were used"
     if show_sure(sure).startswith("over"):
@@ -166,7 +156,7 @@ def odds_sentence(sure: float, delta: float, unit: str) -> str:
 
 
 def values_in_words(schema: Mapping[str, Any]) -> str:
-    """Say which values the JSON Schema of one option takes: "an integer between 1 and 64"."""
+    """Describe the values that an option's JSON Schema accepts: "an integer between 1 and 64"."""
     parts = schema.get("anyOf", [schema])
     return " or ".join(_in_words(part) for part in parts)
 

@@ -6,20 +6,20 @@ import enum
 
 
 class Unit(enum.StrEnum):
-    """Whose presence the guarantee hides: one record, or all records of one subject."""
+    """Protected unit: one record, or all records of one subject."""
 
     RECORD = "record"
     SUBJECT = "subject"
 
 
 class Adjacency(enum.StrEnum):
-    """Which datasets count as neighbours."""
+    """Definition of neighbouring datasets."""
 
     ADD_REMOVE = "add_remove"
 
 
 class EntryKind(enum.StrEnum):
-    """What an entry records."""
+    """Kinds of ledger entries."""
 
     OPEN = "open"
     HOLD = "hold"
@@ -42,7 +42,7 @@ class HoldState(enum.StrEnum):
 
 
 class VerificationKind(enum.StrEnum):
-    """How much of the ledger a verification read: every entry, or those since the newest checkpoint."""
+    """Extent of a verification: all entries, or those since the newest checkpoint."""
 
     FULL = "full"
     RECENT = "recent"
@@ -56,7 +56,7 @@ class Visibility(enum.StrEnum):
 
 
 class DatasetState(enum.StrEnum):
-    """How far an upload has come."""
+    """State of an upload."""
 
     DECLARED = "declared"
     RECEIVING = "receiving"
@@ -85,9 +85,9 @@ ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 class EarlyEnd(enum.StrEnum):
-    """Why a training ends before its plan: its budget is closed, and what it has made is published as incomplete.
+    """Reason why a training ends before its plan; what it has made is published as incomplete.
 
-    A training that is discarded publishes nothing. The others are failures, by the names of their codes.
+    A discarded training publishes nothing. The other reasons are failures, named like their codes.
     """
 
     CANCELLED = "cancelled"
@@ -99,7 +99,7 @@ class EarlyEnd(enum.StrEnum):
 
 
 class SampleFormat(enum.StrEnum):
-    """How a sample is packed; `obscura.wire.formats` says what that is."""
+    """File format of a sample; see `obscura.wire.formats`."""
 
     IMAGEFOLDER = "imagefolder"
     NPZ = "npz"
@@ -108,7 +108,7 @@ class SampleFormat(enum.StrEnum):
 
 
 class ReleaseKind(enum.StrEnum):
-    """What a release is."""
+    """Kind of a release."""
 
     GENERATOR = "generator"
     HISTOGRAM = "histogram"
@@ -116,8 +116,7 @@ class ReleaseKind(enum.StrEnum):
 
 
 class Admission(enum.StrEnum):
-    """Who let an admin in: the operator on the machine itself, the first admin alone, two admins, or the sign-in
-    provider, by a group."""
+    """Who admitted an admin: the operator on the machine, the first admin alone, two admins, or sign-on."""
 
     MACHINE = "machine"
     ALONE = "alone"
@@ -126,8 +125,7 @@ class Admission(enum.StrEnum):
 
 
 class DecisionAction(enum.StrEnum):
-    """What one admin asks for and another decides: a higher limit, a new admin, one fewer, that a key is revoked, that
-    a release is shared with another project, or that spending a restored database lacks is recorded."""
+    """What one admin asks for and another decides. ACCEPT records spending that a restored database lacks."""
 
     RAISE = "raise"
     ADMIT = "admit"
@@ -138,7 +136,7 @@ class DecisionAction(enum.StrEnum):
 
 
 class DecisionState(enum.StrEnum):
-    """A request waits for a second admin, who approves or declines it."""
+    """State of a request, which a second admin approves or declines."""
 
     PENDING = "pending"
     APPROVED = "approved"
@@ -146,7 +144,7 @@ class DecisionState(enum.StrEnum):
 
 
 class Outcome(enum.StrEnum):
-    """What came of a request: an answer, a refusal, that nothing was there, or no answer."""
+    """Outcome of a request: an answer, a refusal, not found, or no answer."""
 
     ALLOWED = "allowed"
     REFUSED = "refused"
@@ -155,7 +153,7 @@ class Outcome(enum.StrEnum):
 
 
 class NoticeKind(enum.StrEnum):
-    """What a webhook may be told."""
+    """Kinds of webhook events."""
 
     JOB_ENDED = "job.ended"
     DECISION_WAITING = "decision.waiting"

@@ -173,7 +173,7 @@ class MomentsConfig(SharesConfig):
             raise InvalidParameter(
                 "clusters",
                 self.clusters,
-                "more than one needs a cluster_share, and one has none: give all four shares",
+                "more than one needs a cluster_share, and one takes no share: give all four shares",
             )
         if self.clusters > 1 and self.class_share == 0:
             raise InvalidParameter(
@@ -276,7 +276,11 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     plan = dataclasses.replace(plan, facts={**plan.facts, "share_above_noise": round(share, 3)})
     if share < VISIBLE:
         return dataclasses.replace(plan, notes=(_drowned(config_at, plan, privacy_filter, facts), *plan.notes))
-    seen = _what_people_see(facts, signal(facts, mu_of(budget_nano * config.start_share)))
+    q = signal(facts, mu_of(budget_nano * config.start_share))
+    if facts.channels == 1:
+        seen = "shapes" if q >= _SHAPES_FROM else "blurred outlines"
+    else:
+        seen = "colours and outlines" if q >= _OUTLINES_FROM else "nothing but colour"
     notes = SEEN[seen], *_detail_notes(config, facts), *plan.notes
     return dataclasses.replace(plan, facts={**plan.facts, "what_people_see": seen}, notes=notes)
 
@@ -378,12 +382,6 @@ def _detail_notes(config: MomentsConfig, facts: PublicFacts) -> tuple[str, ...]:
     )
 
 
-def _what_people_see(facts: PublicFacts, q: float) -> str:
-    if facts.channels == 1:
-        return "shapes" if q >= _SHAPES_FROM else "blurred outlines"
-    return "colours and outlines" if q >= _OUTLINES_FROM else "nothing but colour"
-
-
 def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
     """Return how many units a class needs for noise not to drown it; None where no number suffices.
 
@@ -435,7 +433,7 @@ def _smallest(holds: Callable[[float], bool]) -> float | None:
 
 RECIPE = Recipe(
     name="moments",
-    title="Class moments",
+    title="Moments",
     publishes="generator",
     releases="A generator of labelled images; drawing from it is free.",
     config=MomentsConfig,

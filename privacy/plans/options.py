@@ -80,7 +80,7 @@ class RecipeConfig(BaseModel):
 
     @property
     def changes_its_start(self) -> bool:
-        """Whether a generator is changed after its released start, and can be drawn from without that change."""
+        """True if a generator is changed after its released start, and can be drawn from without that change."""
         return False
 
     @property

@@ -109,7 +109,7 @@ class Stage:
 
     @property
     def paid_as_whole(self) -> int | None:
-        """How many releases the price pays for together, with the first of them; None if each has its own price."""
+        """Number of releases that the price covers, with the first of them; None if each has its own price."""
         return self.event.count + self.repeats if self.event.is_sampled else None
 
     def announces(self, event: Event) -> bool:
@@ -185,14 +185,6 @@ class Plan:
         }
 
 
-def _first_release(plan: Plan) -> Mapping[str, int]:
-    return {plan.stages[0].name: 1}
-
-
-def _not_known(_plan: Plan, _facts: PublicFacts) -> int | None:
-    return None
-
-
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """A recipe as the service knows it: how it is planned and whom it protects. `workers.recipes` trains it.
@@ -225,8 +217,8 @@ class Recipe:
     together: bool = True
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     follows: frozenset[str] = frozenset()
-    start: Callable[[Plan], Mapping[str, int]] = _first_release
-    smallest_class: Callable[[Plan, PublicFacts], int | None] = _not_known
+    start: Callable[[Plan], Mapping[str, int]] = lambda plan: {plan.stages[0].name: 1}
+    smallest_class: Callable[[Plan, PublicFacts], int | None] = lambda _plan, _facts: None
 
     @property
     def defaults(self) -> dict[str, Any]:

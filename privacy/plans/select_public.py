@@ -172,7 +172,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 
 RECIPE = Recipe(
     name="select_public",
-    title="Public pictures, privately selected",
+    title="Public selection",
     publishes="generator",
     releases="Public pictures, and how often each is drawn.",
     config=SelectPublicConfig,

@@ -45,7 +45,7 @@ class Action:
 
     @property
     def order(self) -> int:
-        """How many symmetries there are."""
+        """Number of symmetries."""
         return ORDER[self.symmetry]
 
     def turned(self, rows: Array, number: int) -> Array:

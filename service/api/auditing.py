@@ -151,6 +151,7 @@ class EventWriter(Background):
         return self.put(event)
 
     def _end_flood(self, kind: tuple[str, ...]) -> None:
+        # The caller holds the lock.
         flood = self._floods.pop(kind, None)
         if flood is not None and flood.count > flood.written:
             written: Future[None] = Future()

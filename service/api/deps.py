@@ -17,10 +17,9 @@ from sqlalchemy import Engine
 from obscura.wire.schemas import Identifier
 from service.api.events import StreamLimits
 from service.api.problems import MEDIA_TYPE, TooManyWrongKeys
-from service.api.rates import Rates, client_address
+from service.api.rates import Rates, WrongKeys, client_address
 from service.api.slots import Slots
 from service.api.uploading import UploadLimits
-from service.api.wrong_keys import WrongKeys
 from service.db.session import SessionFactory, transaction
 from service.dependencies import Dependencies
 from service.disk import DiskProbe
@@ -43,7 +42,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     }
 }
 
-JSON_VALUES_MAX = 12_000  # a value takes up to 10 microseconds of the one thread that serves all connections
+JSON_VALUES_MAX = 12_000  # a value takes up to 10 microseconds of the thread that serves all connections
 READINESS_AT_A_TIME_MAX = 8  # concurrent readiness checks of the database, hanging ones included
 
 

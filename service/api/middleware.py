@@ -27,7 +27,7 @@ BODY_BYTES_MAX = 64 * 1024  # of a route that declares no other limit
 LARGE_BODY_BYTES_MAX = 1 << 20
 LIVENESS_PATH = "/v1/health/live"
 NOT_ANSWERED = 499  # the client disconnected before an answer started
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # nothing that could break a line of a log
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # safe in log lines
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -86,7 +86,7 @@ class CommonHeaders(Middleware):
                     headers.setdefault(header, value)
             await send(message)
 
-        scope["obscura.request_id"] = name  # for what answers outside of all middleware
+        scope["obscura.request_id"] = name  # for answers made outside all middleware
         with bound_contextvars(request_id=name):
             await self.app(scope, receive, send_with_headers)
 

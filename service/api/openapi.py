@@ -15,7 +15,7 @@ _MOMENT = "2026-03-02T09:30:00Z"
 _DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 
-# Of ids, by the word before `_id`.
+# Prefixes of ids, by the word before `_id`.
 _PREFIXES = {"account": "acc", "admin": "adm", "dataset": "ds", "hold": "hld", "job": "job", "key": "key"}
 _PREFIXES |= {"project": "prj", "release": "rel", "request": "dec", "sample": "smp", "share": "shr", "sweep": "swp"}
 _PREFIXES |= {"webhook": "whk"}
@@ -43,7 +43,7 @@ PARAMETERS = {
     "webhook_id": "The webhook.",
 }
 _RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
-# By the name of a field or parameter; those of one schema alone begin with its name.
+# By field or parameter; `Schema.field` for one schema only.
 EXAMPLES: dict[str, Any] = {
     "accuracy": {"cnn": 0.78, "mlp": 0.71},
     "accuracy_by_class": {"cat": 0.81, "dog": 0.75},
@@ -71,7 +71,7 @@ EXAMPLES: dict[str, Any] = {
     "charged_nano": 9_000_000,
     "classes": ["benign", "malignant"],
     "SampleRecord.classes": None,
-    "SampleRequest.classes": None,  # in the place of proportions
+    "SampleRequest.classes": None,  # exclusive with proportions
     "code": "worker_lost",
     "Problem.code": "insufficient_budget",
     "config": {"teachers": 4000},
@@ -236,7 +236,7 @@ TAGS = {
 }
 _JSON = "application/json"
 _PLACE = "#/components/schemas/"
-_FILES = {"name": "file_name"}  # parameters that mean something else than fields of the same name
+_FILES = {"name": "file_name"}  # parameters that differ from fields of the same name
 
 
 def describe(document: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from service.wording import NEEDS_OPERATOR, NO_STORAGE
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:obscura:problem:"
 RETRY_SECONDS = 2
-ERRORS_MAX = 50  # described of an invalid request
+ERRORS_MAX = 50  # in the answer to an invalid request
 POINTER_CHARACTERS_MAX = 300
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -339,7 +339,7 @@ def _on_unexpected_error(request: Request, error: Exception) -> Response:
     name = request.scope.get("obscura.request_id", "")
     logged = {"path": request.scope["path"], "error": type(error).__name__, "request_id": name}
     get_logger(__name__).error("unexpected_error", **logged)
-    # This answer is made outside all middleware, so it brings the headers that the others are given.
+    # This answer is made outside all middleware, which would have added these headers.
     detail = FailureCode.INTERNAL.message
     return problem_response(request, "internal", detail, headers=SECURITY_HEADERS | {"X-Request-Id": name})
 

@@ -1,25 +1,38 @@
-"""How many requests a minute a key may send, and an address without one; what is left stands in every answer.
+"""Limits within moving windows: requests of a key, a project or an address, and wrong keys of an address.
 
-The headers are those of the IETF's draft (draft-ietf-httpapi-ratelimit-headers-10). Requests of the machine itself,
-by the loopback interface or a Unix socket, are not counted. So a proxy on it has to name its clients; clients that it
-names by something other than an address are counted together.
+Every answer carries what is left, in the headers of draft-ietf-httpapi-ratelimit-headers-10. Requests of this machine,
+by the loopback interface or a Unix socket, are not limited. So a proxy on it must name its clients; those that it names
+by something other than an address share a limit.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import math
+import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fastapi import Request
+from limits import RateLimitItem, RateLimitItemPerMinute, RateLimitItemPerSecond
+from limits.errors import StorageError
+from limits.storage import MemoryStorage, RedisStorage
+from limits.strategies import MovingWindowRateLimiter
+from sqlalchemy import make_url
 from starlette.datastructures import Headers
 
-from service.api.counts import Counts, ProcessCounts
 from service.api.problems import TooManyRequests
+from service.logs import get_logger
+from service.settings import Settings
 
 ADDRESS_BITS_V6 = 64  # of an IPv6 address: what one customer of a provider gets at least
 WINDOW_SECONDS = 60
 PROJECT_KEYS = 2  # how many times what one key may take all keys of a project may take together
+NAMES_MAX = 20_000  # in memory; with more, all are forgotten, which lets somebody pass
+REDIS_SECONDS = 0.25  # that a request waits for an answer of Redis
+REDIS_PAUSE_SECONDS = 30.0  # after it gave none
+REDIS_SCHEMES = ("redis://", "rediss://", "unix://")  # Celery may have another broker
 UNKNOWN = "unknown"  # a proxy names the client by something other than an address
 UNIX_SOCKET = "unix"
 
@@ -50,36 +63,123 @@ def is_own_machine(request: Request) -> bool:
     return ipaddress.ip_network(address).is_loopback or address == "::/64"
 
 
+class Window(NamedTuple):
+    """What is left of a limit after a hit."""
+
+    allowed: bool
+    remaining: int
+    seconds: float  # until the oldest hit no longer counts
+
+
+class Limiter:
+    """Counts hits in this process, or in Redis for all processes of an installation.
+
+    While Redis does not answer, each process counts for itself. Nothing is written to disk.
+
+    Args:
+        url: of Redis; empty for none.
+        installation: a text that all processes of one installation share, and no other.
+    """
+
+    def __init__(self, url: str = "", installation: str = "", *, names_max: int = NAMES_MAX) -> None:
+        self._memory, self._names_max, self._paused_until = MemoryStorage(), names_max, float("-inf")
+        self._shared: MovingWindowRateLimiter | None = None
+        if url:
+            prefix = f"obscura:{hashlib.sha256(installation.encode()).hexdigest()[:16]}"
+            waits = {"socket_timeout": REDIS_SECONDS, "socket_connect_timeout": REDIS_SECONDS}
+            self._shared = MovingWindowRateLimiter(
+                RedisStorage(url, key_prefix=prefix, wrap_exceptions=True, **waits)  # type: ignore[arg-type]
+            )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes count together."""
+        return self._shared is not None
+
+    def hit(self, limit: RateLimitItem, name: str) -> Window:
+        """Count a hit unless the limit is reached."""
+        if self._shared is not None and time.monotonic() >= self._paused_until:
+            try:
+                return _hit(self._shared, limit, name)
+            except StorageError as error:
+                self._paused_until = time.monotonic() + REDIS_PAUSE_SECONDS
+                get_logger(__name__).warning("counts_not_shared", error=type(error.storage_error).__name__)
+        if len(self._memory.events) >= self._names_max:
+            self._memory.reset()
+        return _hit(MovingWindowRateLimiter(self._memory), limit, name)
+
+
+def _hit(limiter: MovingWindowRateLimiter, limit: RateLimitItem, name: str) -> Window:
+    allowed = limiter.hit(limit, name)
+    stats = limiter.get_window_stats(limit, name)
+    return Window(allowed, stats.remaining, max(stats.reset_time - time.time(), 0.0))
+
+
+def limiter_of(settings: Settings) -> Limiter:
+    """Return what counts for the processes that these settings allow: several, if workers run elsewhere."""
+    if settings.mode == "embedded" or not settings.redis_url.startswith(REDIS_SCHEMES):
+        return Limiter()
+    database = make_url(settings.database_url)
+    return Limiter(settings.redis_url, f"{database.host}:{database.port}/{database.database}")
+
+
 @dataclass(frozen=True)
 class Rates:
-    """Counts requests: of a key, of all keys of a project, and without a key of an address.
+    """Limits requests a minute: of a key, of all keys of a project, and without a key of an address.
 
     Attributes:
-        requests_max: A minute of a key or an address; 0 counts nothing. A project may send PROJECT_KEYS times as many.
+        requests_max: of a key or an address; 0 for no limit. A project may send PROJECT_KEYS times as many.
     """
 
     requests_max: int
-    counts: Counts = field(default_factory=ProcessCounts)
+    limiter: Limiter = field(default_factory=Limiter)
 
     def pass_key(self, request: Request, key_id: str, project_id: str | None = None) -> None:
-        """Count a request with a valid key."""
+        """Count a request with a valid key, or raise TooManyRequests."""
         self._pass(request, "key", key_id, self.requests_max)
         if project_id is not None:
             self._pass(request, "project", project_id, PROJECT_KEYS * self.requests_max)
 
     def pass_address(self, request: Request) -> None:
-        """Count a request without a key."""
+        """Count a request without a key, or raise TooManyRequests."""
         self._pass(request, "address", client_address(request), self.requests_max)
 
     def _pass(self, request: Request, policy: str, whose: str, requests_max: int) -> None:
         if not requests_max or is_own_machine(request):
             return
-        count, seconds_left = self.counts.count(f"requests:{policy}:{whose}", WINDOW_SECONDS)
-        seconds = max(math.ceil(seconds_left), 1)
-        if policy != "project" or count > requests_max:
+        window = self.limiter.hit(RateLimitItemPerMinute(requests_max), f"{policy}:{whose}")
+        seconds = max(math.ceil(window.seconds), 1)
+        if policy != "project" or not window.allowed:
             request.state.rate_headers = {
                 "RateLimit-Policy": f'"{policy}";q={requests_max};w={WINDOW_SECONDS}',
-                "RateLimit": f'"{policy}";r={max(requests_max - count, 0)};t={seconds}',
+                "RateLimit": f'"{policy}";r={window.remaining};t={seconds}',
             }
-        if count > requests_max:
+        if not window.allowed:
             raise TooManyRequests(policy, requests_max, seconds)
+
+
+@dataclass(frozen=True)
+class WrongKeys:
+    """Limits wrong keys of an address, and those for one key id, so that a mistyped key is explained to its holder.
+
+    A valid key always passes, so nobody locks out others at their address. Guessing a 256-bit token is hopeless
+    anyway: the limit protects the log from programs that repeat what cannot succeed.
+    """
+
+    limiter: Limiter = field(default_factory=Limiter)
+    of_one_key_max: int = 10
+    of_address_max: int = 100
+    window_seconds: int = 300
+
+    def count(self, address: str, claimed_id: str) -> float:
+        """Count a wrong key, and return how many seconds its sender must wait; 0 if none.
+
+        Args:
+            claimed_id: the id in the token; empty if the text is no token.
+        """
+        limits = {address: self.of_address_max, f"{address}:{claimed_id}": self.of_one_key_max}
+        windows = [
+            self.limiter.hit(RateLimitItemPerSecond(most, self.window_seconds), f"wrong:{name}")
+            for name, most in limits.items()
+        ]
+        return max(0.0 if window.allowed else window.seconds for window in windows)

@@ -15,7 +15,7 @@ from service.api.problems import TooManyUploads, UploadStalled
 from service.api.slots import Slots
 from service.errors import InvalidInput
 
-BLOCK_BYTES = 2**20  # is handed on at a time: each hand-over costs a change of threads
+BLOCK_BYTES = 2**20  # passed to the worker thread at a time, because each switch of threads costs
 DRAINED_BYTES_MAX = 4 * 2**20  # of a refused body: lets a client finish sending a small one and read why
 DRAIN_SECONDS_MAX = 1.0
 
@@ -85,14 +85,14 @@ class Body:
 
     def drain(self) -> None:
         """Read on for a moment, so that the client of a small refused body can read the answer."""
-        with suppress(InvalidInput):  # it hung up, which ends the matter
+        with suppress(InvalidInput):  # the client disconnected
             from_thread.run(self._gather, DRAINED_BYTES_MAX, DRAIN_SECONDS_MAX, False)
 
     async def _gather(self, bytes_max: int, seconds_max: float, keep: bool = True) -> bytes:
         parts, size = list[bytes](), 0
         with anyio.move_on_after(seconds_max):
             while size < bytes_max and not self._ended:
-                message = await self._request.receive()  # can be cancelled without losing anything
+                message = await self._request.receive()  # cancelling it loses nothing
                 if message["type"] == "http.disconnect":
                     self._ended = True
                     raise InvalidInput("The client hung up before the end of the body.")

@@ -1,4 +1,4 @@
-"""Compare the data folder with the database: journals, releases and uploads that the database lacks.
+"""Compare the data folder with the database: what journals, releases, uploads and signatures prove and it lacks.
 
 Read the folder before the snapshot of the database is taken. A job's row is committed before its runner writes
 anything, a charge before its line in the journal, and an upload before its line. So a current database knows
@@ -10,18 +10,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import Text, cast, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import HoldState
+from privacy.accounting.filter import open_filter
+from privacy.errors import PrivacyError
 from service.audit.findings import Finding, FindingCode
-from service.audit.receipts import accounts_with_receipts
+from service.audit.proofs import Signed, Witness, accounts_with_receipts
 from service.audit.rows import read_object
 from service.db.base import is_id, release_id_of
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample
-from service.db.ledger_tables import ACCEPTS_A_LOSS, AccountRow, EntryRow, HoldRow
+from service.db.ledger_tables import ACCEPTS_A_LOSS, EVERYWHERE, Account, ArmingStop, Checkpoint, Entry, Hold
 from service.db.session import among
 from service.storage.interface import UNFINISHED, Storage
 from service.storage.journals import (
@@ -88,8 +91,8 @@ def read_data_folder(storage: Storage, journals: Collection[str] | None = None) 
 
 def jobs_with_open_holds(session: Session) -> Collection[str]:
     """Return the jobs that may still charge: those that a database of an earlier moment knows least about."""
-    is_open = HoldRow.state.in_((HoldState.HELD, HoldState.ARMED))
-    return set(session.scalars(select(HoldRow.job_id).where(is_open)))
+    is_open = Hold.state.in_((HoldState.HELD, HoldState.ARMED))
+    return set(session.scalars(select(Hold.job_id).where(is_open)))
 
 
 def unknown_to(session: Session, folder: DataFolder) -> DataFolder:
@@ -99,7 +102,7 @@ def unknown_to(session: Session, folder: DataFolder) -> DataFolder:
     if releases:  # of jobs that ended without them, or are about to publish them
         releases -= {release_id_of(job_id) for job_id in session.scalars(select(Job.id))}
     samples = folder.samples - among(session, select(Sample.id), Sample.id, sorted(folder.samples))
-    receipts = folder.receipts - among(session, select(AccountRow.id), AccountRow.id, sorted(folder.receipts))
+    receipts = folder.receipts - among(session, select(Account.id), Account.id, sorted(folder.receipts))
     return DataFolder(folder.journals - known, releases, samples, receipts)
 
 
@@ -125,9 +128,9 @@ class Accepted:
 def read_accepted(session: Session, account_id: str | None = None) -> Accepted:
     """Return the proofs that the logs account for; with an account, those of its log alone."""
     accepted = Accepted()
-    entries = select(EntryRow.account_id, cast(EntryRow.details, Text)).where(ACCEPTS_A_LOSS)
+    entries = select(Entry.account_id, cast(Entry.details, Text)).where(ACCEPTS_A_LOSS)
     if account_id is not None:
-        entries = entries.where(EntryRow.account_id == account_id)
+        entries = entries.where(Entry.account_id == account_id)
     for account, stored in session.execute(entries):
         details = read_object(stored)
         for job_id, nano in details.get("journals", {}).items():
@@ -227,9 +230,9 @@ def _shortfalls(
 def _charges(session: Session, job_ids: Iterable[str]) -> dict[str, tuple[str, int]]:
     """Return the account and the charges of each job's hold."""
     wanted = set(job_ids)
-    query = select(HoldRow.job_id, HoldRow.account_id, HoldRow.charged_nano)
+    query = select(Hold.job_id, Hold.account_id, Hold.charged_nano)
     if len(wanted) <= _NAMED_MAX:
-        query = query.where(HoldRow.job_id.in_(wanted))
+        query = query.where(Hold.job_id.in_(wanted))
     rows = session.execute(query)
     return {row.job_id: (row.account_id, row.charged_nano) for row in rows if row.job_id in wanted}
 
@@ -242,3 +245,112 @@ def _missing_uploads(session: Session, folder: DataFolder) -> dict[str, Uploaded
     known = among(session, select(Dataset.id), Dataset.id, contents)
     missing: dict[str, Uploaded | None] = {name: folder.uploaded[name] for name in uploaded if name not in accepted}
     return missing | dict.fromkeys(name for name in contents if name not in known)
+
+
+@dataclass
+class Loss:
+    """What storage proves of one account and the database lacks.
+
+    Attributes:
+        known: whether the database has the account.
+        head_sequence: of the log that was compared; 0 for an unknown account.
+        missing_nano: spending that journals, receipts or signed heads prove and the log does not count.
+        epsilon: of that spending alone, by the account's terms; None where they are not known.
+        terms: of an unknown account, by its newest receipt; empty without one.
+        journals: nano-units by job.
+        witnesses: sequence and hash of signed entries.
+        checkpoint: the hash of the kept checkpoint, where the database lacks it.
+        releases: folders of jobs that the database does not know, of this account or of none.
+        datasets: uploads that the database does not know; `unattributed` are those of no known account.
+    """
+
+    account_id: str
+    known: bool = False
+    head_sequence: int = 0
+    missing_nano: int = 0
+    epsilon: float | None = None
+    terms: Mapping[str, Any] = field(default_factory=dict)
+    journals: dict[str, int] = field(default_factory=dict)
+    witnesses: list[tuple[int, str]] = field(default_factory=list)
+    checkpoint: str | None = None
+    releases: list[str] = field(default_factory=list)
+    datasets: list[str] = field(default_factory=list)
+    unattributed: list[str] = field(default_factory=list)
+
+
+def find_losses(
+    session: Session,
+    storage: Storage,
+    folder: DataFolder,
+    witnesses: Iterable[Witness],
+    kept: Signed | None,
+    terms: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Loss]:
+    """Return what a database lacks, by account.
+
+    Args:
+        session: reading one moment.
+        folder: read before that moment, as was everything that follows.
+        witnesses: what receipts say.
+        kept: the checkpoint that is kept beside the database.
+        terms: of accounts, by their newest receipts.
+    """
+    gaps, accepted, found = find_gaps(session, storage, folder), read_accepted(session), dict[str, Loss]()
+
+    def loss(account_id: str) -> Loss:
+        return found.setdefault(account_id, Loss(account_id))
+
+    unpaid: dict[str, int] = {}  # journals of unknown jobs that released nothing
+    for job_id, short in gaps.journals.items():
+        journals = unpaid if short.account_id is None else loss(short.account_id).journals
+        journals[job_id] = short.missing_nano
+    for dataset_id, upload in gaps.datasets.items():
+        if upload is not None:
+            loss(upload.account_id).datasets.append(dataset_id)
+    proved: dict[str, int] = {}
+    for witness in (*witnesses, *(kept.witnesses("the kept checkpoint") if kept else ())):
+        this = Entry.account_id == witness.account_id, Entry.sequence == witness.sequence
+        place = (witness.sequence, witness.hash)
+        if place in accepted.witnesses.get(witness.account_id, ()):
+            continue
+        if session.scalar(select(Entry.hash).where(*this)) != witness.hash:
+            loss(witness.account_id).witnesses.append(place)
+            proved[witness.account_id] = max(proved.get(witness.account_id, 0), witness.spent_nano or 0)
+    restored = ArmingStop.code == FindingCode.RESTORED.value, ArmingStop.scope != EVERYWHERE
+    for scope in session.scalars(select(ArmingStop.scope).where(*restored)):
+        loss(scope)
+    absent = None if kept is None or kept.hash in accepted.checkpoints else kept.hash
+    if absent is not None and session.scalar(select(Checkpoint.hash).where(Checkpoint.hash == absent)) is not None:
+        absent = None
+    first = session.scalar(select(Account.id).order_by(Account.id).limit(1))
+    if not found and first is not None and (gaps or absent):
+        loss(first)
+    for each in found.values():
+        _complete(session, each, proved.get(each.account_id, 0), terms.get(each.account_id, {}))
+        each.journals |= unpaid
+        each.releases = sorted(gaps.releases | _published(session, folder, each))
+        each.unattributed = sorted(name for name, upload in gaps.datasets.items() if upload is None)
+        each.checkpoint = absent
+    return dict(sorted(found.items()))
+
+
+def _published(session: Session, folder: DataFolder, loss: Loss) -> set[str]:
+    """Return the releases of jobs that the database knows, which were published since: discarding a job keeps them."""
+    names = sorted({release_id_of(job_id) for job_id in loss.journals} & folder.releases)
+    return set(names) - among(session, select(Release.id), Release.id, names)
+
+
+def _complete(session: Session, loss: Loss, proved_nano: int, terms: Mapping[str, Any]) -> None:
+    """Fill in how much is missing: what journals show, or what was signed as spent, whichever is more."""
+    row: Any = session.get(Account, loss.account_id)
+    loss.known, loss.terms = row is not None, {} if row is not None else terms
+    loss.head_sequence = 0 if row is None else row.head_sequence
+    loss.missing_nano = max(sum(loss.journals.values()), proved_nano - (0 if row is None else row.spent_nano))
+    try:
+        if row is not None:
+            by = open_filter(row.epsilon, row.delta, row.rate, row.base)
+            loss.epsilon = by.epsilon_of(loss.missing_nano)
+        elif terms:
+            loss.epsilon = open_filter(terms["epsilon"], terms["delta"]).epsilon_of(loss.missing_nano)
+    except (TypeError, ValueError, PrivacyError):
+        loss.epsilon = None

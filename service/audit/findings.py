@@ -1,16 +1,25 @@
-"""What verification may find: a closed set of codes, each with the first bad entry where there is one."""
+"""Findings of verification, a closed set of codes, and their consequence: stops, during which nothing is armed."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any
 
-from service.db.ledger_tables import EVERYWHERE
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from obscura.wire.words import VerificationKind
+from service.db.ledger_tables import EVERYWHERE, LOCKING, Account, ArmingStop, Verification
+from service.notices import tell_of_stop
+
+FINDINGS_MAX = 100
 
 
 class FindingCode(enum.StrEnum):
-    """Why a ledger is not what it was."""
+    """The kinds of findings."""
 
     # One account's log
     ENTRY_MISSING = "entry_missing"
@@ -38,7 +47,7 @@ class FindingCode(enum.StrEnum):
     ARTIFACT_MISMATCH = "artifact_mismatch"
     CARD_MISMATCH = "card_mismatch"
     RELEASE_MISMATCH = "release_mismatch"
-    # What was signed
+    # Signed statements
     CHECKPOINT_BROKEN = "checkpoint_broken"
     CHECKPOINT_MISSING = "checkpoint_missing"
     CHECKPOINT_FILE_REFUSED = "checkpoint_file_refused"
@@ -52,22 +61,24 @@ class FindingCode(enum.StrEnum):
     RELEASE_UNKNOWN = "release_unknown"
     DATASET_UNKNOWN = "dataset_unknown"
     RESTORED = "restored"
-    # The verification itself, and what it stands on
+    # The verification itself, and the database below it
     NOT_VERIFIABLE = "not_verifiable"
     DATABASE_DAMAGED = "database_damaged"
     TRIGGER_MISSING = "trigger_missing"
 
 
+_KEPT = LOCKING | {FindingCode.INSTALLATION_MISMATCH.value}  # a mismatch explains the findings that lock
+
+
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong.
+    """One fault.
 
     Attributes:
-        code: from the closed set.
         message: for an operator; public facts only.
-        account_id: whose log or row; None where it concerns none or all.
-        sequence: the first bad entry; None where no entry is concerned.
-        stops: whether it stops arming; False for doubts about a file that somebody handed in.
+        account_id: of the log or row; None where the finding concerns no account or all of them.
+        sequence: of the first bad entry; None where no entry is concerned.
+        stops: whether it stops arming; False for doubts about a file that somebody supplied.
     """
 
     code: FindingCode
@@ -78,7 +89,7 @@ class Finding:
 
     @property
     def scope(self) -> str:
-        """What must not be armed: the account, or everything."""
+        """The account that must not be armed, or EVERYWHERE."""
         return self.account_id or EVERYWHERE
 
     def to_json(self) -> dict[str, Any]:
@@ -88,19 +99,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What a verification read and found.
+    """The result of a verification: how much was read, and what was found.
 
     Attributes:
-        full: every entry was read; otherwise those since the newest checkpoint.
-        accounts: logs that were read.
-        entries: entries that were read.
-        holds: hold rows that were compared.
+        full: whether every entry was read; otherwise those since the newest checkpoint.
         releases: releases that were compared with the capture that paid for them.
-        checkpoints: signed checkpoints that were checked.
         witnesses: receipts and heads from outside the log that were looked up in it.
         artifacts: release folders whose digest was recomputed.
-        findings: what is wrong, at most FINDINGS_MAX; empty for a sound ledger.
-        heads: by account, [sequence, hash, spent_nano] at the newest entry that was verified.
+        findings: at most FINDINGS_MAX; empty for a sound ledger.
+        heads: by account, [sequence, hash, spent_nano] of its newest verified entry.
     """
 
     full: bool
@@ -121,7 +128,7 @@ class Report:
 
     @property
     def stops(self) -> bool:
-        """Whether something was found for which arming stops."""
+        """Whether a finding stops arming."""
         return any(finding.stops for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
@@ -130,15 +137,10 @@ class Report:
         return {"clean": self.clean, **counts, "findings": [finding.to_json() for finding in self.findings]}
 
 
-FINDINGS_MAX = 100
-
-
 class Fault(Exception):
-    """The first bad entry of a log: what the replay raises; the reader makes a finding of it.
+    """The first bad entry of a log.
 
     Args:
-        code: from the closed set.
-        message: what is wrong with the entry.
         sequence: of the entry; None for the next one of the log.
     """
 
@@ -148,32 +150,90 @@ class Fault(Exception):
 
 
 def require(condition: bool, code: FindingCode, message: str) -> None:
-    """Let a condition pass that holds.
-
-    Raises:
-        Fault: it does not hold.
-    """
+    """Raise Fault unless a condition holds."""
     if not condition:
         raise Fault(code, message)
 
 
 def whole(value: Any) -> int:
-    """Return a whole number.
-
-    Raises:
-        TypeError: the value is something else.
-    """
+    """Return a whole number; raise TypeError for anything else."""
     if type(value) is not int:
         raise TypeError
     return value
 
 
 def truth(value: Any) -> bool:
-    """Return a truth value.
-
-    Raises:
-        TypeError: the value is something else.
-    """
+    """Return a truth value; raise TypeError for anything else."""
     if type(value) is not bool:
         raise TypeError
     return value
+
+
+def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime) -> int:
+    """Stop the accounts that the findings concern; return how many stops are new.
+
+    The first finding of each scope stays, except that one which locks the installation replaces one which does not.
+    """
+    new = 0
+    for finding in findings:
+        if not finding.stops:
+            continue
+        stop = session.get(ArmingStop, finding.scope)
+        if stop is None:
+            code = finding.code.value
+            session.add(ArmingStop(scope=finding.scope, code=code, sequence=finding.sequence, found_at=now))
+            session.flush()
+            tell_of_stop(session, finding.account_id, now=now)
+            new += 1
+        elif finding.code in LOCKING and stop.code not in _KEPT:
+            stop.code, stop.sequence = finding.code.value, finding.sequence
+    return new
+
+
+def stop_restored(session: Session, made_at: str, *, now: datetime) -> None:
+    """Stop every account of a database that was restored without its files, until its losses are accepted.
+
+    Args:
+        made_at: when the backup was made.
+    """
+    for account_id in session.scalars(select(Account.id).order_by(Account.id)).all():
+        message = (
+            f"The database was restored from a backup of {made_at}. What account {account_id} spent after that is not "
+            f"in it. Record what may have been spent by `obscura ledger accept {account_id} --epsilon E`."
+        )
+        stop_arming(session, [Finding(FindingCode.RESTORED, message, account_id)], now=now)
+
+
+def end_restored(session: Session, account_id: str) -> None:
+    """Remove the stop of `stop_restored` from an account whose losses are accepted."""
+    code = ArmingStop.code == FindingCode.RESTORED.value
+    session.execute(delete(ArmingStop).where(ArmingStop.scope == account_id, code))
+
+
+def clear_stops(session: Session) -> int:
+    """Remove stops, after a full verification without a finding that stops; return how many.
+
+    Those of `stop_restored` stay, because no verification can find what was lost.
+    """
+    found = ArmingStop.code != FindingCode.RESTORED.value
+    stops = session.scalars(select(ArmingStop.scope).where(found)).all()
+    session.execute(delete(ArmingStop).where(found))
+    return len(stops)
+
+
+def record_verification(session: Session, report: Report, *, now: datetime) -> None:
+    """Record when the ledger was last verified, and the result."""
+    kind = VerificationKind.FULL if report.full else VerificationKind.RECENT
+    row = session.get(Verification, kind) or Verification(kind=kind)
+    row.verified_at, row.entries, row.findings = now, report.entries, len(report.findings)
+    session.add(row)
+
+
+def verifications(session: Session) -> list[Verification]:
+    """Return the newest full verification, and the newest one from a checkpoint on."""
+    return list(session.scalars(select(Verification).order_by(Verification.kind)))
+
+
+def verified_at(session: Session, kind: VerificationKind) -> datetime | None:
+    """Return the time of the last verification of this kind."""
+    return session.scalar(select(Verification.verified_at).where(Verification.kind == kind))

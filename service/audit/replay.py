@@ -1,30 +1,33 @@
 """Replay an account's log from its entries alone: hash chain, states of holds, prices, balances, admission. Pure.
 
-This shares the definition of the hash and the price functions with the code that writes, and nothing else: it is the
-second opinion on every transition. A kind of entry gets its rules in `LogReplay._take`.
+This is an independent second implementation of every transition: it shares the definition of the hash and the price
+functions with the code that writes, and nothing else. `LogReplay._take` has the rules of each kind of entry.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring_ascii as _quote
 from typing import Any, NamedTuple, assert_never
 
 from obscura.wire.words import EntryKind, HoldState
-from privacy.accounting.filter import Filter, open_filter
+from privacy.accounting.events import Event, event_from_json
+from privacy.accounting.filter import PRICE_MARGIN, Filter, open_filter
 from privacy.errors import PrivacyError
 from service.audit.findings import Fault, FindingCode, require, truth, whole
-from service.audit.prices import FLOAT_TOLERANCE, Prices
 from service.ledger.chain import CHAIN_VERSION, GENESIS_HASH
 
 TERMS = ("name", "owner", "delta", "unit", "adjacency")  # fixed at opening, for ever
+# Prices of unsampled releases are rational and must agree exactly. Capacities and prices of sampled stages are computed
+# in floating point: another machine, or another version of a library, may change the last digits within these margins.
+FLOAT_TOLERANCE = 4e-9
 _OF_HOLDS = frozenset({EntryKind.HOLD, EntryKind.ARM, EntryKind.CHARGE, EntryKind.CAPTURE, EntryKind.RETURN})
 
 
 class Line(NamedTuple):
-    """An entry as it is stored; `created_at` in the form that is hashed, `text` is what `details` was read from."""
+    """A stored entry; `created_at` is in the form that is hashed, and `details` was parsed from `text`."""
 
     sequence: int
     kind: str
@@ -42,20 +45,13 @@ class Line(NamedTuple):
 
 
 def check_hash(account_id: str, line: Line) -> None:
-    """Assert that an entry's hash covers its contents, down to the spelling of its details.
-
-    Raises:
-        Fault: it does not.
-    """
+    """Raise Fault unless an entry's hash covers its contents, down to the spelling of its details."""
     sound = hashlib.sha256(_body(account_id, line).encode()).hexdigest() == line.hash
     require(sound, FindingCode.HASH_MISMATCH, "does not match its hash: it was changed after it was written")
 
 
 def _body(account_id: str, line: Line) -> str:
-    """Return the canonical JSON of `chain.Entry.body`, with the details as they are stored: canonical already.
-
-    Nothing is parsed and written again, so no byte can change unseen, and most of the time of a verification is saved.
-    """
+    """Return the canonical JSON of an entry, with the details as they are stored, so that no changed byte is lost."""
     return (
         f'{{"account_id":{_quote(account_id)},"amount_nano":{line.amount_nano},"capacity_nano":{line.capacity_nano},'
         f'"created_at":{_quote(line.created_at)},"details":{line.text},"held_nano":{line.held_nano},'
@@ -69,16 +65,98 @@ def _text(value: str | None) -> str:
     return "null" if value is None else _quote(str(value))
 
 
+class Prices:
+    """Recomputes prices from the public parameters of events, with a cache.
+
+    Args:
+        required: whether a HOLD or CHARGE that does not name the releases it pays for is a fault.
+    """
+
+    def __init__(self, *, required: bool) -> None:
+        self._required = required
+        self._filter: Filter | None = None
+        self._known: dict[tuple[Any, ...], int] = {}
+
+    def use(self, privacy_filter: Filter) -> Filter:
+        """Price by this filter from now on."""
+        self._filter = privacy_filter
+        return privacy_filter
+
+    def check_hold(self, amount_nano: int, details: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        """Compare a hold's amount with the price of the stages of its plan; return the stages by name."""
+        stages = details.get("stages")
+        if not stages:
+            require(not self._required, FindingCode.PRICE_UNKNOWN, "does not say what is held for")
+            return {}
+        total = 0
+        for stage in stages:
+            event = event_from_json(stage["event"])
+            self._check(replace(event, count=event.count + whole(stage.get("repeats", 0))), stage["price_nano"])
+            total += stage["price_nano"]
+        require(total == amount_nano, FindingCode.PRICE_MISMATCH, "holds another amount than its stages cost")
+        return {stage["name"]: stage for stage in stages}
+
+    def check_charge(
+        self, amount_nano: int, details: Mapping[str, Any], stages: Mapping[str, Mapping[str, Any]], made: int
+    ) -> None:
+        """Compare a charge with the price of its event, and its event with the one that was planned.
+
+        Args:
+            made: earlier releases of the stage, if it is priced as a whole.
+        """
+        if details.get("event") is None:
+            require(not self._required, FindingCode.PRICE_UNKNOWN, "does not say what is paid for")
+            return
+        event, planned = event_from_json(details["event"]), stages.get(details["stage"])
+        if stages:
+            require(
+                planned is not None and {**planned["event"], "count": 0} == {**details["event"], "count": 0},
+                FindingCode.PRICE_MISMATCH,
+                "pays for a release that its plan did not announce",
+            )
+        if not event.is_sampled:
+            self._check(event, amount_nano)
+            return
+        require(planned is not None, FindingCode.PRICE_UNKNOWN, "pays for a part of a stage that its plan did not name")
+        assert planned is not None
+        require(
+            made + event.count <= planned["event"]["count"] + planned.get("repeats", 0)
+            and details.get("released", {}).get(details["stage"]) == made + event.count
+            and amount_nano == (0 if made else planned["price_nano"]),
+            FindingCode.PRICE_MISMATCH,
+            "pays for more releases than were priced together, or another price than theirs",
+        )
+
+    def _check(self, event: Event, price_nano: int) -> None:
+        wanted_nano = self._price(event)
+        slack_nano = 1 + PRICE_MARGIN * wanted_nano if event.is_sampled else 0
+        require(
+            abs(whole(price_nano) - wanted_nano) <= slack_nano,
+            FindingCode.PRICE_MISMATCH,
+            f"has the price {price_nano} where its parameters cost {wanted_nano}",
+        )
+
+    def _price(self, event: Event) -> int:
+        assert self._filter is not None
+        if not event.is_sampled:  # one release's price is the same in every account
+            key: tuple[Any, ...] = (replace(event, count=1),)
+            if key not in self._known:
+                self._known[key] = self._filter.price_nano(key[0])
+            return event.count * self._known[key]
+        key = (event, self._filter.rate)
+        if key not in self._known:
+            self._known[key] = self._filter.price_nano(event)
+        return self._known[key]
+
+
 @dataclass(slots=True)
 class HoldReplay:
-    """A hold as its entries tell it.
+    """A hold, replayed from its entries.
 
     Attributes:
         sequence: of the entry that opened it.
-        stages: the stages of its plan, by name; empty where the entry names none.
-        released: how many releases its entries count, by stage, of stages that are priced as a whole.
-        created_at: when it was opened, in the form that is hashed.
-        updated_at: when the newest entry about it was written.
+        stages: of its plan, by name; empty if the entry names none.
+        released: the number of releases by stage, of stages that are priced as a whole.
     """
 
     id: str
@@ -97,12 +175,12 @@ class HoldReplay:
 
     @classmethod
     def opened_by(cls, line: Line, stages: dict[str, Mapping[str, Any]]) -> HoldReplay:
-        """Return the hold that a HOLD entry opens."""
+        """Open a hold by a HOLD entry."""
         sequence, at = line.sequence, line.created_at
         return cls(str(line.hold_id), str(line.job_id), sequence, line.amount_nano, stages, at, at, sequence)
 
     def arm(self, line: Line) -> None:
-        """Take an ARM entry."""
+        """Apply an ARM entry."""
         require(self.state in (HoldState.HELD, HoldState.ARMED), FindingCode.TRANSITION_REFUSED, "arms a closed hold")
         require(line.amount_nano == 0, FindingCode.AMOUNT_MISMATCH, "arms with an amount")
         attempt = whole(line.details["attempt"])
@@ -111,7 +189,7 @@ class HoldReplay:
         self._check_counts(line)
 
     def charge(self, line: Line, prices: Prices | None) -> None:
-        """Take a CHARGE entry; without prices, its price was checked before."""
+        """Apply a CHARGE entry; without prices, its price is not checked."""
         require(self.state is HoldState.ARMED, FindingCode.TRANSITION_REFUSED, "charges a hold that is not armed")
         details = line.details
         require(
@@ -133,11 +211,11 @@ class HoldReplay:
             prices.check_charge(line.amount_nano, line.details, self.stages, made)
 
     def _check_counts(self, line: Line) -> None:
-        told = line.details.get("released", {})
-        require(told == self.released, FindingCode.AMOUNT_MISMATCH, "counts other releases than its hold has made")
+        counts = line.details.get("released", {})
+        require(counts == self.released, FindingCode.AMOUNT_MISMATCH, "counts other releases than its hold has made")
 
     def capture(self, line: Line) -> None:
-        """Take a CAPTURE entry."""
+        """Apply a CAPTURE entry."""
         details = line.details
         require(self.state is HoldState.ARMED, FindingCode.TRANSITION_REFUSED, "captures a hold that is not armed")
         require(
@@ -155,7 +233,7 @@ class HoldReplay:
         self.state, self.captured_nano = HoldState.CAPTURED, self.charged_nano
 
     def give_back(self, line: Line) -> None:
-        """Take a RETURN entry."""
+        """Apply a RETURN entry."""
         require(self.state is HoldState.HELD, FindingCode.TRANSITION_REFUSED, "returns a hold that was armed")
         require(
             line.amount_nano == self.amount_nano, FindingCode.AMOUNT_MISMATCH, "returns another amount than was held"
@@ -164,38 +242,34 @@ class HoldReplay:
 
 
 def replay_hold(account_id: str, lines: list[Line]) -> HoldReplay | None:
-    """Return a hold as the entries of its job tell it, oldest first; None when they do not begin with it.
+    """Return the open hold of a job's entries, oldest first; None if they do not begin with a HOLD, or end it.
 
-    Used to go on from a checkpoint: amounts and states are followed, prices were checked when it was written.
+    Prices are not checked: they were when the checkpoint was written.
 
     Raises:
         Fault: the entries contradict each other.
     """
-    reserved = None
+    hold = None
     for line in lines:
         check_hash(account_id, line)
-        if line.kind == EntryKind.HOLD and reserved is None:
+        if line.kind == EntryKind.HOLD and hold is None:
             stages = {stage["name"]: stage for stage in line.details.get("stages") or ()}
-            reserved = HoldReplay.opened_by(line, stages)
-        elif reserved is None:
+            hold = HoldReplay.opened_by(line, stages)
+        elif hold is None:
             return None
         elif line.kind == EntryKind.ARM:
-            reserved.arm(line)
+            hold.arm(line)
         elif line.kind == EntryKind.CHARGE:
-            reserved.charge(line, None)
+            hold.charge(line, None)
         else:
-            return None  # it had ended by then
-        reserved.last_sequence, reserved.updated_at = line.sequence, line.created_at
-    return reserved
+            return None
+        hold.last_sequence, hold.updated_at = line.sequence, line.created_at
+    return hold
 
 
 @dataclass
 class LogReplay:
-    """One account's log so far. `apply` takes the next entry or says why it cannot be the next.
-
-    Args:
-        sequence: of the last entry that was taken.
-    """
+    """The replayed part of one account's log, up to entry `sequence`."""
 
     account_id: str
     prices: Prices
@@ -215,11 +289,7 @@ class LogReplay:
     find_hold: Callable[[Line], HoldReplay | None] = lambda _line: None
 
     def apply(self, line: Line) -> None:
-        """Take the next entry.
-
-        Raises:
-            Fault: it is not a sound continuation of the log.
-        """
+        """Apply the next entry; raise Fault unless it continues the log soundly."""
         expected = self.sequence + 1
         require(line.sequence == expected, FindingCode.ENTRY_MISSING, f"entry {expected} is missing")
         check_hash(self.account_id, line)
@@ -263,16 +333,19 @@ class LogReplay:
                 require(line.amount_nano >= 0, amount, "accepts a negative amount")
                 self.spent_nano += line.amount_nano
                 self.frozen = self.frozen or self.spent_nano + self.held_nano > self.capacity_nano  # I13
-                told = truth(line.details["frozen"])
-                require(told == self.frozen, refused, "turns the freeze switch with accepted spending")
+                require(
+                    truth(line.details["frozen"]) == self.frozen,
+                    refused,
+                    "turns the freeze switch with accepted spending",
+                )
             case _:
                 assert_never(kind)
 
     def _open(self, line: Line) -> None:
         self.terms = {name: line.details[name] for name in TERMS}
-        self.created_at, self.rate = line.created_at, rate_at_opening(line.details)
+        self.created_at, self.rate = line.created_at, float(line.details["rate"])
         wanted = open_filter(line.details["epsilon"], self.terms["delta"]).rate
-        require(self.rate == 0 or _close(self.rate, wanted), FindingCode.CAPACITY_MISMATCH, "has another rate")
+        require(_close(self.rate, wanted), FindingCode.CAPACITY_MISMATCH, "has another rate")
         self._set_limit(line, line.details["epsilon"])
 
     def _limit(self, line: Line) -> None:
@@ -288,7 +361,7 @@ class LogReplay:
             "raises the limit without a request and two people who were admins by then",
         )
         wanted = self.use_filter().at_limit(details["epsilon"], self.spent_nano + self.held_nano)
-        rate, base = details.get("rate", self.rate), details.get("base", self.base)
+        rate, base = details["rate"], details["base"]
         require(
             _close(rate, wanted.rate) and _close(base, wanted.base),
             FindingCode.CAPACITY_MISMATCH,
@@ -297,12 +370,12 @@ class LogReplay:
         self.rate, self.base = rate, base
         self._set_limit(line, details["epsilon"])
         frozen = self.frozen or self.spent_nano + self.held_nano > self.capacity_nano  # I13
-        told = truth(details["frozen"])
-        require(told == frozen, FindingCode.TRANSITION_REFUSED, "turns the freeze switch with a limit")
+        same = truth(details["frozen"]) == frozen
+        require(same, FindingCode.TRANSITION_REFUSED, "turns the freeze switch with a limit")
         self.frozen = frozen
 
     def use_filter(self) -> Filter:
-        """Price for this account from now on."""
+        """Price by this account's filter from now on."""
         return self.prices.use(open_filter(self.epsilon, self.terms["delta"], self.rate, self.base))
 
     def _set_limit(self, line: Line, epsilon: float) -> None:
@@ -331,62 +404,48 @@ class LogReplay:
             "holds more than the account has left",
         )
         stages = self.prices.check_hold(line.amount_nano, line.details)
-        reserved = HoldReplay.opened_by(line, stages)
-        self.open_holds[reserved.id] = reserved
+        hold = HoldReplay.opened_by(line, stages)
+        self.open_holds[hold.id] = hold
 
     def _move(self, kind: EntryKind, line: Line) -> None:
-        reserved = self.open_holds.get(line.hold_id or "") or self.find_hold(line)
-        if reserved is None:
+        hold = self.open_holds.get(line.hold_id or "") or self.find_hold(line)
+        if hold is None:
             raise Fault(FindingCode.TRANSITION_REFUSED, "concerns a hold that is not open")
-        require(line.job_id == reserved.job_id, FindingCode.TRANSITION_REFUSED, "concerns another job than its hold")
-        reserved.last_sequence, reserved.updated_at = line.sequence, line.created_at
+        require(line.job_id == hold.job_id, FindingCode.TRANSITION_REFUSED, "concerns another job than its hold")
+        hold.last_sequence, hold.updated_at = line.sequence, line.created_at
         if kind is EntryKind.ARM:
             require(
-                not self.frozen or reserved.state is not HoldState.HELD,
+                not self.frozen or hold.state is not HoldState.HELD,
                 FindingCode.TRANSITION_REFUSED,
                 "opens private data on a frozen account",
             )
-            reserved.arm(line)
+            hold.arm(line)
         elif kind is EntryKind.CHARGE:
-            reserved.charge(line, self.prices)
+            hold.charge(line, self.prices)
         else:
             if kind is EntryKind.CAPTURE:
-                reserved.capture(line)
+                hold.capture(line)
             else:
-                reserved.give_back(line)
-            self.held_nano -= reserved.amount_nano
-            self.spent_nano += reserved.captured_nano
-            self.ended.append(reserved)
-            del self.open_holds[reserved.id]
+                hold.give_back(line)
+            self.held_nano -= hold.amount_nano
+            self.spent_nano += hold.captured_nano
+            self.ended.append(hold)
+            del self.open_holds[hold.id]
 
 
-def rate_at_opening(details: Mapping[str, Any]) -> float:
-    """Return the rate that an OPEN entry gives its account; one from when accounts had a filter each has none."""
-    if "rate" not in details:
-        require(details["filter"] == "gdp", FindingCode.ENTRY_MALFORMED, "has a filter that is not known any more")
-    return float(details.get("rate", 0.0))
-
-
-def _close(told: float, wanted: float) -> bool:
-    return abs(told - wanted) <= FLOAT_TOLERANCE * wanted
+def _close(value: float, wanted: float) -> bool:
+    return abs(value - wanted) <= FLOAT_TOLERANCE * wanted
 
 
 def _two_people_agreed(details: Mapping[str, Any]) -> bool:
-    """Two keys, and two people behind them; the log of a time when keys were nobody's names keys alone."""
-    pairs = [("requested_by", "approved_by")]
-    if "requested_by_admin" in details or "approved_by_admin" in details:
-        pairs.append(("requested_by_admin", "approved_by_admin"))
-    named = [[details.get(name) for name in pair] for pair in pairs]
+    """Return whether two keys of two people agreed, and the second person was an admin when the first one asked."""
+    pairs = ("requested_by", "approved_by"), ("requested_by_admin", "approved_by_admin")
+    named = [(details.get(first), details.get(second)) for first, second in pairs]
+    admitted_at, requested_at = details.get("approver_admitted_at"), details.get("requested_at")
     return (
         isinstance(details.get("request_id"), str)
         and all(isinstance(asked, str) and isinstance(approved, str) and asked != approved for asked, approved in named)
-        and _approver_was_there(details)
+        and isinstance(admitted_at, str)
+        and isinstance(requested_at, str)
+        and admitted_at <= requested_at  # in one spelling
     )
-
-
-def _approver_was_there(details: Mapping[str, Any]) -> bool:
-    """Whoever approved was an admin when it was asked for; entries of before that was a rule give no times."""
-    times = [details[name] for name in ("approver_admitted_at", "requested_at") if name in details]
-    if not times:
-        return True
-    return len(times) == 2 and all(isinstance(at, str) for at in times) and times[0] <= times[1]  # in one spelling

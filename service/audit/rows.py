@@ -1,7 +1,6 @@
-"""How verification reads the ledger's tables: plain values as they are stored, and texts as they were written.
+"""Read the ledger's tables for verification: plain values as they are stored, and JSON as the text that was hashed.
 
-A byte that was changed must not vanish in a conversion. So the statements are SQL of their own, JSON is read as the
-text that was hashed, and enums and times are read as text.
+A changed byte must not vanish in a conversion. So the statements are SQL of their own, and enums and times are text.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ PAGE_ROWS = 5000
 ACCOUNTS_PER_PAGE = 500
 _IDS_PER_QUERY = 500
 _CHECKPOINTS_PER_PAGE = 200
-_BEFORE_ALL = -(2**63)  # a row that was put before the first must be seen as well
+_BEFORE_ALL = -(2**63)  # rows that were inserted before the first are read as well
 _TIME_CHARACTERS = len("2030-01-02 03:04:05.678901")
 _decoder = json.JSONDecoder()
 
@@ -40,7 +39,7 @@ _CHECKPOINTS = (
     "SELECT sequence, CAST(heads AS TEXT) AS heads, previous_hash, hash, key_id, signature, {created_at} AS created_at "
     "FROM checkpoints WHERE sequence > :after ORDER BY sequence LIMIT :rows"
 )
-# PostgreSQL's times in the form in which SQLite stores them; years before Christ keep their mark, and so are refused.
+# PostgreSQL's times in SQLite's form; years before Christ keep their mark, and so are refused.
 _POSTGRESQL_TIME = "replace(to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.USBC'), 'AD', '')"
 _CHECKED_TABLES = ("accounts", "entries", "holds", "checkpoints", "jobs", "releases", "decisions")
 _APPEND_ONLY = ("entries", "checkpoints", "audit_events")
@@ -57,15 +56,12 @@ _DAMAGES_MAX = 10  # of a table
 
 
 class EntryReader:
-    """Reads the entries of one verification.
-
-    Every method raises Fault where an entry cannot be read as one.
-    """
+    """Reads entries. Every method raises Fault if an entry cannot be parsed."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         if _on_sqlite(session):
-            # SQLite takes a column from the index that found the row, if it can. The join has it read the row itself.
+            # SQLite reads a column from the index that found the row, if it can. The join makes it read the row itself.
             # The plus keeps it from reading a whole account for one job.
             columns = _ENTRY.format(details="e.details", created_at="e.created_at")
             rows, place, plus = "entries AS place CROSS JOIN entries AS e ON e.rowid = place.rowid", "place", "+"
@@ -94,7 +90,7 @@ class EntryReader:
                     raise
                 if count == 1:
                     raise Fault(*_unreadable_after(max(after, 0))) from error
-                count = max(count // 10, 1)  # what can be read before the broken place is read in smaller parts
+                count = max(count // 10, 1)  # smaller pages reach closer to the broken place
                 continue
             if not rows:
                 return
@@ -103,7 +99,7 @@ class EntryReader:
             after = rows[-1][0]
 
     def one(self, account_id: str, sequence: int) -> Line | None:
-        """Return one entry, or None where the log does not go so far."""
+        """Return one entry, or None if the log has none of that number."""
         rows = self._rows(self._one, account_id, sequence=sequence)
         return _line(account_id, rows[0]) if rows else None
 
@@ -124,7 +120,7 @@ def _unreadable_after(sequence: int) -> tuple[FindingCode, str, int]:
 
 
 def _is_unreadable(error: DBAPIError) -> bool:
-    """Return whether the database answers but cannot read stored rows; undecodable text is handled elsewhere."""
+    """Return whether the database answers but cannot read stored rows. `with_marks` handles undecodable text."""
     return not error.connection_invalidated and "decode" not in str(error.orig).lower()
 
 
@@ -136,25 +132,24 @@ def savepoint(session: Session) -> Iterator[None]:
 
 
 def accounts_after(session: Session, account_id: str) -> Sequence[Row[Any]]:
-    """Return a page of account rows by id, with the names of the table's columns."""
+    """Return a page of account rows, by id."""
     statement = text(_ACCOUNTS.format(created_at=_time(session, "created_at")))
     return session.execute(statement, {"after": account_id, "rows": ACCOUNTS_PER_PAGE}).all()
 
 
 def checkpoints_after(session: Session, sequence: int) -> Sequence[Row[Any]]:
-    """Return a page of checkpoint rows in order, with the names of the table's columns; 0 begins with the first."""
+    """Return a page of checkpoint rows after a sequence number, in order; 0 begins with the first."""
     statement = text(_CHECKPOINTS.format(created_at=_time(session, "created_at")))
     return session.execute(statement, {"after": sequence or _BEFORE_ALL, "rows": _CHECKPOINTS_PER_PAGE}).all()
 
 
 class RowReader:
-    """Reads rows of any table as plain values: enums as text, times in the form that is hashed, JSON as it reads.
+    """Reads rows of any table as plain values: enums as text, times in the form that is hashed, JSON parsed.
 
-    What cannot be read as its column's type is returned in a list, and so agrees with nothing.
+    A value that is not of its column's type is returned in a list, and so equals nothing.
 
     Args:
-        table: whose rows.
-        key: the column that they are looked up by.
+        key: the column by which rows are looked up.
     """
 
     def __init__(self, session: Session, table: Table, key: str = "id") -> None:
@@ -164,15 +159,15 @@ class RowReader:
         self._by_key = text(query).bindparams(bindparam("keys", expanding=True))
 
     def by(self, keys: Iterable[object]) -> dict[str, dict[str, Any]]:
-        """Return rows by the key column; what is not there is left out."""
+        """Return the rows that exist, by the key column."""
         wanted = sorted({key for key in keys if isinstance(key, str)})
-        found: dict[str, dict[str, Any]] = {}
+        rows: dict[str, dict[str, Any]] = {}
         for start in range(0, len(wanted), _IDS_PER_QUERY):
             for row in self._session.execute(self._by_key, {"keys": wanted[start : start + _IDS_PER_QUERY]}):
                 read = zip(self._columns, row, strict=True)
                 values = {column.name: _read_column(column, value) for column, value in read}
-                found[str(values[self._key])] = values
-        return found
+                rows[str(values[self._key])] = values
+        return rows
 
 
 def _readable(session: Session, column: Column[Any]) -> str:
@@ -203,15 +198,15 @@ def _is_json(column: Column[Any]) -> bool:
 def read_object(stored: Any) -> dict[str, Any]:
     """Return a stored JSON object; anything else counts as an empty one."""
     try:
-        said = json.loads(stored)
+        value = json.loads(stored)
     except (TypeError, ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 @contextmanager
 def with_marks(session: Session) -> Iterator[None]:
-    """Let stored bytes that are no text be read, on SQLite, as U+FFFD: a mark that no row of the ledger holds."""
+    """Read stored bytes that are no text, on SQLite, as U+FFFD, a mark that no row of the ledger contains."""
     connection: Any = session.connection().connection.driver_connection
     usual, connection.text_factory = connection.text_factory, lambda stored: stored.decode(errors="replace")
     try:
@@ -221,14 +216,14 @@ def with_marks(session: Session) -> Iterator[None]:
 
 
 def moment(stored: object) -> str | None:
-    """Return a stored time in the form that is hashed; None where it is not in the form in which times are stored."""
+    """Return a stored time in the form that is hashed; None if it is not a stored time."""
     if type(stored) is not str or len(stored) != _TIME_CHARACTERS or stored[10] != " ":
         return None
     return f"{stored[:10]}T{stored[11:]}+00:00"
 
 
 def find_missing_triggers(session: Session) -> Iterator[Finding]:
-    """Yield what no longer keeps append-only tables from being changed: a trigger was dropped or disabled."""
+    """Yield dropped or disabled triggers of append-only tables."""
     dialect = session.get_bind().dialect.name
     named = ", ".join(f"'{table}'::regclass" for table in _APPEND_ONLY)
     standing = set(session.scalars(text(_STANDING[dialect].format(tables=named))))
@@ -240,13 +235,13 @@ def find_missing_triggers(session: Session) -> Iterator[Finding]:
 
 
 def find_damage(session: Session) -> Iterator[Finding]:
-    """Yield what SQLite finds wrong with the ledger's tables: rows and indexes that differ, broken pages."""
+    """Yield the faults that SQLite's integrity check finds in the ledger's tables."""
     if not _on_sqlite(session):
         return
     for table in _CHECKED_TABLES:
-        for (said,) in session.execute(text(f"PRAGMA integrity_check('{table}')")).all()[:_DAMAGES_MAX]:
-            if said != "ok":
-                yield Finding(FindingCode.DATABASE_DAMAGED, f"The database file is damaged in {table}: {said}.")
+        for (fault,) in session.execute(text(f"PRAGMA integrity_check('{table}')")).all()[:_DAMAGES_MAX]:
+            if fault != "ok":
+                yield Finding(FindingCode.DATABASE_DAMAGED, f"The database file is damaged in {table}: {fault}.")
 
 
 def _on_sqlite(session: Session) -> bool:

@@ -1,4 +1,4 @@
-"""The ledger's signing key (Ed25519) and signed statements: what a third party can check without trusting the database.
+"""The ledger's signing key (Ed25519) and signed statements, which a third party can check without the database.
 
 A signed statement is `{"statement": {...}, "public_key": hex, "signature": hex}`. The signature covers the canonical
 JSON of the statement, which names its own format and the SHA-256 of the public key (the key's fingerprint).
@@ -30,25 +30,25 @@ from service.ledger.chain import canonical_json
 from service.storage.interface import Storage
 
 PUBLIC_SUFFIX = ".pub.pem"
-DOCUMENT_BYTES_MAX = 64 * 2**20  # a checkpoint has 121 bytes for each account: of more than half a million
-RECEIPTS = "receipts"  # where the newest receipt of every account lies, and the newest checkpoint
+DOCUMENT_BYTES_MAX = 64 * 2**20  # a checkpoint of 400,000 accounts
+RECEIPTS = "receipts"  # the folder with the newest receipt of every account and the newest checkpoint
 
 
 class SigningKeyUnusable(ObscuraError):
-    """The signing key cannot be read, is not an Ed25519 key, or can be read by others than its owner."""
+    """The signing key is unreadable, no Ed25519 key, or readable by others."""
 
     code = "signing_key_unusable"
 
 
 class SignatureRefused(ObscuraError):
-    """A statement is malformed, is signed by a key that is not trusted, or does not carry that key's signature."""
+    """A statement is malformed, or carries no signature of a trusted key."""
 
     code = "signature_refused"
 
 
 @dataclass(frozen=True)
 class SigningKey:
-    """A private key and its fingerprint; the key itself never appears in a representation."""
+    """A private key with its fingerprint. The representation does not contain the key."""
 
     private: Ed25519PrivateKey = field(repr=False)
 
@@ -75,17 +75,17 @@ class SigningKey:
 
 
 def fingerprint(public_key: bytes) -> str:
-    """Return the SHA-256, as hex, of a raw public key of 32 bytes."""
+    """Return the SHA-256 of a raw public key, as hex."""
     return hashlib.sha256(public_key).hexdigest()
 
 
 def make_signing_key(path: Path) -> SigningKey:
-    """Make the signing key, readable by its owner alone, and its public half beside it, unless they are there.
+    """Return the signing key; create it, and its public half beside it, if they are missing.
 
     Several processes may call this at once: all get the same key.
 
     Raises:
-        SigningKeyUnusable: the file is there but not usable.
+        SigningKeyUnusable: the file exists and is not usable.
     """
     if not path.exists():
         made = Ed25519PrivateKey.generate()
@@ -98,10 +98,10 @@ def make_signing_key(path: Path) -> SigningKey:
 
 
 def open_signing_key(path: Path) -> SigningKey:
-    """Read the signing key. Whoever finds none makes none: nobody would trust what another one signs.
+    """Read the signing key. Never create one here: no verification would trust another key.
 
     Raises:
-        SigningKeyUnusable: the file is not there or not usable.
+        SigningKeyUnusable: the file is missing or not usable.
     """
     if not path.exists():
         raise SigningKeyUnusable(f"There is no signing key at {path}: a service makes it as it starts.")
@@ -120,33 +120,31 @@ def open_signing_key(path: Path) -> SigningKey:
 
 
 def trusted_keys(path: Path) -> dict[str, bytes]:
-    """Return the public keys that verification trusts, by fingerprint: every `*.pub.pem` beside the signing key.
+    """Return the trusted public keys by fingerprint: every `*.pub.pem` beside the signing key.
 
-    The public half of a retired key stays there under another name, so that what it signed can still be checked.
+    The public half of a retired key stays there under another name, so that its signatures can still be checked.
 
     Raises:
         SigningKeyUnusable: one of the files is not a public Ed25519 key.
     """
     keys: dict[str, bytes] = {}
-    for found in sorted(path.parent.glob(f"*{PUBLIC_SUFFIX}")):
+    for file in sorted(path.parent.glob(f"*{PUBLIC_SUFFIX}")):
         try:
-            public = load_pem_public_key(found.read_bytes())
+            public = load_pem_public_key(file.read_bytes())
         except (OSError, ValueError) as error:
-            raise SigningKeyUnusable(f"The public key at {found} cannot be read: {type(error).__name__}.") from None
+            raise SigningKeyUnusable(f"The public key at {file} cannot be read: {type(error).__name__}.") from None
         if not isinstance(public, Ed25519PublicKey):
-            raise SigningKeyUnusable(f"The public key at {found} is not an Ed25519 key.")
+            raise SigningKeyUnusable(f"The public key at {file} is not an Ed25519 key.")
         raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
         keys[fingerprint(raw)] = raw
     return keys
 
 
 def check_signed(document: object, *, format: str, version: int, trusted: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the statement of a signed document whose signature and key were checked.
+    """Return the statement of a signed document after a check of its format, key and signature.
 
     Args:
-        document: what was read, of any type.
-        format: the format that the statement must name.
-        version: of that format.
+        document: of any type.
         trusted: public keys by fingerprint.
 
     Raises:
@@ -174,7 +172,7 @@ def check_signed(document: object, *, format: str, version: int, trusted: Mappin
 
 
 def read_document(path: Path) -> Any:
-    """Read a signed document's file as JSON; what it says is not checked here.
+    """Read a signed document's file as JSON, without a check of its contents.
 
     Raises:
         SignatureRefused: it cannot be read or is not JSON.
@@ -188,10 +186,10 @@ def read_document(path: Path) -> Any:
 
 
 def document_in(content: bytes | None) -> Any:
-    """Return what a signed document's bytes hold as JSON, of which at most one more than allowed are needed.
+    """Parse a signed document's bytes, without a check of its contents.
 
     Raises:
-        SignatureRefused: they are too many or no JSON, or there are none.
+        SignatureRefused: they are None, too many, or no JSON.
     """
     if content is None:
         raise SignatureRefused("It cannot be read.")
@@ -204,26 +202,24 @@ def document_in(content: bytes | None) -> Any:
 
 
 def bytes_of(document: Mapping[str, Any]) -> bytes:
-    """Return a signed document as it is kept in a file."""
+    """Serialize a signed document for a file."""
     return json.dumps(document, indent=1, sort_keys=True).encode("ascii")
 
 
-def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], sequence_of: Callable[[Any], Any]) -> bool:
-    """Keep a signed document among the receipts, unless the one that is there is as new, or cannot be read.
+def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], age_of: Callable[[Any], Any]) -> bool:
+    """Write a signed document among the receipts, unless the file that is there is as new, or unreadable.
 
-    Verification names what cannot be read; nothing here destroys what may be evidence.
+    An unreadable file may be evidence: verification reports it, and nothing overwrites it.
 
     Args:
-        name: of the file.
-        document: to be kept.
-        sequence_of: reads what orders documents by age.
+        age_of: returns the key that orders documents by age.
 
     Returns:
         Whether the file was written.
     """
     if storage.holds(f"{RECEIPTS}/{name}"):
         try:
-            if sequence_of(read_document(storage.open(RECEIPTS, name))) >= sequence_of(document):
+            if age_of(read_document(storage.open(RECEIPTS, name))) >= age_of(document):
                 return False
         except (ObscuraError, KeyError, TypeError, ValueError):
             return False

@@ -1,7 +1,7 @@
-"""Recompute the whole ledger from its entries, and compare it with everything that repeats or witnesses it.
+"""Recompute the whole ledger from its entries, and compare it with every row and signature that repeats a part of it.
 
-Nothing is written. Run it in a transaction that sees the database at one moment (`transaction(..., snapshot=True)`),
-and read what lies outside of the database (receipts) before that transaction begins: it can then not be newer.
+Nothing is written. Run it in a snapshot (`transaction(..., snapshot=True)`), and read receipts before that transaction
+begins, so that they cannot be newer.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind, HoldState
 from privacy.errors import PrivacyError
-from service.audit.checkpoints import Signed, check_checkpoints
-from service.audit.data_folder import read_accepted
-from service.audit.facts import FACT_KINDS, find_changed_facts
-from service.audit.findings import FINDINGS_MAX, Fault, Finding, FindingCode, Report
-from service.audit.links import (
+from service.audit.beside import (
+    COMMITTING_KINDS,
+    find_changed_rows,
     find_orphans,
     find_strayed_jobs,
     find_unapproved_raises,
     find_unpaid_releases,
 )
-from service.audit.prices import Prices
-from service.audit.receipts import Witness
-from service.audit.replay import TERMS, HoldReplay, Line, LogReplay, check_hash, rate_at_opening, replay_hold
+from service.audit.data_folder import read_accepted
+from service.audit.findings import FINDINGS_MAX, Fault, Finding, FindingCode, Report
+from service.audit.proofs import Signed, Witness, check_checkpoints
+from service.audit.replay import TERMS, HoldReplay, Line, LogReplay, Prices, check_hash, replay_hold
 from service.audit.rows import ACCOUNTS_PER_PAGE, EntryReader, RowReader, accounts_after, moment, savepoint, with_marks
 from service.db.base import is_id
-from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
+from service.db.ledger_tables import Account, Entry, Hold
 
 _HOLDS_AT_A_TIME = 500
 _OF_ACCOUNT = ("capacity_nano", "spent_nano", "held_nano", "epsilon", "rate", "base", "frozen")
@@ -60,13 +59,13 @@ def verify(
     """Verify every account.
 
     Args:
-        session: a reading transaction that sees one moment.
+        session: in a snapshot.
         trusted: public keys by fingerprint; checkpoints and receipts of other keys are findings.
-        known: what receipts outside of the database say; read before the transaction began.
-        kept: the checkpoint that is kept beside the database; read before the transaction began.
-        full: read every entry; otherwise those after the newest sound checkpoint, whose heads were verified when it
-            was written, and no rows of other tables. Without a checkpoint it is full all the same.
-        prices_required: an entry that does not say what it pays for is a finding.
+        known: entries that receipts prove; read before the transaction began.
+        kept: the checkpoint beside the database; read before the transaction began.
+        full: read every entry, and rows of other tables; otherwise only entries after the newest sound checkpoint,
+            whose heads were verified when it was written. Without a checkpoint every verification is full.
+        prices_required: whether an entry that does not name the releases it pays for is a finding.
     """
 
     def read() -> Report:
@@ -90,15 +89,15 @@ def verify(
                 with savepoint(session):
                     for find in (find_orphans, find_strayed_jobs, find_unapproved_raises):
                         beside += find(session)
-                    beside += find_changed_facts(session, reading.heads, reading.facts)
+                    beside += find_changed_rows(session, reading.heads, reading.facts)
                     for release in find_unpaid_releases(session, trusted):
                         releases += 1
                         beside += [] if release is None else [release]
             except DBAPIError:
-                if not any(found.code is FindingCode.LOG_UNREADABLE for found in reading.findings):
-                    raise  # else these statements met the same broken place, which is reported already
-            # A log with a hole says nothing about the rows beside it: what it does not mention may be in the hole.
-            reading.findings += [found for found in beside if found.account_id not in reading.holes]
+                if not any(finding.code is FindingCode.LOG_UNREADABLE for finding in reading.findings):
+                    raise  # otherwise these statements met the same broken place, which is reported already
+            # A log with a hole proves nothing about the rows beside it: the hole may have mentioned them.
+            reading.findings += [finding for finding in beside if finding.account_id not in reading.holes]
         return Report(
             full=not heads,
             accounts=reading.accounts,
@@ -113,10 +112,10 @@ def verify(
 
     try:
         report = read()
-        if any(found.code is FindingCode.LOG_UNREADABLE for found in report.findings):
-            session.rollback()  # SQLite refuses to commit after it has met a broken page, even though it only read
+        if any(finding.code is FindingCode.LOG_UNREADABLE for finding in report.findings):
+            session.rollback()  # SQLite refuses to commit after it has met a broken page, even after reads alone
         return report
-    except OperationalError:  # on SQLite: somewhere are bytes that are no text
+    except OperationalError:  # on SQLite: some stored bytes are no text
         if session.get_bind().dialect.name != "sqlite":
             raise
     with with_marks(session):
@@ -124,13 +123,11 @@ def verify(
 
 
 def count_entries(session: Session) -> int:
-    """Return how many entries a full verification would read, as the accounts' rows tell it."""
-    return int(session.scalar(select(func.sum(AccountRow.head_sequence))) or 0)
+    """Return how many entries a full verification would read, by the accounts' rows."""
+    return int(session.scalar(select(func.sum(Account.head_sequence))) or 0)
 
 
 class _Reading:
-    """One verification under way."""
-
     def __init__(
         self,
         session: Session,
@@ -141,17 +138,17 @@ class _Reading:
     ) -> None:
         self.findings: list[Finding] = []
         self.heads: dict[str, list[Any]] = {}
-        self.facts: dict[str, int] = {}  # by account: entries that `find_changed_facts` must find as well
+        self.facts: dict[str, int] = {}  # by account: entries that `find_changed_rows` must find as well
         self.holes: set[str] = set()  # accounts with entries that are missing or cannot be read
         self.accounts = self.entries = self.holds = 0
         self._session, self._prices, self._starts, self._accepted = session, prices, starts, accepted
-        self._entries, self._hold_rows = EntryReader(session), RowReader(session, HoldRow.metadata.tables["holds"])
+        self._entries, self._hold_rows = EntryReader(session), RowReader(session, Hold.metadata.tables["holds"])
         self._witnesses: dict[str, dict[int, list[Witness]]] = {}
         for witness in witnesses:
             self._witnesses.setdefault(witness.account_id, {}).setdefault(witness.sequence, []).append(witness)
 
     def account(self, row: Row[Any]) -> None:
-        """Read one account's log and compare its row, its holds and its witnesses with it."""
+        """Replay one account's log, and compare its row, its holds and its witnesses."""
         self.accounts += 1
         if not is_id(str(row.id), "acc"):
             message = "The id of an account does not have the form of one."
@@ -170,7 +167,7 @@ class _Reading:
                 if len(log.ended) >= _HOLDS_AT_A_TIME:
                     self._compare_holds(log)
                 self.entries += 1
-                facts += line.kind in FACT_KINDS
+                facts += line.kind in COMMITTING_KINDS
         except Fault as fault:
             self._found(fault.code, log, fault.sequence or log.sequence + 1, fault.message)
             return
@@ -184,19 +181,16 @@ class _Reading:
         self._latest(witnesses, row)
 
     def _witnessed(self, row: Row[Any]) -> dict[int, list[Witness]]:
-        """Return what is witnessed of an account, without what its log has accounted for as spent (ACCEPT entries)."""
-        accepted = self._accepted.get(row.id, frozenset())
-        found = {}
+        """Return an account's witnesses by sequence, without those that its ACCEPT entries account for."""
+        accepted, open_ones = self._accepted.get(row.id, frozenset()), dict[int, list[Witness]]()
         for sequence, witnesses in self._witnesses.pop(row.id, {}).items():
-            found[sequence] = [
-                each
-                for each in witnesses
-                if (sequence, each.hash) not in accepted or (each.spent_nano or 0) > (row.spent_nano or 0)
-            ]
-        return {sequence: witnesses for sequence, witnesses in found.items() if witnesses}
+            for each in witnesses:
+                if (sequence, each.hash) not in accepted or (each.spent_nano or 0) > (row.spent_nano or 0):
+                    open_ones.setdefault(sequence, []).append(each)
+        return open_ones
 
     def missing_accounts(self) -> None:
-        """Report what is witnessed about accounts that do not exist."""
+        """Report witnesses of accounts that do not exist."""
         for witnesses in self._witnesses.values():
             self._latest(witnesses)
 
@@ -214,34 +208,34 @@ class _Reading:
         if opening is None:
             raise Fault(FindingCode.ENTRY_MISSING, "entry 1 is missing")
         log.terms = {name: opening.details[name] for name in TERMS}
-        log.rate = rate_at_opening(opening.details)
+        log.rate = opening.details["rate"]
         log.created_at, log.epsilon = opening.created_at, opening.details["epsilon"]
         of_limits = ("epsilon", "rate", "base")
         for kinds, name in (*(((EntryKind.LIMIT,), name) for name in of_limits), (_FREEZING, "frozen")):
-            newest = select(func.max(EntryRow.sequence)).where(
-                EntryRow.account_id == log.account_id, EntryRow.kind.in_(kinds), EntryRow.sequence <= sequence
+            newest = select(func.max(Entry.sequence)).where(
+                Entry.account_id == log.account_id, Entry.kind.in_(kinds), Entry.sequence <= sequence
             )
             number = self._session.scalar(newest)
-            said = None if number is None else self._one(log, number)
-            if said is not None:
-                setattr(log, name, said.details.get(name, getattr(log, name)))
+            entry = None if number is None else self._one(log, number)
+            if entry is not None:
+                setattr(log, name, entry.details.get(name, getattr(log, name)))
         log.sequence, log.hash = head.sequence, head.hash
         log.capacity_nano, log.spent_nano, log.held_nano = head.capacity_nano, head.spent_nano, head.held_nano
         log.use_filter()
-        is_open = HoldRow.state.in_((HoldState.HELD, HoldState.ARMED))
-        job_ids = select(HoldRow.job_id).where(HoldRow.account_id == log.account_id, is_open)
+        is_open = Hold.state.in_((HoldState.HELD, HoldState.ARMED))
+        job_ids = select(Hold.job_id).where(Hold.account_id == log.account_id, is_open)
         for job_id in self._session.scalars(job_ids):
             self._adopt(log, job_id, sequence)
         log.find_hold = lambda line: self._adopt(log, line.job_id, sequence)
 
     def _adopt(self, log: LogReplay, job_id: str | None, until: int) -> HoldReplay | None:
-        """Follow a hold through the entries before the checkpoint, if it was open then."""
+        """Replay a hold from the entries before the checkpoint, if it was open then."""
         if job_id is None:
             return None
-        reserved = replay_hold(log.account_id, self._entries.about(log.account_id, job_id, until))
-        if reserved is not None:
-            log.open_holds[reserved.id] = reserved
-        return reserved
+        hold = replay_hold(log.account_id, self._entries.about(log.account_id, job_id, until))
+        if hold is not None:
+            log.open_holds[hold.id] = hold
+        return hold
 
     def _one(self, log: LogReplay, sequence: int) -> Line | None:
         try:
@@ -253,7 +247,7 @@ class _Reading:
         return line
 
     def _earlier(self, log: LogReplay, witnesses: dict[int, list[Witness]]) -> None:
-        """Look up what is witnessed about entries before the ones that are read."""
+        """Look up the witnesses of entries before the ones that are read."""
         for sequence in [number for number in witnesses if number <= log.sequence]:
             line = self._one(log, sequence)
             _compare(witnesses.pop(sequence), None if line is None else line.hash)
@@ -265,8 +259,8 @@ class _Reading:
         if (row.head_sequence, row.head_hash) != (log.sequence, log.hash):
             what = "is not the head that the account's row names"
             return self._found(FindingCode.ACCOUNT_MISMATCH, log, log.sequence, what)
-        told = {name: getattr(log, name) for name in _OF_ACCOUNT} | log.terms
-        differing = sorted(name for name, value in told.items() if getattr(row, name) != value)
+        replayed = {name: getattr(log, name) for name in _OF_ACCOUNT} | log.terms
+        differing = sorted(name for name, value in replayed.items() if getattr(row, name) != value)
         differing += ["created_at"] if moment(row.created_at) != log.created_at else []
         if differing:
             what = f"gives the account other values than its row: {', '.join(differing)}"
@@ -274,10 +268,10 @@ class _Reading:
         return True
 
     def _compare_holds(self, log: LogReplay, *, closing: bool = False) -> None:
-        """Compare hold rows with what the entries tell; open ones only at the end of the log."""
-        told = [*log.ended, *log.open_holds.values()] if closing else log.ended
-        rows = self._hold_rows.by(hold.id for hold in told)
-        for hold in told:
+        """Compare hold rows with the replayed holds; open ones only at the end of the log."""
+        replayed = [*log.ended, *log.open_holds.values()] if closing else log.ended
+        rows = self._hold_rows.by(hold.id for hold in replayed)
+        for hold in replayed:
             row = rows.get(hold.id)
             if row is None:
                 self._found(FindingCode.HOLD_MISMATCH, log, hold.sequence, f"opens hold {hold.id}, which has no row")
@@ -289,7 +283,7 @@ class _Reading:
             if differing:
                 what = f"opens hold {hold.id}, whose row differs from its entries: {', '.join(differing)}"
                 self._found(FindingCode.HOLD_MISMATCH, log, hold.sequence, what)
-        self.holds += len(told)
+        self.holds += len(replayed)
         log.ended.clear()
 
     def _latest(self, witnesses: Mapping[int, list[Witness]], row: Row[Any] | None = None) -> None:
@@ -305,7 +299,9 @@ class _Reading:
             "was spent since would be spent again."
         )
         if witness.spent_nano is not None and row is not None:
-            message += _missing(witness.spent_nano, row)
+            message += f" By then {witness.spent_nano} nano-units were spent; the database says {row.spent_nano}."
+            if type(row.spent_nano) is int and witness.spent_nano > row.spent_nano:
+                message += f" `obscura ledger accept {row.id}` records the difference as spent."
         self.findings.append(Finding(older, message, witness.account_id, witness.sequence))
 
     def _found(self, code: FindingCode, log: LogReplay, sequence: int, what: str) -> bool:
@@ -329,11 +325,3 @@ def _compare(witnesses: Iterable[Witness], digest: str | None) -> None:
     for witness in witnesses:
         if witness.hash != digest:
             raise _Contradicted(witness)
-
-
-def _missing(spent_nano: int, row: Row[Any]) -> str:
-    """Say how much a database has forgotten, and which limit makes up for it."""
-    told = f" By then {spent_nano} nano-units were spent; the database says {row.spent_nano}."
-    if type(row.spent_nano) is not int or spent_nano <= row.spent_nano:  # the row itself cannot be believed
-        return told
-    return f"{told} `obscura ledger accept {row.id}` records the difference as spent."

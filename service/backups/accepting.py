@@ -1,7 +1,7 @@
-"""Accepting what a restored database lacks: storage proves spending and uploads, and an admin has them recorded.
+"""Accept what a restored database lacks: an admin has the spending and the uploads recorded that storage proves.
 
-The spending becomes an entry of the account's log, spent for good. Uploads are fingerprinted again, so that nobody's
-images get a second budget. Once no account lacks anything, withdrawals are applied again and the lock opens.
+The spending becomes an entry of the account's log. Uploads are fingerprinted again, so that no image gets a second
+budget. Once no account lacks anything, withdrawals are applied again and the lock opens.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from sqlalchemy.orm import Session
 from obscura.wire.budgets import EPSILON_MOST
 from obscura.wire.words import UNFINISHED, Adjacency, DatasetState, DecisionAction, DecisionState, Unit, Visibility
 from service import jobs, ledger
-from service.audit.arming import clear_stops, end_restored
-from service.audit.findings import Report
-from service.audit.losses import Loss
+from service.audit.data_folder import Loss
+from service.audit.findings import clear_stops, end_restored
 from service.audit.signing import SigningKeyUnusable
 from service.datasets import fingerprints, recognition, vault, withdrawal
 from service.datasets.reading import secret_of_fingerprints
@@ -39,19 +38,18 @@ from service.settings import Settings
 from service.storage import storage_of
 from service.storage.journals import Uploaded, read_uploaded
 
-LOST = "lost"  # the failure of a dataset that a restored database did not know
-_DELTA = 1e-6  # of an unknown account of which no receipt states the terms
+LOST = "lost"  # failure code of a dataset that a restored database lacked
+_DELTA = 1e-6  # of an unknown account without a receipt
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of accepting an account's losses.
+    """The result of accepting an account's losses.
 
     Attributes:
-        request_id: of the request that another admin must approve by the same command; None once it is recorded.
-        recorded_nano: what was recorded as spent.
-        keys_revoked: keys that are no admin's.
-        locked: whether the installation is still locked.
+        request_id: of the request that another admin must approve; None once the losses are recorded.
+        recorded_nano: recorded as spent.
+        keys_revoked: of keys that are no admin's.
         remaining: accounts that still lack something.
     """
 
@@ -76,21 +74,20 @@ def accept(
 ) -> Outcome:
     """Record what storage proves of an account and the database lacks. No service needs to run.
 
-    Where two admins have usable keys, the first call asks, and the same call with another admin's key records.
+    If two admins have usable keys, the first call asks, and the same call with another admin's key records.
 
     Args:
-        account_id: of a `Loss`.
         token: an API key of an admin of the installation.
         reason: kept in the log.
         given: receipts that users hold, which may prove more.
-        epsilon: record at least this much, where the operator knows of more than is proved.
+        epsilon: record at least this much.
         without_images: accept that images and subjects of some uploads cannot be recognised again.
 
     Raises:
-        Unauthorized, Forbidden: the key is not one, or not that of an admin of the installation.
+        Unauthorized, Forbidden: the key is not that of an admin of the installation.
         NotFound: the account lacks nothing.
-        Conflict: the installation is not locked, something else is wrong with the ledger, an upload cannot be opened,
-            or another admin must approve.
+        Conflict: the installation is not locked, the ledger has another fault, an upload cannot be opened, or another
+            admin must approve.
     """
     reason = short_reason(reason)
     loss = _loss_of(settings, factory, account_id, given)
@@ -99,9 +96,8 @@ def accept(
         pending = _pending(session, account_id, now)
         if pending is None and _has_other_admin(session, key, now):
             terms = {"name": account_id, "project_id": None}
-            asked = decisions.ask(
-                session, DecisionAction.ACCEPT, account_id, asking=key, reason=reason, now=now, **terms
-            )
+            action = DecisionAction.ACCEPT
+            asked = decisions.ask(session, action, account_id, asking=key, reason=reason, now=now, **terms)
             return Outcome(asked.id, 0, 0, True, ())
         key_id, request_id = key.id, None if pending is None else pending.id
         if pending is not None and pending.asked_by == key.admin_id:
@@ -111,7 +107,7 @@ def accept(
             )
         if not loss.known:
             _reopen(session, loss, now)
-    _recognise_again(settings, factory, loss, now=now, without_images=without_images)
+    _fingerprint_uploads(settings, factory, loss, now=now, without_images=without_images)
     done: dict[str, int] = {}
 
     def effect(session: Session, decision: Decision | None, approving: ApiKey, at: datetime) -> None:
@@ -128,27 +124,23 @@ def accept(
         else:
             decisions.decide(session, request_id, key_id, now, {DecisionAction.ACCEPT: effect}, approved=True)
     remaining = tuple(find_losses(settings, factory))
-    locked = bool(remaining) or not _open(settings, factory, now=now)
+    locked = bool(remaining) or not _unlock(settings, factory, now=now)
     return Outcome(None, done["nano"], done["keys"], locked, remaining)
 
 
 def _loss_of(settings: Settings, factory: SessionFactory, account_id: str, given: Sequence[Path]) -> Loss:
     with transaction(factory, read_only=True) as session:
         if lock_of(session) is None:
-            raise Conflict("The installation is not locked: nothing is to be accepted.")
-    others = _others(inspect_ledger(settings, factory))
+            raise Conflict("The installation is not locked: there is nothing to accept.")
+    findings = inspect_ledger(settings, factory).findings
+    others = sorted({each.code.value for each in findings if each.stops and each.code.value not in LOCKING})
     if others:
         raise Conflict(f"The ledger has other faults: {', '.join(others)}. Correct them first; nothing was changed.")
     losses = find_losses(settings, factory, given)
     if account_id not in losses:
-        told = ", ".join(losses) or "no account"
-        raise NotFound(f"Account {account_id} lacks nothing. Accounts with missing spending or uploads: {told}.")
+        names = ", ".join(losses) or "no account"
+        raise NotFound(f"Account {account_id} lacks nothing. Accounts with missing spending or uploads: {names}.")
     return losses[account_id]
-
-
-def _others(report: Report) -> list[str]:
-    """Return the codes of findings that stop and do not say that the database is too old."""
-    return sorted({found.code.value for found in report.findings if found.stops and found.code.value not in LOCKING})
 
 
 def _admin_key(session: Session, token: str, now: datetime) -> ApiKey:
@@ -160,22 +152,22 @@ def _admin_key(session: Session, token: str, now: datetime) -> ApiKey:
 
 def _pending(session: Session, account_id: str, now: datetime) -> Decision | None:
     waiting = Decision.action == DecisionAction.ACCEPT, Decision.state == DecisionState.PENDING
-    found = session.scalar(select(Decision).where(*waiting, Decision.name == account_id))
-    return found if found is None or decisions.state_at(found, now) != decisions.EXPIRED else None
+    decision = session.scalar(select(Decision).where(*waiting, Decision.name == account_id))
+    return decision if decision is None or decisions.state_at(decision, now) != decisions.EXPIRED else None
 
 
 def _has_other_admin(session: Session, key: ApiKey, now: datetime) -> bool:
-    """Tell whether another admin of the installation has a key with which they could approve."""
+    """Return whether another person can approve: an admin of the installation with a usable key."""
     mine = decisions.voice_of(session, session.get_one(Admin, key.admin_id))
-    there = select(Admin).join(ApiKey, ApiKey.admin_id == Admin.id)
-    there = there.where(Admin.removed_at.is_(None), Admin.project_id.is_(None), is_usable(now))
-    return any(decisions.voice_of(session, admin) != mine for admin in session.scalars(there))
+    able = select(Admin).join(ApiKey, ApiKey.admin_id == Admin.id)
+    able = able.where(Admin.removed_at.is_(None), Admin.project_id.is_(None), is_usable(now))
+    return any(decisions.voice_of(session, admin) != mine for admin in session.scalars(able))
 
 
 def _reopen(session: Session, loss: Loss, now: datetime) -> None:
-    """Open an account that the database does not know under its id: closed to new data, and frozen."""
-    unknown: dict[str, Any] = {"epsilon": 1.0, "delta": _DELTA, "unit": Unit.RECORD, "adjacency": Adjacency.ADD_REMOVE}
-    terms = unknown | {name: loss.terms[name] for name in unknown if name in loss.terms}
+    """Open an account that the database lacks under its id: closed to new data, and frozen."""
+    default: dict[str, Any] = {"epsilon": 1.0, "delta": _DELTA, "unit": Unit.RECORD, "adjacency": Adjacency.ADD_REMOVE}
+    terms = default | {name: loss.terms[name] for name in default if name in loss.terms}
     ledger.open_account(
         session,
         account_id=loss.account_id,
@@ -189,29 +181,23 @@ def _reopen(session: Session, loss: Loss, now: datetime) -> None:
     ledger.set_frozen(session, account_id=loss.account_id, frozen=True, reason="unknown since a restore", now=now)
 
 
-def _recognise_again(
+def _fingerprint_uploads(
     settings: Settings, factory: SessionFactory, loss: Loss, *, now: datetime, without_images: bool
 ) -> None:
-    """Fingerprint the uploads that the database lacks. They count once the account's losses are recorded.
-
-    Raises:
-        Conflict: one of them cannot be opened, or is of no known account.
-    """
+    """Fingerprint the uploads that the database lacks. They count once the account's losses are recorded."""
     uploads, unreadable = read_uploaded(storage_of(settings)), list(loss.unattributed)
     for dataset_id in loss.datasets:
-        names = sorted(vault.Vault.of(settings).contents_of(dataset_id), key=vault.version_of, reverse=True)
-        found = None
-        for name in names:
+        upload = uploads[dataset_id]
+        for name in sorted(vault.Vault.of(settings).contents_of(dataset_id), key=vault.version_of, reverse=True):
             try:
-                found = _fingerprints_of(settings, factory, loss.account_id, name, uploads[dataset_id])
-                break
+                shape, prints = _fingerprints_of(settings, factory, loss.account_id, name, upload)
             except (NotFound, OSError):
                 continue
-        if found is None:
-            unreadable.append(dataset_id)
+            attempt = _keep_upload(factory, loss.account_id, dataset_id, upload, shape, now)
+            fingerprints.record(factory, dataset_id, attempt, prints)
+            break
         else:
-            attempt = _bury(factory, loss.account_id, dataset_id, uploads[dataset_id], found[0], now)
-            fingerprints.record(factory, dataset_id, attempt, found[1])
+            unreadable.append(dataset_id)
     if unreadable and not without_images:
         raise Conflict(
             f"{len(unreadable)} uploads cannot be fingerprinted again, because their keys or their content are gone or "
@@ -220,7 +206,7 @@ def _recognise_again(
             datasets=unreadable,
         )
     for dataset_id in unreadable:
-        _bury(factory, loss.account_id, dataset_id, uploads.get(dataset_id), (1, 1, 1), now)
+        _keep_upload(factory, loss.account_id, dataset_id, uploads.get(dataset_id), (1, 1, 1), now)
 
 
 def _fingerprints_of(
@@ -230,16 +216,16 @@ def _fingerprints_of(
     stored = vault.Vault.of(settings)
     with stored.open_array(name, IMAGES_NAME) as images:
         shape = images.shape[1:]
-        found = fingerprints.fingerprint(images.batches(), key)
+        prints = fingerprints.fingerprint(images.batches(), key)
     if upload.recognised:
         with transaction(factory, read_only=True) as session:
             project_id = ledger.get_account(session, account_id).project_id
         with stored.open_array(name, SUBJECTS_NAME) as subjects:
-            found |= recognition.fingerprints_of(subjects.read(), project_id, key)
-    return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1), found
+            prints |= recognition.fingerprints_of(subjects.read(), project_id, key)
+    return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1), prints
 
 
-def _bury(
+def _keep_upload(
     factory: SessionFactory,
     account_id: str,
     dataset_id: str,
@@ -247,7 +233,7 @@ def _bury(
     shape: tuple[int, int, int],
     now: datetime,
 ) -> int:
-    """Have a row for an upload that the database lacks, which nothing can be trained on; return its upload's number."""
+    """Insert a failed dataset for an upload that the database lacks; return the number of its upload."""
     with transaction(factory) as session:
         dataset = session.get(Dataset, dataset_id)
         if dataset is None:
@@ -265,7 +251,7 @@ def _bury(
 
 
 def _record(session: Session, loss: Loss, facts: dict[str, Any], epsilon: float | None, now: datetime) -> int:
-    """Append the entry, make the uploads count, and discard trainings that would draw their noise once more."""
+    """Append the entry, let the uploads count, and discard trainings that would draw their noise again."""
     account = ledger.lock_account(session, loss.account_id)
     if loss.known and account.head_sequence != loss.head_sequence:
         raise Conflict("The account's log has changed meanwhile. Nothing was recorded; run the command again.")
@@ -284,14 +270,14 @@ def _record(session: Session, loss: Loss, facts: dict[str, Any], epsilon: float 
 
 
 def _revoke_keys(session: Session, now: datetime) -> int:
-    """Revoke all keys but admins': the database has forgotten which of them were revoked. Everybody signs in again."""
+    """Revoke all keys but admins', because the database lacks later revocations, and end every sign-in."""
     session.execute(delete(SignIn))
     has_token = or_(ApiKey.person_id.is_(None), ApiKey.created_by.is_not(None))
     return revoke(session, ApiKey.admin_id.is_(None) & has_token, now=now, with_made=False)
 
 
-def _open(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
-    """Apply withdrawals again, verify everything, and open the installation if nothing is found."""
+def _unlock(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
+    """Apply withdrawals again, verify everything, and remove the lock if nothing is found."""
     withdrawal.recall(settings, factory, now=now)
     report = inspect_ledger(settings, factory, thorough=True)
     follow_up(factory, report, now=now)

@@ -1,4 +1,4 @@
-"""Copies of a database as it was at one moment, taken while others write: SQLite's own backup, and pg_dump."""
+"""Consistent copies of a database while others write: SQLite's own backup, and pg_dump."""
 
 from __future__ import annotations
 
@@ -17,15 +17,22 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from obscura.private_files import new_private_file
-from service.backups.manifest import BackupRefused
 from service.errors import ObscuraError
 
-# Tables whose rows have files in the storage, with their name there and what keeps a row from having any.
+DATABASES = {"sqlite": "database.sqlite", "postgresql": "database.dump"}
+
+# Tables whose rows have files in the storage: the name of the files, and the condition under which they exist.
 _WITH_FILES = {
     "datasets": ("coalesce(content_name, id)", "state IN ('ready', 'withdrawing')"),
     "releases": ("id", "1 = 1"),
     "samples": ("id", "sha256 IS NOT NULL AND removed_at IS NULL"),
 }
+
+
+class BackupRefused(ObscuraError):
+    """A backup cannot be made or used like this. Nothing was changed."""
+
+    code: ClassVar[str] = "backup_refused"
 
 
 class ProgramMissing(ObscuraError):
@@ -36,11 +43,11 @@ class ProgramMissing(ObscuraError):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a copy of a database says about itself.
+    """The contents of a copied database.
 
     Attributes:
-        schema: the migration that it is at.
-        named: names of datasets' contents, releases and samples whose files belong to it, by shelf of the storage.
+        schema: its migration.
+        named: the files of datasets, releases and samples that belong to it, by folder of the storage.
     """
 
     schema: str
@@ -48,11 +55,11 @@ class Snapshot:
 
 
 def copy_database(url: str, target: Path) -> Snapshot:
-    """Copy a database into a new file. What it holds is one moment: nothing that was committed later is in it.
+    """Copy a snapshot of a database into a new file.
 
     Raises:
         ProgramMissing: pg_dump is not installed.
-        BackupRefused: pg_dump does not go through.
+        BackupRefused: pg_dump fails.
     """
     parsed = make_url(url)
     new_private_file(target).close()
@@ -67,11 +74,11 @@ def copy_database(url: str, target: Path) -> Snapshot:
 
 
 def put_back(copy: Path, url: str) -> None:
-    """Bring a copy back into an empty database of the same kind.
+    """Restore a copy into an empty database of the same kind.
 
     Raises:
         ProgramMissing: pg_restore is not installed.
-        BackupRefused: the database is not empty, or pg_restore does not go through.
+        BackupRefused: the database is not empty, or pg_restore fails.
     """
     require_empty(url)
     parsed = make_url(url)
@@ -85,11 +92,7 @@ def put_back(copy: Path, url: str) -> None:
 
 
 def require_empty(url: str) -> None:
-    """Let a database pass that holds nothing.
-
-    Raises:
-        BackupRefused: it holds something.
-    """
+    """Raise BackupRefused unless a database is empty or missing."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         path = Path(str(parsed.database))
@@ -116,8 +119,8 @@ def _copy_sqlite(database: str, target: Path) -> None:
 
 
 def _postgresql(url: URL, isolation_level: IsolationLevel) -> Engine:
-    spoken = url.set(drivername="postgresql+psycopg")
-    return create_engine(spoken, poolclass=NullPool, hide_parameters=True, isolation_level=isolation_level)
+    address = url.set(drivername="postgresql+psycopg")
+    return create_engine(address, poolclass=NullPool, hide_parameters=True, isolation_level=isolation_level)
 
 
 def _snapshot(connection: Connection) -> Snapshot:
@@ -133,18 +136,18 @@ def _snapshot(connection: Connection) -> Snapshot:
 
 
 def _run(program: str, url: URL, *arguments: str) -> None:
-    """Run a program of PostgreSQL on a database. The password goes by the environment, which others cannot read."""
-    spoken = {"PGHOST": url.host, "PGPORT": url.port, "PGUSER": url.username, "PGPASSWORD": url.password}
+    """Run a program of PostgreSQL. The password is passed in the environment, which other users cannot read."""
+    address = {"PGHOST": url.host, "PGPORT": url.port, "PGUSER": url.username, "PGPASSWORD": url.password}
     query = {f"PG{name.upper()}": value for name, value in url.query.items() if name.startswith("ssl")}
-    given = {name: str(value) for name, value in (spoken | query | {"PGDATABASE": url.database}).items() if value}
+    variables = {name: str(value) for name, value in (address | query | {"PGDATABASE": url.database}).items() if value}
     command = [program, "--no-password", "--no-owner", "--no-privileges", *arguments]
     try:
-        done = subprocess.run(command, env=os.environ | given, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise ProgramMissing(
             f"{program} is not installed on this machine. Install PostgreSQL's client programs, of the server's major "
             "version or a newer one (Debian: apt-get install postgresql-client), and do this again."
         ) from None
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["nothing"])[0]
-        raise BackupRefused(f"{program} ended with exit code {done.returncode} and says: {said}")
+        reason = (done.stderr.strip().splitlines() or ["nothing"])[0]
+        raise BackupRefused(f"{program} ended with exit code {done.returncode} and says: {reason}")

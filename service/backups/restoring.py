@@ -1,10 +1,9 @@
-"""Restoring a backup, so that nothing which was spent after it can be spent again unseen.
+"""Restore a backup, so that nothing that was spent after it can be spent again unnoticed.
 
-Where the files have survived, journals and receipts prove what the database lacks: the verification finds it and locks
-the installation until admins have accepted it (`accepting.py`). Where everything comes from the backup nothing proves
-what was spent after it. Then every account is locked until an admin has accepted it, and
-trainings that had not ended are discarded: one that went on would draw its noise from the same secret again, while what
-it drew after the backup may be in the world.
+If the files have survived, journals and receipts prove what the database lacks, and the verification locks the
+installation until admins have accepted it (`accepting.py`). If everything comes from the backup, nothing proves what
+was spent after it. Then every account is locked until an admin has accepted it, and unfinished trainings are discarded:
+they would draw the same noise again from the same secret, and what they drew after the backup may be public.
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ from sqlalchemy import delete, make_url, select
 from obscura.private_files import make_private_folder
 from obscura.wire.words import UNFINISHED as UNFINISHED_STATES
 from service import installation, jobs
-from service.audit.arming import stop_restored
-from service.audit.findings import Report
+from service.audit.findings import Report, stop_restored
 from service.audit.signing import trusted_keys
-from service.backups.databases import put_back, require_empty
-from service.backups.manifest import DATABASES, FILES, KEYS, BackupRefused, Manifest, copy_file, read_manifest
+from service.backups.databases import DATABASES, BackupRefused, put_back, require_empty
+from service.backups.making import FILES, KEYS, Manifest, copy_file, read_manifest
 from service.db.access_tables import SignIn
 from service.db.job_tables import Job
 from service.db.schema import migration_config, upgrade_schema
@@ -42,12 +40,12 @@ _GROWS = ".jsonl"  # ends the names of files that are appended to
 
 @dataclass(frozen=True)
 class Restored:
-    """What a restore has done.
+    """The result of a restore.
 
     Attributes:
         manifest: of the backup.
-        report: of the verification of what was restored.
-        discarded: trainings that had not ended when the backup was made.
+        report: of the verification of the restored installation.
+        discarded: how many unfinished trainings were discarded.
     """
 
     manifest: Manifest
@@ -56,16 +54,16 @@ class Restored:
 
 
 def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime) -> Restored:
-    """Bring a backup back to where the settings say that the service keeps things. No service may run there.
+    """Restore a backup to the database and storage of the settings. No service may run there.
 
     Args:
-        backup: the folder of one.
-        keep_files: bring back the database alone, beside the files of the same installation, which have survived.
+        backup: its folder.
+        keep_files: restore the database alone, beside the surviving files of the same installation.
         now: aware.
 
     Raises:
-        BackupRefused: the backup is not whole, the place is not empty, the files are another installation's, or the
-            keys are not there. Nothing was changed.
+        BackupRefused: the backup is incomplete, the target is not empty, the files belong to another installation, or
+            the keys are missing. Nothing was changed.
         ProgramMissing: the database is PostgreSQL and pg_restore is not installed.
     """
     manifest = read_manifest(backup)
@@ -77,16 +75,21 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
     if manifest.with_keys:
         _bring_keys(settings, backup, manifest)
     _require_keys(settings, manifest)
-    place(settings, storage, backup, manifest, keep_files=keep_files)
+    for key, paths in {} if keep_files else _by_key(manifest):
+        _publish(storage, backup, key, paths)
+    put_back(backup / DATABASES[manifest.database], settings.database_url)
+    upgrade_schema(settings.database_url)
     engine = make_engine(settings.database_url, pool_size=2)
     try:
         factory = make_session_factory(engine)
         with transaction(factory) as session:
-            session.execute(delete(SignIn))  # somebody may have signed out since
+            session.execute(delete(SignIn))  # people may have signed out since
         discarded = 0
         if not keep_files:
             discarded = _stop(factory, manifest, now=now)
-            mark(storage, backup, manifest)  # last: until it is there, no start opens or removes anything
+            mark = f"{FILES}/{installation.FILE}"
+            if mark in manifest.files:  # last: without this file, no start opens or removes anything
+                storage.write(installation.FILE, (backup / mark).read_bytes())
         report = inspect_ledger(settings, factory, thorough=True)
         follow_up(factory, report, now=now)
     finally:
@@ -94,23 +97,8 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
     return Restored(manifest, report, discarded)
 
 
-def place(settings: Settings, storage: Storage, backup: Path, manifest: Manifest, *, keep_files: bool) -> None:
-    """Put files and database in their places, all but the file `installation`."""
-    for key, paths in {} if keep_files else _by_key(manifest):
-        _publish(storage, backup, key, paths)
-    put_back(backup / DATABASES[manifest.database], settings.database_url)
-    upgrade_schema(settings.database_url)
-
-
-def mark(storage: Storage, backup: Path, manifest: Manifest) -> None:
-    """Put the file `installation` in its place, where the backup has one."""
-    path = f"{FILES}/{installation.FILE}"
-    if path in manifest.files:
-        storage.write(installation.FILE, (backup / path).read_bytes())
-
-
 def _by_key(manifest: Manifest) -> Iterator[tuple[str, list[str]]]:
-    """Yield keys of the storage with the paths of their files in the backup: one, or those of a folder."""
+    """Yield keys of the storage with the paths of their files in the backup."""
     folders: dict[str, list[str]] = {}
     for path in sorted(manifest.files):
         steps = path.split("/")
@@ -134,7 +122,7 @@ def _publish(storage: Storage, backup: Path, key: str, paths: list[str]) -> None
 
 
 def _stop(factory: SessionFactory, manifest: Manifest, *, now: datetime) -> int:
-    """Lock every account until an admin has accepted it, and discard what would draw from the same secrets again."""
+    """Lock every account until an admin has accepted it, and discard unfinished trainings."""
     with transaction(factory) as session:
         stop_restored(session, manifest.made_at, now=now)
         unfinished = select(Job.id).where(Job.state.in_(UNFINISHED_STATES), Job.hold_id.is_not(None))

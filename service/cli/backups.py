@@ -71,7 +71,7 @@ def restore(
     from service.ledger.stops import arming_stops
     from service.logs import configure_logging
 
-    configure_logging("CRITICAL")  # what is found is the result of the command, and stands in it
+    configure_logging("CRITICAL")  # findings are in the result of the command
     settings = Settings.at(context.obj.folder)
     with reporting(as_json), explained(settings, Exit.USAGE):
         restored = bring_back(settings, folder, keep_files=keep_files, now=datetime.now(UTC))

@@ -49,7 +49,7 @@ def verify(
     installation; what it lacks is listed by account. Exit codes: 0 nothing found, 1 findings or locked, 2 it could not
     run.
     """
-    from service.audit.arming import clear_stops
+    from service.audit.findings import clear_stops
     from service.db.session import transaction
     from service.inspection import find_losses, follow_up, inspect_ledger
     from service.ledger.stops import arming_stops, lock_of
@@ -70,13 +70,13 @@ def verify(
             for finding in report.findings:
                 output.text(f"{finding.code.value}: {finding.message}")
             for loss in missing:
-                output.text(_told(loss))
+                output.text(_describe(loss))
     if not report.clean or locked:
         raise typer.Exit(1)
 
 
-def _told(loss: dict[str, Any]) -> str:
-    """Say in one line what the database lacks of an account, and which command records it."""
+def _describe(loss: dict[str, Any]) -> str:
+    """Return one line: what the database lacks of an account, and the command that records it."""
     epsilon = "unknown" if loss["epsilon"] is None else f"{loss['epsilon']:.3g}"
     counts = (len(loss[name]) for name in ("journals", "witnesses", "releases", "datasets"))
     nouns = ("journals", "signed entries", "releases", "uploads")
@@ -165,7 +165,7 @@ def checkpoint(context: typer.Context, as_json: Json = False) -> None:
 
 @ledger.command("accept-clock")
 def accept_clock(context: typer.Context, as_json: Json = False) -> None:
-    """Say that the clock is right, after entries were written while it was ahead. The service starts again then.
+    """Confirm that the clock is right, after entries were written while it was ahead, so that the service starts.
 
     Those entries keep their times, and later entries bear no earlier time. Leases and sign-ins dated by the wrong clock
     end. Check the clock first: what it shows now is what the ledger compares it with from now on.
@@ -202,13 +202,13 @@ def public_key(context: typer.Context, as_json: Json = False) -> None:
 
 @contextmanager
 def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Settings, SessionFactory, Output]]:
-    """Open the database of the settings; everything that keeps it from being read is exit code 2."""
+    """Open the database of the settings; every failure is exit code 2."""
     from sqlalchemy import make_url
 
     from service.db.session import make_engine, make_session_factory
     from service.logs import configure_logging
 
-    configure_logging("CRITICAL")  # what is found is the result of the command, and stands in it
+    configure_logging("CRITICAL")  # findings are in the result of the command
     with reporting(as_json) as output:
         settings = Settings.at(context.obj.folder)
         url = make_url(settings.database_url)
@@ -224,11 +224,7 @@ def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Setti
 
 @contextmanager
 def explained(settings: Settings, code: Exit) -> Iterator[None]:
-    """Turn what a disk, a database or the service refuses within a block into one sentence and an exit code.
-
-    Raises:
-        CliError: names the folder, the bytes it needs, or the setting that is wrong.
-    """
+    """Convert errors of the disk, the database or the service into one sentence and an exit code."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
@@ -246,6 +242,6 @@ def explained(settings: Settings, code: Exit) -> Iterator[None]:
             where = make_url(settings.database_url).render_as_string(hide_password=True)
             lines = str(cause).strip().splitlines()
             # The driver's first line names the server; statements and values come later.
-            said = lines[0] if isinstance(error, OperationalError) and lines else type(error).__name__
-            why = f"The database {where} cannot be used: {said.rstrip('.')}."
+            reason = lines[0] if isinstance(error, OperationalError) and lines else type(error).__name__
+            why = f"The database {where} cannot be used: {reason.rstrip('.')}."
         raise CliError(why, code) from error

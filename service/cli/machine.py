@@ -40,7 +40,7 @@ def restore(
         factory = recorded(factory, settings.audit_log, lambda: datetime.now(UTC))
         with transaction(factory) as session:
             admin, token = admit_on_machine(session, name=name, now=datetime.now(UTC))
-            write_token(out, token)  # before the commit: no key exists whose token nobody has
+            write_token(out, token)  # before the commit, so that no key exists without its token
             made = {"id": admin.id, "name": admin.name, "token_file": str(out)}
         output.record(made, "admin")
 
@@ -63,7 +63,7 @@ def look_around(folder: Path) -> Iterator[Finding]:
         yield Finding("data folder", "ok", str(settings.local_path))
     database = _database(settings)
     yield database
-    unknown = Finding("storage", "missing", "not looked at: without its database nobody knows whose it is")
+    unknown = Finding("storage", "missing", "not checked: without a database its owner is unknown")
     yield _storage(settings) if database.state == "ok" else unknown
     yield _trainer(settings)
 

@@ -37,7 +37,7 @@ def up(
         except ValidationError as error:
             raise CliError(f"The settings are invalid: {error}", Exit.USAGE) from error
         if settings.mode == "embedded" and find_spec("torch") is None:
-            raise MissingExtra("It", "torch", WORKER)  # it would take jobs and could train none of them
+            raise MissingExtra("It", "torch", WORKER)  # it would accept jobs that it cannot train
         from service.cli.serving import serve
 
         if while_stdin_is_open:

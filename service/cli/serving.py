@@ -43,7 +43,7 @@ from service.storage import storage_of
 CONNECTIONS_MAX = 1000
 HEAD_SECONDS = 15.0  # from the opening of a connection, or the last answer, to the end of the next request's head
 STALLED_SECONDS = 60.0  # without enough being read of an answer for more to be sent
-OTHER_FILES = 256  # descriptors that are no connections: the database, uploads, downloads, pipes of processes
+OTHER_FILES = 256  # descriptors for other uses: database, uploads, downloads, pipes
 OPEN_FILES_MAX = 65_536
 _TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -218,7 +218,7 @@ def _serve(settings: Settings, output: Output, *, first: bool) -> None:
     app = create_app(settings)
     for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
         signal.signal(number, _leave)
-    prepare(app)  # not by the server, which would log what went wrong and end as if nothing had
+    prepare(app)  # the server would log the error and exit with code 0
     config = server_config(app, connections_max=raise_open_files())
     output.record({"url": url, "data_dir": str(settings.local_path), "mode": settings.mode}, "obscura")
     output.notice(f"The admin key is in {settings.admin_key_path.resolve()}. Stop with Ctrl-C.")
@@ -227,7 +227,7 @@ def _serve(settings: Settings, output: Output, *, first: bool) -> None:
         output.notice(
             f"Whoever can connect to {url} reads the dashboard WITHOUT A KEY: OBSCURA_DASHBOARD_PUBLIC is set."
         )
-    # A person reads a terminal; a log must not contain what signs in.
+    # For a person at a terminal only: a log must not contain a sign-in link.
     server = Server(config, output, (settings.public_url or url) if sys.stderr.isatty() else None)
     with announced(settings.local_path, url) if first else nullcontext():
         server.run(sockets=[listener])
@@ -272,8 +272,8 @@ def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
 def listen(host: str, port: int) -> socket.socket:
     """Open the listening socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio sends at once (TCP_NODELAY) only where it is. Otherwise the kernel keeps
-    # the end of an answer back for the 40 ms that a client takes to acknowledge its beginning.
+    # asyncio sets TCP_NODELAY only if the protocol is named. Without it, the kernel delays the end of an answer until
+    # the client has acknowledged its beginning, about 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -20,7 +20,7 @@ from service.errors import Forbidden, InvalidInput, TooLarge, Unauthorized
 from service.identity import projects
 from service.identity.access import Principal, Scope
 
-COOKIE = "obscura_session"  # over plain HTTP, which `cookie_name` replaces over HTTPS
+COOKIE = "obscura_session"  # over plain HTTP; see `cookie_name`
 Facts = ParamSpec("Facts")
 Made = TypeVar("Made")
 
@@ -220,5 +220,5 @@ def still_signed_in(request: Request, dashboard: Dashboard) -> bool:
     """Return whether the session behind a long request, such as an event stream, is still valid."""
     try:
         return _signed_in(request, dashboard) is not None
-    except Unauthorized:  # the provider no longer vouches for whoever it is of, or does not answer
+    except Unauthorized:  # the provider no longer confirms the person, or does not respond
         return False

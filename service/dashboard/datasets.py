@@ -51,7 +51,7 @@ router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 DATASETS_A_PAGE = 30
 RECENT_JOBS = 6
 NAMES_SHOWN_MAX = 5
-PUBLIC = "public"  # chosen in the place of an account
+PUBLIC = "public"  # the choice for public datasets, instead of an account
 
 
 @router.get("/datasets")

@@ -128,6 +128,7 @@ def read_options(text: str) -> dict[str, Any]:
 
 
 def _as_text(value: Any) -> str:
+    # In quotes if `json_or_text` would otherwise read something else, such as the number 7 for the text 7.
     bare = isinstance(value, str) and value == value.strip() and json_or_text(value) == value
     return str(value) if bare else json.dumps(value)
 

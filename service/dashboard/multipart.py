@@ -14,7 +14,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from service.errors import InvalidInput
 
 FIELDS_BYTES_MAX = 16 * 1024
-HEAD_BYTES_MAX = 64 * 1024  # before the block in which the file begins
+HEAD_BYTES_MAX = 64 * 1024  # before the block with the start of the file
 
 
 class FileForm:

@@ -45,15 +45,15 @@ CONTENT_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-# A report is one file with its own style and pictures in it; it runs no script and reaches nothing.
+# A report is self-contained: inline styles and images, no script.
 REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; base-uri 'none'; frame-ancestors 'none'"
 )
-# Swagger UI has pictures in its style; nothing comes from elsewhere.
+# Swagger UI has inline images in its styles.
 REFERENCE_POLICY = CONTENT_POLICY.replace("img-src 'self'", "img-src 'self' data:")
 # With "no-referrer", browsers send forms with "Origin: null", and the origin could not be checked.
 HEADERS = SECURITY_HEADERS | {"Content-Security-Policy": CONTENT_POLICY, "Referrer-Policy": "same-origin"}
-# Of error pages, where a problem document's title would not do.
+# Titles of error pages that differ from those of problem documents.
 _TITLES = {
     "unauthorized": "Please sign in",
     "forbidden": "Permission denied",

@@ -1,4 +1,4 @@
-"""Signing in with the organisation's provider, and the page on which people see their roles and make their own keys."""
+"""Sign-in with the organisation's provider, and the page *You*: a person's roles and keys."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ from service.dashboard.sign_in import NEXT_CHARACTERS_MAX, local_path, login_pag
 from service.db.access_tables import ApiKey, Person
 from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
-from service.identity import auth, people
+from service.identity import auth, people, projects
 from service.identity.access import Principal, Scope, covers, visible
 
 router = APIRouter(route_class=PageRoute)
 PENDING_COOKIE = "obscura_sign_in"
 PENDING_PATH = "/login"
 PENDING_SECONDS = 600
-ANSWER_CHARACTERS_MAX = 4000
 KEYS_SHOWN_MAX = 100
 DAYS = (7, 30, 90, 365)
 OVERLAP_HOURS = (0, 1, 24, 168)
@@ -42,12 +41,12 @@ OVERLAP_HOURS = (0, 1, 24, 168)
 
 @router.get("/login/provider")
 def begin(request: Request, dashboard: Running, next: str = "/") -> RedirectResponse:
-    """Lead the browser to the provider."""
+    """Redirect the browser to the provider."""
     provider = dashboard.service.provider
     if provider is None:
         raise _no_provider()
     dashboard.service.rates.pass_address(request)
-    address, cookie = provider.begin(local_path(next[: NEXT_CHARACTERS_MAX + 1]))
+    address, cookie = provider.begin(request, local_path(next[: NEXT_CHARACTERS_MAX + 1]))
     response = RedirectResponse(address, status_code=303)
     response.set_cookie(
         PENDING_COOKIE,
@@ -55,7 +54,7 @@ def begin(request: Request, dashboard: Running, next: str = "/") -> RedirectResp
         max_age=PENDING_SECONDS,
         path=PENDING_PATH,
         httponly=True,
-        samesite="lax",  # not "strict": the provider's page leads back here, and the browser must bring it then
+        samesite="lax",  # not "strict": the browser must send it when the provider redirects back
         secure=is_secure(request),
     )
     return response
@@ -63,17 +62,16 @@ def begin(request: Request, dashboard: Running, next: str = "/") -> RedirectResp
 
 @router.get("/login/callback")
 def finish(request: Request, dashboard: Running) -> Response:
-    """Begin a session of whoever the provider says has signed in.
+    """Open a session of the person who has signed in at the provider.
 
-    Whatever session this browser had ends, so nobody goes on with one that somebody else has begun.
+    The browser's present session ends, so that nobody continues one that another person has begun.
     """
     provider = dashboard.service.provider
     if provider is None:
         raise _no_provider()
     dashboard.service.rates.pass_address(request)
-    answer = {name: text[:ANSWER_CHARACTERS_MAX] for name, text in request.query_params.items()}
     try:
-        claims, refresh_token, target = provider.finish(request.cookies.get(PENDING_COOKIE, ""), answer)
+        claims, refresh_token, target = provider.finish(request, request.cookies.get(PENDING_COOKIE, ""))
         principal = _note(request, dashboard, claims, refresh_token)
     except (Unauthorized, Forbidden) as error:
         structlog.get_logger(__name__).warning("provider_sign_in_refused", address=client_address(request))
@@ -84,7 +82,7 @@ def finish(request: Request, dashboard: Running) -> Response:
     with transaction(dashboard.factory) as session:
         close_session(session, request.cookies.get(cookie_name(request), ""))
         cookie = open_session(session, principal.id, now=dashboard.clock())
-    # A page, not a redirection: the browser brings the session's cookie only where this site itself leads.
+    # A page, not a redirect: browsers send a strict cookie only for navigation that starts on this site.
     response = page(request, "signed_in.html", target=local_path(target))
     response.delete_cookie(PENDING_COOKIE, path=PENDING_PATH)
     set_session(request, response, cookie)
@@ -107,7 +105,7 @@ def _note(request: Request, dashboard: Dashboard, claims: people.Claims, refresh
 
 @router.get("/you")
 def show(request: Request, dashboard: Running, viewer: Member) -> HTMLResponse:
-    """Show who is signed in, with which role, and the keys that they have made."""
+    """Show the person, their role, and the keys that they made."""
     return _page(request, dashboard, viewer)
 
 
@@ -118,7 +116,7 @@ def _page(request: Request, dashboard: Dashboard, viewer: Viewer, token: str | N
         mine = [] if person is None else people.roles(session, person)
         newest = visible(session, ApiKey).where(_own(principal)).order_by(ApiKey.created_at.desc(), ApiKey.id)
         keys = [] if person is None else session.scalars(newest.limit(KEYS_SHOWN_MAX)).all()
-        names = people.project_names(session, {principal.project_id, *(role.project_id for role in mine)})
+        names = projects.names(session, {principal.project_id, *(role.project_id for role in mine)})
     return page(
         request,
         "you.html",
@@ -138,7 +136,7 @@ def _page(request: Request, dashboard: Dashboard, viewer: Viewer, token: str | N
 
 @router.post("/you/project")
 def change_project(request: Request, dashboard: Running, viewer: Member, form: Form) -> Response:
-    """Go on in another project in which one has a role, with a session of that role."""
+    """Open a session of the person's role in another project."""
     principal = require_form_of(viewer, form.get("token", ""))
     with transaction(dashboard.factory) as session:
         person = session.get_one(Person, _person_of(principal))
@@ -154,7 +152,7 @@ def change_project(request: Request, dashboard: Running, viewer: Member, form: F
 
 @router.post("/you/keys")
 def make_key(request: Request, dashboard: Running, viewer: Member, form: Form) -> HTMLResponse:
-    """Make a key of one's own, which may do what one's role may, or less, and show its token this once."""
+    """Create a key with at most the permissions of the person's role, and show its token once."""
     principal = require_form_of(viewer, form.get("token", ""))
     _person_of(principal)
     wished = form.get("scope", "")
@@ -170,7 +168,7 @@ def make_key(request: Request, dashboard: Running, viewer: Member, form: Form) -
 
 @router.post("/you/keys/{key_id}/rotate")
 def rotate_key(request: Request, dashboard: Running, viewer: Member, form: Form, key_id: str) -> HTMLResponse:
-    """Make a key that takes the place of one's own, which ends after the overlap."""
+    """Rotate one of the person's keys."""
     principal = require_form_of(viewer, form.get("token", ""))
     with transaction(dashboard.factory) as session:
         now = dashboard.clock()
@@ -189,7 +187,7 @@ def rotate_key(request: Request, dashboard: Running, viewer: Member, form: Form,
 
 @router.post("/you/keys/{key_id}/revoke")
 def revoke_key(dashboard: Running, viewer: Member, form: Form, key_id: str) -> RedirectResponse:
-    """Revoke a key of one's own, with all that it has made."""
+    """Revoke one of the person's keys, with all that it made."""
     principal = require_form_of(viewer, form.get("token", ""))
     with transaction(dashboard.factory) as session:
         _require_own(session, principal, key_id)

@@ -24,6 +24,7 @@ from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
+from service.identity import projects
 from service.identity.access import Principal
 from service.jobs.kinds import KINDS
 from service.storage.interface import key_of
@@ -32,9 +33,9 @@ from service.views.sweeps import differing
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RELEASES_A_PAGE = 30
-COMPARED_MAX = 4  # beside each other
+COMPARED_MAX = 4  # side by side
 PICKED_MAX = RELEASES_A_PAGE
-# The files of a release that may be fetched by name; the rest of its folder is not served.
+# Files of a release that are served by name; no others are.
 DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
 
 
@@ -76,7 +77,7 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         samples, evaluations = views.samples(session, release_id), views.evaluations(session, release_id)
         public = views.datasets_like(session, view.dataset)
         shares = views.shares(session, jobs.shares(session, release_id))
-        project = jobs.project_names(session, [view.release.project_id])[view.release.project_id]
+        project = projects.names(session, [view.release.project_id])[view.release.project_id]
     present = set()
     for name in (*DOWNLOADS, "grid.png", "report.html"):
         with suppress(NotFound):
@@ -129,7 +130,7 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
     """Serve one of the release's files as a download."""
     if name not in DOWNLOADS:
         raise NotFound("There is no such file.")
-    # The files of a generator keep their names: its program looks for them by these.
+    # Files of a generator keep their names, because its program looks for them.
     shown = name if name in formats.MADE or name.startswith("generator.") else f"{release_id}-{name}"
     storage, attachment = dashboard.service.storage, {"Content-Disposition": f'attachment; filename="{shown}"'}
     if name == reports.DATA:

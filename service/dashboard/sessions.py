@@ -27,7 +27,7 @@ SESSIONS_PER_KEY_MAX = 20  # the oldest make room
 LINK_SECONDS = 600
 _TOKEN_BYTES = 32
 _READING_SCOPES = frozenset({Scope.ADMIN, Scope.READ})
-# Every page asks this first. Built once, for that costs more than its answer does.
+# The first query of every page. Built once, because building costs more than running it.
 _SESSION = (
     select(
         SignIn.expires_at,

@@ -1,4 +1,4 @@
-"""What nobody needs a key for: signing in and out, the static files, and the reference of the API (Swagger UI)."""
+"""Routes without a key: signing in and out, static files, and the API reference (Swagger UI)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from service.identity.auth import authenticate
 router = APIRouter(route_class=PageRoute)
 _STATIC = Path(__file__).parent / "static"
 NEXT_CHARACTERS_MAX = 500
-BLOCK_BYTES = 32 * 1024  # of a file, sent at a time
+BLOCK_BYTES = 32 * 1024  # of a static file, sent at a time
 REFERENCE_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
 FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable"}  # the address changes with the content
 
@@ -162,10 +162,10 @@ def _file(folder: Path, name: str) -> Response:
 async def _blocks(content: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(content), BLOCK_BYTES):
         yield content[start : start + BLOCK_BYTES]
-        await anyio.sleep(0)
+        await anyio.sleep(0)  # lets other requests in between
 
 
-@cache
+@cache  # read once, because these files are requested without a key
 def _files(folder: Path) -> dict[str, bytes]:
     wanted = [path for path in folder.iterdir() if folder == _STATIC or path.name in REFERENCE_FILES]
     return {path.name: path.read_bytes() for path in wanted if path.is_file()}

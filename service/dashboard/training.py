@@ -52,14 +52,14 @@ from service.settings import Settings
 from service.views import accounts, datasets, plans, releases
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
-FREE_RELEASES = 3  # that are named where nothing more can be trained
+FREE_RELEASES = 3  # offered when no budget is left
 PART_PREFILLED = 1 / 3  # of the epsilon that is left
 PART_CONFIRMED = 1 / 2  # of the epsilon that is left: a higher price needs a confirmation
 EPSILON_STEP = 0.05  # of the slider
-CHOICES_MAX = 50  # of a field
+CHOICES_MAX = 50  # options of a field
 GRIDS_SHOWN = 3  # options with several values, as the form has places for them
 NAME_MAX = 100
-FIRST_RECIPE = next(iter(RECIPES))  # they are in order of recommendation
+FIRST_RECIPE = next(iter(RECIPES))  # in order of recommendation
 Line = Annotated[str, Field(max_length=2000)]
 
 
@@ -152,7 +152,7 @@ def read_query(
             fields = write_options(read_option_fields(RECIPES[recipe].options, request.query_params))
             options = "\n".join(filter(None, (options, fields)))
         elif shown:
-            options, vary, values = "", [], []  # they are another recipe's
+            options, vary, values = "", [], []  # of another recipe
         pairs = ((each.strip(), tried.strip()) for each, tried in zip_longest(vary, values, fillvalue=""))
         grids = "\n".join(" ".join(f"{each}={tried}".split()) for each, tried in pairs if each or tried)
         return TrainingForm(dataset, recipe, epsilon, evaluation, options, grids, name)

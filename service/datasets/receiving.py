@@ -79,7 +79,7 @@ def receive(context: DatasetContext, dataset_id: str, sent: Sent, *, by: str | N
 
 
 def keep_journal(context: DatasetContext) -> None:
-    """Bring the journal of accepted uploads up to the database, where a crash came between a commit and its line."""
+    """Append accepted uploads that the journal lacks because of a crash after their commit."""
     written = read_uploaded(context.vault.storage)
     accepted = select(Dataset).where(Dataset.account_id.is_not(None), Dataset.ready_at.is_not(None))
     with transaction(context.factory, read_only=True) as session:
@@ -89,7 +89,7 @@ def keep_journal(context: DatasetContext) -> None:
 
 
 def _journal(context: DatasetContext, dataset: Dataset) -> None:
-    """Append an accepted upload to the journal beside the database, which a restored database is compared with."""
+    """Append an accepted upload to the journal, with which a restored database is compared."""
     if dataset.account_id is None:
         return
     with transaction(context.factory, read_only=True) as session:

@@ -1,4 +1,4 @@
-"""Subjects that are known again: the same number in every dataset of a project, and no second budget.
+"""Recognition of subjects: the same number in every dataset of a project, and no second budget.
 
 What the confined process hands over is a hash of each id, which whoever knows the id could compute. In its place
 goes a half of an HMAC under this installation's secret, 32 bytes that no upload ever meets: the number under which the
@@ -6,7 +6,7 @@ subject's records are stored. Its fingerprint is an HMAC of that number. A subje
 so one more subject changes nobody else's. To whoever does not have the secret the numbers of an upload are as random
 as if they had been drawn (`privacy.mechanisms.partition`).
 
-Ids mean something within a project: in another one, the same id is somebody else.
+Ids are scoped to a project: in another one, the same id is another subject.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def numbers_of(private_ids: Sequence[SubjectId], project_id: str, key: bytes) ->
     """Return the numbers under which uploads of a project store the subjects with these ids. PRIVATE.
 
     Raises:
-        InvalidInput: an id stands for nobody.
+        InvalidInput: an id is a placeholder, such as "unknown".
     """
     try:
         hashes = hashed_numbers(private_ids, len(private_ids))
@@ -88,16 +88,12 @@ def numbers_of(private_ids: Sequence[SubjectId], project_id: str, key: bytes) ->
 
 
 def withdrawn_from(session: Session, account_id: str) -> set[int]:
-    """Return the numbers of those who have withdrawn from an account. PRIVATE."""
+    """Return the numbers of the subjects who have withdrawn from an account. PRIVATE."""
     return set(session.scalars(select(WithdrawnSubject.number).where(WithdrawnSubject.account_id == account_id)))
 
 
 def require_recognised(session: Session, account_id: str, *, recognised: bool) -> None:
-    """Let a dataset of an account pass from whose uploads those who have withdrawn can be left out.
-
-    Raises:
-        InvalidInput: somebody has, and it does not recognise subjects.
-    """
+    """Raise InvalidInput if subjects have withdrawn from the account and the dataset does not recognise subjects."""
     if not recognised and has_withdrawals(session, account_id):
         raise InvalidInput(
             "Subjects have withdrawn from this account, so its datasets recognise subjects: otherwise images of theirs "
@@ -106,17 +102,15 @@ def require_recognised(session: Session, account_id: str, *, recognised: bool) -
 
 
 def require_same_key(session: Session, account_id: str, check: str | None) -> None:
-    """Keep the check value of an account's first upload of recognised subjects, and refuse every other one later.
+    """Keep the check value of an account's first upload of recognised subjects, and refuse any other later.
 
-    Under another key every subject has another number: nobody would be found, and a withdrawal would destroy nothing.
-    Ids that are sent as they are have no check value, and go together with such ids only.
+    Under another key every subject has another number, so a withdrawal would destroy nothing.
 
     Args:
-        session: in a writing transaction.
-        check: of the key that the client has used; None where it sends ids as they are.
+        check: of the client's key; None for plain ids, which only go together with plain ids.
 
     Raises:
-        InvalidInput: it differs from the first one. Nothing was changed.
+        InvalidInput: it differs from the first one.
     """
     sent = check or ""
     name, kept = ledger.keep_subjects_key_check(session, account_id, sent)
@@ -138,5 +132,5 @@ def require_same_key(session: Session, account_id: str, check: str | None) -> No
 
 
 def has_withdrawals(session: Session, account_id: str) -> bool:
-    """Tell whether anybody has ever asked to withdraw from an account."""
+    """Return whether any subject has withdrawn from an account."""
     return session.scalar(select(exists().where(WithdrawnSubject.account_id == account_id))) is True

@@ -1,8 +1,7 @@
-"""Datasets: their declaration, and every step from one state to another. Takes a session, never commits.
+"""Declaration of datasets, and their state machine. Takes a session, never commits.
 
-DECLARED -> RECEIVING -> READY, or back to DECLARED when the content was refused; content never changes once ready, but
-that somebody withdraws (`withdrawal`).
-An upload has a number and a lease: every step of it is refused to a process that somebody else has taken over from.
+DECLARED -> RECEIVING -> READY, or back to DECLARED if the content was refused. Ready content changes only by
+withdrawals. An upload has a number and a lease, which fence every step of it.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from service.logs import get_logger
 from service.settings import Settings
 from service.storage.interface import key_of
 
-REFUSED = "upload_refused"  # which rule was broken is told to the uploader alone
-# What may follow what; whoever changes a state does it by `move`.
+REFUSED = "upload_refused"  # only the uploader learns which rule was broken
+# The transitions, which only `move` makes.
 FOLLOWING = {
     DatasetState.DECLARED: {DatasetState.RECEIVING, DatasetState.DELETING},
     DatasetState.RECEIVING: {DatasetState.READY, DatasetState.DECLARED, DatasetState.RECEIVING},  # another upload's
@@ -67,27 +66,18 @@ def declare(
     """Declare a dataset. Everything declared is public.
 
     Args:
-        session: In a writing transaction.
-        settings: For the limits.
-        name: For people; need not be unique.
-        account_id: The population that a private dataset belongs to; None for a public one.
-        visibility: "private" or "public".
-        classes: Distinct names in label order.
-        height: Pixels.
-        width: Pixels.
-        channels: 1 or 3.
-        records_declared: Upper bound on the records; the guarantee is computed from it.
-        subjects_declared: Upper bound on the subjects, for a dataset of an account whose unit is the subject: there
-            the guarantee is computed from it. None for every other dataset.
-        now: Aware.
-        subjects_recognised: The same id is the same subject in every such dataset of the project. So a subject can be
-            in several datasets of one account, and is refused where it is in another account.
+        account_id: the population of a private dataset; None for a public one.
+        classes: distinct names in label order.
+        records_declared: upper bound on the records, from which the guarantee is computed.
+        subjects_declared: the same for subjects, if the account's unit is the subject; otherwise None.
+        subjects_recognised: an id is the same subject in every such dataset of the project. So a subject may be in
+            several datasets of one account, and is refused in another account.
 
     Raises:
-        InvalidInput: The declaration contradicts itself or a limit, or a public dataset could be of several projects.
-        NotFound: There is no such account.
-        AccountClosed: It takes no new data.
-        Forbidden: As `require_project`.
+        InvalidInput: the declaration contradicts itself or a limit, or the project of a public dataset is ambiguous.
+        NotFound: there is no such account.
+        AccountClosed: it takes no new data.
+        Forbidden: as `require_project`.
     """
     kind = Visibility(visibility)
     if (kind is Visibility.PRIVATE) != (account_id is not None):
@@ -134,11 +124,6 @@ def declare(
 
 
 def _check_subjects(account: AccountRow | None, records_declared: int, subjects_declared: int | None) -> None:
-    """Hold the declared number of subjects to the account's unit.
-
-    Raises:
-        InvalidInput: It is missing, out of range, or there is no use for it.
-    """
     if account is None:
         if subjects_declared is not None:
             raise InvalidInput("A public dataset protects nobody, so it declares no subjects.")
@@ -172,14 +157,9 @@ def move(
     which: ColumnExpressionArgument[bool] = true(),
     **values: Any,
 ) -> bool:
-    """Go to a state, and set what goes with it, if that state may follow; False if not.
+    """Change the state and other columns if the transition is allowed and `which` holds; return whether it was.
 
-    Args:
-        session: in a writing transaction. Objects in it keep what they say.
-        dataset_id: which one.
-        state: the new one.
-        which: what must hold of the dataset besides.
-        values: of other columns.
+    Objects in the session are not refreshed.
     """
     before = [known for known, following in FOLLOWING.items() if state in following]
     statement = update(Dataset).where(Dataset.id == dataset_id, Dataset.state.in_(before), which)
@@ -190,23 +170,16 @@ def move(
 def begin_upload(
     session: Session, dataset_id: str, *, now: datetime, lease_seconds: float, subjects_key_check: str | None = None
 ) -> Upload:
-    """Claim the right to receive content; one uploader at a time.
-
-    Whoever claims it holds a lease, to be renewed, and the number of this upload: once the lease has run out somebody
-    else may begin, and every step of the former uploader is refused.
+    """Begin an upload, with a lease and a new number. After the lease another may begin, which fences this one.
 
     Args:
-        session: in a writing transaction.
-        dataset_id: of a declared dataset.
-        now: aware.
-        lease_seconds: until somebody else may take over.
-        subjects_key_check: of the key under which subject ids were keyed; None for ids as they are.
+        subjects_key_check: of the key under which subject ids were keyed; None for plain ids.
 
     Raises:
-        NotFound: There is no such dataset.
-        InvalidInput: The account's subjects are recognised under another key.
-        Conflict: It has content already, is receiving it, or was deleted.
-        AccountClosed: Its account was closed to new data since it was declared.
+        NotFound: there is no such dataset.
+        InvalidInput: the account's subjects are recognised under another key.
+        Conflict: the dataset has content, is receiving it, or was deleted.
+        AccountClosed: its account was closed to new data.
     """
     dataset = find(session, Dataset, dataset_id)
     begun = {"upload_attempt": Dataset.upload_attempt + 1, "upload_lease_until": now + timedelta(seconds=lease_seconds)}
@@ -244,7 +217,7 @@ def begin_upload(
 
 
 def renew_upload(session: Session, upload: Upload, *, now: datetime, lease_seconds: float) -> bool:
-    """Keep the lease of an upload; False if it is somebody else's, or over."""
+    """Renew the lease of an upload; False if it has ended or another took over."""
     until = now + timedelta(seconds=lease_seconds)
     return move(
         session, upload.dataset_id, DatasetState.RECEIVING, _under_way(upload.attempt), upload_lease_until=until
@@ -252,36 +225,25 @@ def renew_upload(session: Session, upload: Upload, *, now: datetime, lease_secon
 
 
 def accept_upload(session: Session, content: Content, known: Known | None, *, now: datetime) -> Dataset:
-    """Record that the content was accepted, and which account pays for it; in that account's log, too.
+    """Record that the content was accepted and which account pays; the caller publishes it in the same transaction.
 
-    From the commit on its fingerprints count. Where anybody has withdrawn from that account it is WITHDRAWING by then,
-    whoever is in it (`withdrawal.complete`).
-
-    A private dataset that holds images of another account joins that account (`service.datasets.fingerprints`).
-
-    Args:
-        session: in a writing transaction, in which the caller also publishes the content.
-        content: whose fingerprints are recorded.
-        known: what was found out about them.
-        now: aware.
+    From the commit on its fingerprints count. A private dataset with images of another account joins that account. If
+    any subject has withdrawn from the account, the dataset becomes WITHDRAWING, whoever is in it.
 
     Raises:
-        Conflict: The upload was given up in the meantime.
-        InvalidInput: Somebody has withdrawn from its account, and it does not recognise subjects.
-        AccountClosed: Its account was closed to new data meanwhile.
-        OverlapRefused: Its images are known, and no one account may pay for them.
-        KnownAsPrivate: It is public, and images of it are known as private.
-        KnownAsPublic: It is private, and images of it are known as public.
-        SubjectsKnown: Subjects of it are in another account.
+        Conflict: another upload took over.
+        InvalidInput: subjects have withdrawn from its account, and it does not recognise subjects.
+        AccountClosed: its account was closed to new data meanwhile.
+        OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: as `fingerprints.settle`.
     """
     session.expire_all()
     require_unlocked(session)
     upload = content.upload
     dataset = find(session, Dataset, upload.dataset_id)
     if dataset.state in (DatasetState.READY, DatasetState.WITHDRAWING) and dataset.upload_attempt == upload.attempt:
-        return dataset  # it was accepted, and the answer to that was lost
+        return dataset  # accepted before; the answer was lost
     own_id = dataset.account_id
-    if own_id is not None:  # before anything is looked up: the answer is the same whatever was uploaded
+    if own_id is not None:  # before any look-up, so that the answer does not depend on the content
         ledger.require_open(session.get_one(AccountRow, own_id))
     images, subjects = content.private_fingerprints, content.private_subjects
     payer_id = fingerprints.settle(session, dataset, images, known, subjects)
@@ -293,7 +255,7 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
     session.refresh(dataset)
     if payer_id is not None:
         payer = ledger.lock_account(session, payer_id)
-        if payer.closed:  # looked at once it is locked: whoever closes it waits, or was first
+        if payer.closed:  # read under the lock
             raise AccountClosed(payer.name) if payer_id == own_id else fingerprints.OverlapRefused
         if dataset.subjects_recognised:
             try:
@@ -348,7 +310,7 @@ def refuse_upload(session: Session, vault: Vault, dataset_id: str, attempt: int)
 
 
 def expired_uploads(session: Session, *, now: datetime) -> list[tuple[str, int]]:
-    """Return id and attempt of every upload whose lease has run out."""
+    """Return id and attempt of every upload whose lease has expired."""
     expired = select(Dataset.id, Dataset.upload_attempt).where(_given_up(now))
     return [(dataset_id, attempt) for dataset_id, attempt in session.execute(expired)]
 
@@ -359,7 +321,7 @@ def end_expired_upload(session: Session, vault: Vault, dataset_id: str, attempt:
 
 
 def live_uploads(session: Session) -> set[tuple[str, int]]:
-    """Return id and attempt of every upload that is under way, or was and has not been given up."""
+    """Return id and attempt of every upload in progress."""
     under_way = select(Dataset.id, Dataset.upload_attempt).where(Dataset.state == DatasetState.RECEIVING)
     return {(dataset_id, attempt) for dataset_id, attempt in session.execute(under_way)}
 
@@ -376,6 +338,4 @@ def _under_way(attempt: int) -> ColumnElement[bool]:
 
 
 def _given_up(now: datetime) -> ColumnElement[bool]:
-    """Uploads that anybody may end. One without a lease was begun before there were leases."""
-    over = or_(Dataset.upload_lease_until.is_(None), Dataset.upload_lease_until <= now)
-    return and_(Dataset.state == DatasetState.RECEIVING, over)
+    return and_(Dataset.state == DatasetState.RECEIVING, Dataset.upload_lease_until <= now)

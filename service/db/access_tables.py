@@ -1,7 +1,4 @@
-"""Tables around the request: people, what they decide and their API keys, sessions, idempotency keys, and the outbox.
-
-And the one row by which database and data folder know each other.
-"""
+"""Tables of identity and requests: people, admins, decisions, API keys, sessions, idempotency keys, the outbox."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ from service.db.base import Base, Id, Name, Sha256, ShortText, check, partial_in
 
 
 class Person(Base):
-    """Somebody whom the sign-in provider knows, since they first signed in; its issuer and subject say who that is.
+    """A user of the sign-in provider who has signed in, identified by issuer and subject.
 
-    `confirmed_at` is when the provider last said who this is and in which groups, and `keys_until` how long their keys
-    go on without its word. `lapsed_at` is since when it no longer vouches for them; signing in ends that.
-    `refresh_token` is sealed (`service.identity.provider`); `asked_until` is the lease of the process that is asking.
+    The provider last confirmed the person and their groups at `confirmed_at`; their keys work until `keys_until`
+    without another confirmation. Since `lapsed_at` it no longer confirms them; signing in clears that. `refresh_token`
+    is sealed (`service.identity.provider`); `asked_until` is the lease of the process that is asking the provider.
     """
 
     __tablename__ = "people"
@@ -43,13 +40,12 @@ class Person(Base):
 
 
 class Admin(Base):
-    """A person who decides with others about limits and about who decides. Their API keys all are this one person.
+    """A person who decides, with others, about limits, admins and shares, whichever of their API keys they use.
 
-    `project_id` is the one project in which an owner decides; None for an admin of the installation. One of these at
-    most was ever admitted by another one alone: the second. An owner whom one admin has named alone speaks with that
-    admin's voice (`service.identity.decisions`).
-    `person_id` is who that is for the sign-in provider, whose groups then say so; None for everybody else. Somebody has
-    one row for each project that they own, and all of them are one voice.
+    `project_id` is the project that an owner decides in; None for an admin of the installation. At most one admin of
+    the installation was admitted by another one alone: the second. An owner whom one admin named alone counts as that
+    admin (`service.identity.decisions`). `person_id` is the provider's person, if its groups make them an admin; a
+    person has one row for each project that they own, and counts once.
     """
 
     __tablename__ = "admins"
@@ -74,12 +70,11 @@ class Admin(Base):
 class Decision(Base):
     """A request by one admin that a second one decides: see `service.identity.decisions`.
 
-    People stand beside the keys that they used: `asked_by` with `asked_with`, `decided_by` with `decided_with`.
-    A raise is approved against `epsilon_before`, the limit when it was asked for. An admission names the id and the
-    SHA-256 of a token that only the new admin has. `keys_revoked` is the number of keys that an approval revoked.
-    `project_id` is the project whose owners decide as well; None for the installation. A release is shared with the
-    project `shared_with`, or with EVERY_PROJECT. A request to accept missing spending names its account in `name`,
-    because the database may lack that account.
+    `asked_by` used the key `asked_with`, `decided_by` the key `decided_with`. A raise is approved against
+    `epsilon_before`, the limit at the request. An admission names the id and the SHA-256 of a token that only the new
+    admin has. `keys_revoked` is the number of keys that an approval revoked. `project_id` is the project whose owners
+    decide as well. A release is shared with the project `shared_with`, or with EVERY_PROJECT. A request to accept
+    missing spending names its account in `name`, because the database may lack that account.
     """
 
     __tablename__ = "decisions"
@@ -134,12 +129,11 @@ class Decision(Base):
 class ApiKey(Base):
     """An API key. Only the SHA-256 of its 256-bit random token is kept.
 
-    `admin_id` is the person whose key it is, for a key with the scope admin, and None for every other.
-    `created_by` is the key that asked for it, whose holder has seen its token; None for one made on the machine. Only
-    admins' keys make keys, so the person behind any key is its own admin, or that of the key that made it.
-    `project_id` is the one whose rows it opens; None for an installation admin's, which opens those of all.
-    `person_id` is whom the sign-in provider must go on to vouch for: who made it, directly or not. A key of a person
-    that no other has made stands for a role of theirs (`service.identity.people`), and nobody has its token.
+    `admin_id` is the admin of a key with the scope admin; None for every other key. `created_by` is the key that
+    created it; None if it was created on the machine. Only admins' keys create keys, so the person behind any key is
+    its own admin, or that of its creator. `project_id` is the project whose rows it opens; None for all projects.
+    `person_id` is the person whom the sign-in provider must keep confirming: its direct or indirect creator. A
+    person's key without a creator represents a role (`service.identity.people`), and its token is unknown.
     `last_used_at` is kept to the hour, see `service.identity.auth`.
     """
 
@@ -167,10 +161,7 @@ class ApiKey(Base):
 
 
 class SignIn(Base):
-    """A session of the dashboard: the SHA-256 of the random text in its cookie, and whose key opened it.
-
-    Signing out deletes the row, and with it every copy of the cookie.
-    """
+    """A session of the dashboard: the SHA-256 of its cookie, and the key that opened it. Signing out deletes it."""
 
     __tablename__ = "sign_ins"
 
@@ -181,7 +172,7 @@ class SignIn(Base):
 
 
 class Idempotency(Base):
-    """The first answer given to one principal's idempotency key."""
+    """The result of the first request with a principal's idempotency key."""
 
     __tablename__ = "idempotency"
 
@@ -193,7 +184,7 @@ class Idempotency(Base):
 
 
 class Outbox(Base):
-    """A task to send once the transaction that wrote this row has committed. Sending twice is harmless."""
+    """A task to send after the commit of its transaction. Idempotent."""
 
     __tablename__ = "outbox"
     __table_args__ = (partial_index("ix_outbox_unsent", "id", where="sent_at IS NULL"),)
@@ -206,10 +197,10 @@ class Outbox(Base):
 
 
 class Installation(Base):
-    """Which data folder this database belongs to: a random id that both hold (`service.installation`). One row.
+    """The single row with the random id that database and data folder share (`service.installation`).
 
-    `clock_ahead_until` is the time of the newest ledger entry when an operator last said that the clock had been ahead,
-    and `clock_accepted_at` what the clock showed then; both None if that never happened.
+    When an operator last confirmed that the clock had been ahead, `clock_ahead_until` was the time of the newest ledger
+    entry, and `clock_accepted_at` that of the clock.
     """
 
     __tablename__ = "installation"

@@ -1,8 +1,7 @@
-"""Who asks, and which rows they may see: the one place where projects keep departments apart.
+"""Who asks, and which rows they may see: the one place where projects are kept apart.
 
-A session that is opened for a caller bears them (`on_behalf`). What is read for people starts at `visible` or `find`,
-which leave out what `seen_by` hides from that caller. Sessions of the service itself, of its workers and of the
-verification bear nobody, and see everything.
+A session that is opened for a caller carries them (`on_behalf`). Everything read for callers starts at `visible` or
+`find`, which apply `seen_by`. Sessions of the service, its workers and the audit carry no caller and see everything.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ CONTENT: tuple[type[Base], ...] = (Dataset, Job, Release, Share, Sweep, *get_arg
 
 
 class Scope(enum.StrEnum):
-    """What a key may do. `admin` includes every other scope, and `read` includes `releases`."""
+    """Permissions of a key. `admin` includes every other scope, and `read` includes `releases`."""
 
     ADMIN = "admin"
     DATA = "data"
@@ -48,7 +47,7 @@ class Scope(enum.StrEnum):
 
 
 class Role(enum.StrEnum):
-    """What somebody does in a project: each is a name for some scopes."""
+    """Roles in a project: each is a name for some scopes."""
 
     OWNER = "owner"
     STEWARD = "steward"
@@ -70,16 +69,15 @@ PEOPLE_DECIDE = "obscura_people_decide"
 
 
 def covers(held: frozenset[Scope], scope: Scope) -> bool:
-    """Tell whether whoever has some scopes may do what another one stands for."""
+    """Return whether scopes include another one."""
     return bool(held & {scope, Scope.ADMIN}) or bool(held & _WIDER.get(scope, frozenset()))
 
 
 @dataclass(frozen=True)
 class Principal:
-    """Who is asking: a key's id and scopes, the person behind it where it is an admin's, and its project.
+    """A caller: a key with its scopes, its admin, its project, and its person of the sign-in provider.
 
-    Without a project it is the key of an admin of the installation. `person_id` is whom the sign-in provider vouches
-    for, where there is one.
+    Without a project it is the key of an admin of the installation.
     """
 
     id: str
@@ -89,7 +87,7 @@ class Principal:
     person_id: str | None = None
 
     def require(self, scope: Scope) -> None:
-        """Raise unless the key covers a scope. The metrics are of all projects, so no owner's `admin` covers them.
+        """Raise unless the key covers a scope. Metrics are of all projects, so an owner's `admin` does not cover them.
 
         Raises:
             Forbidden: the key has neither this scope nor `admin`.
@@ -100,7 +98,7 @@ class Principal:
             raise Forbidden(f"This needs a key with the scope {scope.value!r}; this key has {has}.", needed=scope.value)
 
     def require_installation(self) -> None:
-        """Let an admin of the installation pass, or not.
+        """Raise unless the caller is an admin of the installation.
 
         Raises:
             Forbidden: the key belongs to a project.
@@ -111,17 +109,15 @@ class Principal:
 
 
 def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] | None:
-    """Return the condition on a table's rows that a caller may see; None where these are all.
+    """Return the condition on a table's rows that a caller may see; None for all rows.
 
-    Whoever has a key of a project sees its rows, and releases that are shared with it, with what their own project has
-    drawn from them and measured. An admin of the installation sees the accounts, requests, keys, webhooks and audit
-    events of every project, but datasets, jobs and what these made only as long as there is one project, and so does a
-    reader without a key see anything. A dataset that was erased is seen by nobody.
+    A project's key sees the project's rows, and releases shared with it, with what the releasing project drew from them
+    and measured. An admin of the installation sees accounts, requests, keys, webhooks and audit events of all projects;
+    they and readers without a key see datasets, jobs and their results only while there is one project. Nobody sees an
+    erased dataset.
 
     Args:
-        caller: a key's holder, or None for a reader of the dashboard without one, where the settings allow that.
-        table: one that belongs to an account, the accounts themselves, projects, people, requests, keys, webhooks
-            or audit events.
+        caller: None for a reader of the dashboard without a key, where the settings allow that.
     """
     project_id = None if caller is None else caller.project_id
     return _rule(table, project_id, alone=caller is None or (project_id is None and table in CONTENT))
@@ -129,11 +125,11 @@ def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] 
 
 @functools.lru_cache(maxsize=1024)
 def _rule(table: type[Base], project_id: str | None, *, alone: bool) -> ColumnElement[bool] | None:
-    """Build the condition of `seen_by`: once for a table and a project, for every page asks with a dozen of them.
+    """Build the condition of `seen_by`, once for a table and a project: every page asks for a dozen.
 
     Args:
-        project_id: whose rows are seen; None where it does not matter whose they are.
-        alone: rows are seen only as long as there is one project.
+        project_id: whose rows are seen; None if that does not matter.
+        alone: rows are seen only while there is one project.
     """
     rules: list[ColumnElement[bool]] = [Dataset.erased_at.is_(None)] if table is Dataset else []
     if alone:
@@ -144,9 +140,6 @@ def _rule(table: type[Base], project_id: str | None, *, alone: bool) -> ColumnEl
 
 
 def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
-    """The condition that a row belongs to a project, by a column of its own, or by its account, release or job; or is
-    shared with it.
-    """
     accounts = select(AccountRow.id).where(AccountRow.project_id == project_id)
     maker = aliased(Job)
     condition: ColumnElement[bool]
@@ -170,25 +163,24 @@ def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
 
 
 def _shared_with(project_id: str) -> Select[str]:
-    """The query for the releases that other projects share with one."""
     return select(Share.release_id).where(Share.ended_at.is_(None), Share.project_id.in_([project_id, EVERY_PROJECT]))
 
 
 def project_of(session: Session, account_id: str | None) -> str:
-    """Return the project that something new belongs to: its account's, or else that of the caller, or the first."""
+    """Return the project of something new: its account's, or the caller's, or the first."""
     if account_id is not None:
         return projects_of(session, [account_id])[account_id]
     return _own_project(session) or DEFAULT_PROJECT
 
 
 def projects_of(session: Session, account_ids: Iterable[str]) -> dict[str, str]:
-    """Return the projects that accounts belong to, by the accounts' ids."""
+    """Return the projects of accounts, by account id."""
     asked = select(AccountRow.id, AccountRow.project_id).where(AccountRow.id.in_(set(account_ids)))
     return {row.id: row.project_id for row in session.execute(asked)}
 
 
 def is_own(session: Session, project_id: str) -> bool:
-    """Tell whether what the caller sees of a project is theirs, and not only shared with them."""
+    """Return whether a project's rows are the caller's, and not only shared with them."""
     return _own_project(session) in (None, project_id)
 
 
@@ -201,10 +193,10 @@ def _own_project(session: Session) -> str | None:
 def on_behalf(
     factory: SessionFactory, caller: Callable[[], Principal | None], last: Last | None = None
 ) -> SessionFactory:
-    """Return a factory of the same sessions that bear a caller, who is asked for when the first row is looked for.
+    """Return a factory of sessions that carry a caller, who is resolved at the first read.
 
     Args:
-        last: what they write last, see `service.identity.recording`; None for as ever.
+        last: what they write last, see `recording`.
     """
     return with_info(factory, **{_CALLER: caller}, **({LAST: last} if last is not None else {}))
 
@@ -214,13 +206,7 @@ def visible(session: Session, table: type[Row]) -> Select[Row]: ...
 @overload
 def visible(session: Session, table: type[Base], query: Query) -> Query: ...
 def visible(session: Session, table: type[Base], query: Any = None) -> Any:
-    """Return a query for the rows of a table that the caller of a session may see.
-
-    Args:
-        session: bears the caller, or nobody.
-        table: whose rows the query is about; what it joins belongs to them.
-        query: of these rows or of columns of theirs; None for whole rows.
-    """
+    """Return a query for the rows of a table that the session's caller may see, or a query restricted to them."""
     query = select(table) if query is None else query
     condition = _condition(session, table)
     return query if condition is None else query.where(condition)
@@ -229,10 +215,10 @@ def visible(session: Session, table: type[Base], query: Any = None) -> Any:
 def find(
     session: Session, table: type[Row], row_id: str, *, lock: bool = False, options: Sequence[ORMOption] = ()
 ) -> Row:
-    """Return a row of a table by its id; as it is now, and locked until the transaction ends, if that is asked for.
+    """Return a row by its id; optionally locked, and as it is now.
 
     Raises:
-        NotFound: there is none that the caller may see; the message says what was looked for.
+        NotFound: there is none that the caller may see.
     """
     require_visible(session, table, row_id)
     row = session.get(table, row_id, options=options, with_for_update=lock or None, populate_existing=lock)
@@ -242,10 +228,10 @@ def find(
 
 
 def require_visible(session: Session, table: Any, row_id: str) -> None:
-    """Let an id pass, unless its row is hidden from the caller; whether there is one is asked afterwards.
+    """Raise if a row is hidden from the caller. Whether it exists is checked by the caller.
 
     Raises:
-        NotFound: it is hidden, as if it were not there.
+        NotFound: it is hidden.
     """
     condition = _condition(session, table)
     if condition is not None and session.scalar(select(table.id).where(table.id == row_id, condition)) is None:
@@ -253,7 +239,7 @@ def require_visible(session: Session, table: Any, row_id: str) -> None:
 
 
 def require_project(session: Session) -> None:
-    """Let whoever works in a project pass, and an admin of the installation as long as there is one project.
+    """Raise unless the caller works in a project, or there is only one.
 
     Raises:
         Forbidden: there are several, and the key belongs to none.

@@ -1,12 +1,11 @@
-"""Admins are people: who is one, and what two of them decide about a third. Takes a session, never commits.
+"""Admins are people: who is one, and what two of them decide about a third.
 
-The operator's machine names the first. That one names the second alone; from then on, whoever one admin wants to admit
-or remove, or whose key one wants revoked, needs the approval of another, so that nobody alone can become two, or the
-only one who can act. A new admin makes the token themself and hands on its *introduction* only: an id and a SHA-256,
-from which nobody can act in their name.
+The operator's machine names the first, who names the second alone. From then on admissions, removals and revocations of
+another admin's keys take two people, so that nobody can become two, or the only one who can act. A new admin makes the
+token and hands on its *introduction*: an id and a SHA-256, from which nobody can act in their name.
 
-An owner is such a person in one project. An admin names the first one of a project alone; where two must agree the two
-count as one (`service.identity.decisions.voice_of`), and the owner's keys are revoked with the one that named them.
+An owner is an admin of one project. An admin of the installation names a project's first owner alone; the two count as
+one person in decisions (`decisions.voice_of`), and the owner's keys are revoked with the key that named them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from service.db.base import new_id
 from service.db.project_tables import Project
 from service.errors import Conflict, InvalidInput, require_name, short_reason
 from service.identity.access import Scope, find, visible
-from service.identity.auth import is_usable, made_until, remember_key, revoke
+from service.identity.auth import add_key, is_usable, made_until, revoke
 from service.identity.decisions import acting_key, ask
 from service.identity.recording import Act, record
 
@@ -39,10 +38,7 @@ _INTRODUCTION = re.compile(r"(key_[a-z2-7]{20}):([0-9a-f]{64})")
 
 
 def admit_on_machine(session: Session, *, name: str, now: datetime) -> tuple[Admin, str]:
-    """Make an admin with a key, as the operator of the machine: outside of what admins can decide.
-
-    Returns:
-        The admin, and the key's token, which is shown this once.
+    """Create an admin with a key, as the operator of the machine, and return the key's token.
 
     Raises:
         InvalidInput: a bad name.
@@ -55,15 +51,12 @@ def admit_on_machine(session: Session, *, name: str, now: datetime) -> tuple[Adm
 
 
 def bootstrap_admin(session: Session, *, path: Path, now: datetime) -> bool:
-    """Make the first admin of a new installation and write the key's token to a file only its owner can read.
+    """Create the first admin and write the token to a file that only its owner can read. False if one can act already.
 
     The file is on disk before the caller commits, so no key exists whose token nobody has.
 
     Args:
-        path: of the file; replaced if it holds the token of a key that was never committed.
-
-    Returns:
-        True when one was made; False when somebody holds a valid key of an admin of the installation already.
+        path: of the file; replaced if its token's key was never committed.
     """
     of_installation = ApiKey.admin_id.is_not(None), ApiKey.project_id.is_(None)
     # Keys of people do not count: on the day on which their provider is gone, somebody must get in.
@@ -87,20 +80,19 @@ def ask_admission(
     now: datetime,
     project_id: str | None = None,
 ) -> Admin | Decision:
-    """Ask for a person to be admitted. The second of an installation is admitted at once, and so is the owner of a
-    project that has none, whom an admin of the installation names.
+    """Request that a person becomes an admin. The second of an installation is admitted at once, and so is the first
+    owner of a project, whom an admin of the installation names.
 
     Args:
-        name: of the person; unique for ever.
+        name: of the person; never used again.
         introduction: of the token that the person made, `key_...:SHA-256`.
         asked_with: id of an admin's key.
-        project_id: whose owner the person is to be; None for an admin of the installation, or for the project of
-            whoever asks.
+        project_id: for an owner; None for the project of the key that asks, or the installation.
 
     Raises:
         InvalidInput: a bad name, introduction or reason.
         NotFound: no such project.
-        Conflict: the name or the key is taken, there are too many, or a request for that name waits.
+        Conflict: the name or the key is taken, there are too many admins, or a request for that name is pending.
         Forbidden: the key is no admin's.
     """
     asking = acting_key(session, asked_with)
@@ -120,7 +112,6 @@ def ask_admission(
 
 
 def _may_name_alone(session: Session, asking: ApiKey, project_id: str | None, now: datetime) -> bool:
-    """Tell whether nobody else needs to agree: it is the second admin, or the owner of a project without one."""
     if project_id is None:
         admins_ever = select(func.count()).select_from(Admin).where(Admin.project_id.is_(None))
         return session.scalar(admins_ever) == 1
@@ -130,7 +121,7 @@ def _may_name_alone(session: Session, asking: ApiKey, project_id: str | None, no
 
 
 def ask_removal(session: Session, *, admin_id: str, reason: str, asked_with: str, now: datetime) -> Decision:
-    """Ask for an admin, or oneself, to be removed. Another one must approve; the one who is to go may be that one.
+    """Request that an admin is removed. Another one must approve, who may be the one to be removed.
 
     Raises:
         InvalidInput: there is no reason.
@@ -145,12 +136,12 @@ def ask_removal(session: Session, *, admin_id: str, reason: str, asked_with: str
 
 
 def ask_revocation(session: Session, *, key_id: str, reason: str, asked_with: str, now: datetime) -> Decision:
-    """Ask for another admin's key to be revoked, with all that it made. The one whose key it is may approve.
+    """Request that another admin's key is revoked, with all that it made. Its owner may approve.
 
     Raises:
         InvalidInput: there is no reason.
         NotFound: no such key.
-        Conflict: it was revoked already, or whoever asks may revoke it alone.
+        Conflict: it was revoked already, or the requester may revoke it alone.
         Forbidden: the key that asks is no admin's.
     """
     asking, key = acting_key(session, asked_with), find(session, ApiKey, key_id)
@@ -173,7 +164,6 @@ def _admit(session: Session, decision: Decision, approving: ApiKey, now: datetim
 
 
 def _remove(session: Session, decision: Decision, _approving: ApiKey, now: datetime) -> None:
-    """Remove a person with all their keys and all that these made, and the owners whom that person has named alone."""
     admin = find(session, Admin, str(decision.admin_id))
     _require_removable(session, admin)
     alone = Admin.asked_by == admin.id, Admin.admission == Admission.ALONE, Admin.project_id.is_not(None)
@@ -192,10 +182,7 @@ EFFECTS = {DecisionAction.ADMIT: _admit, DecisionAction.REMOVE: _remove, Decisio
 
 
 def admit_person(session: Session, person: Person, project_id: str | None, *, now: datetime) -> Admin:
-    """Return a person as the owner of a project, or an admin of the installation, by a group of the sign-in provider.
-
-    Whoever was removed meanwhile is admitted anew, from now on.
-    """
+    """Return a person as an admin by a group of the sign-in provider; a removed one is admitted again, from now on."""
     this = Admin.person_id == person.id, Admin.project_id.is_not_distinct_from(project_id)
     admin = session.scalar(select(Admin).where(*this))
     if admin is None:
@@ -210,7 +197,7 @@ def admit_person(session: Session, person: Person, project_id: str | None, *, no
 
 
 def dismiss_person(session: Session, person: Person, *, still: Collection[str | None], now: datetime) -> None:
-    """Take note of what no group makes a person any more: whose keys there were revoked.
+    """Remove a person's admins whose group is gone. Their keys were revoked.
 
     Args:
         still: the projects that they own, and None for the installation.
@@ -222,18 +209,18 @@ def dismiss_person(session: Session, person: Person, *, still: Collection[str | 
 
 
 def admins(session: Session) -> Sequence[Admin]:
-    """Return everybody who is or was an admin, in the order of their admission; to an owner, those of the project."""
+    """Return the present and former admins that the caller sees, in the order of their admission."""
     return session.scalars(visible(session, Admin).order_by(Admin.admitted_at, Admin.id).limit(ADMINS_MAX)).all()
 
 
 def names(session: Session, people: Sequence[Admin]) -> dict[str, str]:
-    """Return the names of some people and of who admitted them, by their ids."""
+    """Return the names of admins and of those who admitted them, by id."""
     of = {person.id for person in people} | {id for person in people for id in (person.asked_by, person.approved_by)}
     return {row.id: row.name for row in session.execute(select(Admin.id, Admin.name).where(Admin.id.in_(of - {None})))}
 
 
 def makers(session: Session, keys: Sequence[ApiKey]) -> dict[str, Admin]:
-    """Return the person who made each of some keys, by the key's id; one made on the machine has none."""
+    """Return the admin who made each key, by the key's id; a key made on the machine has none."""
     asked_with = {key.id: key.created_by or key.id for key in keys}
     people = select(ApiKey.id, Admin).join(Admin, Admin.id == ApiKey.admin_id)
     found = {row.id: row.Admin for row in session.execute(people.where(ApiKey.id.in_(asked_with.values())))}
@@ -299,15 +286,8 @@ def _add(
 
 def _give_key(session: Session, admin: Admin, introduction: str, now: datetime, created_by: str | None = None) -> None:
     key_id, digest = _read(introduction)
-    remember_key(
-        session,
-        key_id,
-        digest,
-        name=admin.name,
-        scopes=[Scope.ADMIN],
-        admin_id=admin.id,
-        project_id=admin.project_id,
-        created_by=created_by,
-        expires_at=made_until(session, None, created_by, now),
-        now=now,
+    key = ApiKey(
+        id=key_id, hash=digest, name=admin.name, scopes=[Scope.ADMIN], admin_id=admin.id, created_by=created_by
     )
+    key.project_id, key.expires_at = admin.project_id, made_until(session, None, created_by, now)
+    add_key(session, key, now)

@@ -1,6 +1,6 @@
-"""API keys: hashed, scoped, revocable; those of admins belong to people (`service.identity.admins`).
+"""API keys: hashed, scoped, revocable. Admins' keys belong to people (`admins`).
 
-What a key made goes with it, and what those keys made, and so on: whoever has stolen one may have made others.
+Revoking a key revokes what it made, what those keys made, and so on: whoever stole one may have made others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from service.logs import get_logger
 from service.times import to_the_hour
 
 _TOKEN = re.compile(r"obs_([a-z2-7]{20})_([0-9a-f]{64})")
-_UNKNOWN = "This API key is not known here, or was revoked."
+_UNKNOWN = "This API key is unknown or was revoked."
 _NO_HASH = hashlib.sha256(b"no such key").hexdigest()
 SESSION_CONFIRMED = timedelta(minutes=1)  # how long a session in a browser goes on without the provider's word
 RETRY_SECONDS = 60.0
@@ -49,28 +49,25 @@ def create_key(
     expires_at: datetime | None = None,
     project_id: str | None = None,
 ) -> tuple[ApiKey, str]:
-    """Create a key. One that is made by a key with an end ends with it, or before.
+    """Create a key, which expires no later than the key that creates it.
 
     Args:
-        scopes: at least one, or else a role.
-        role: in a project, in place of the scopes that it stands for.
-        created_by: id of the key whose holder asks for it and sees its token; None on the service's own machine.
-        admin_id: the person who asks, whose key it will be if it has the scope admin.
-        expires_at: from when on it opens nothing; None for as late as the key that asks, or never.
-        project_id: whose rows it opens; None for the project of the key that asks, or the only one there is. A key
-            with the scope admin that an admin of the installation asks for without a project or a role is such an
-            admin's, too.
+        scopes: at least one, unless a role is given.
+        role: in a project, instead of the scopes that it stands for.
+        created_by: id of the creating key, whose holder sees the token; None on the service's own machine.
+        admin_id: the admin who asks, and the owner of the new key if that has the scope admin.
+        expires_at: None for as late as the creating key.
+        project_id: None for the project of the creating key, or the only one; or for no project, if an admin of the
+            installation creates a key with the scope admin without a role.
 
     Returns:
-        The key, and its token, which is shown this once: only its SHA-256 is kept.
+        The key and its token. Only the token's SHA-256 is kept.
 
     Raises:
-        InvalidInput: no scope or an unknown one, a bad name, a role beside scopes, a key with the scope admin
-            that would be nobody's, one of which it is not said to which of several projects it belongs, or an end that
-            is over or is later than that of the key that asks.
-        NotFound: there is no such project.
-        Forbidden: it could do more than the key that asks.
-        Unauthorized: the key that asks was revoked meanwhile.
+        InvalidInput: a bad name, scope or expiry, both scopes and a role, or no project where there are several.
+        NotFound: no such project.
+        Forbidden: it could do more than the creating key.
+        Unauthorized: the creating key was revoked meanwhile.
     """
     name = require_name(name, "A key's name")
     try:
@@ -79,40 +76,29 @@ def create_key(
     except ValueError as error:
         raise InvalidInput(f"{error}: the scopes are {', '.join(Scope)}, the roles {', '.join(Role)}.") from None
     if not chosen or (named and role is not None):
-        raise InvalidInput(
-            f"A key has a role ({', '.join(Role)}) or else scopes ({', '.join(Scope)}): give one of these."
-        )
+        raise InvalidInput(f"A key has either a role ({', '.join(Role)}) or scopes ({', '.join(Scope)}).")
     asking = None if created_by is None else session.get_one(ApiKey, created_by)
     if asking is not None:
         for scope in chosen:
             principal_of(asking).require(Scope(scope))
     if Scope.ADMIN in chosen and admin_id is None:
-        raise InvalidInput("A key with the scope admin belongs to a person: admit one, see `obscura admins --help`.")
+        raise InvalidInput("A key with the scope admin belongs to a person. Admit one: `obscura admins --help`.")
     of_installation = Scope.ADMIN in chosen and role is None and (asking is None or asking.project_id is None)
     if not of_installation or project_id is not None:
         project_id = projects.choose(session, project_id)
     key_id, token, digest = make_token()
-    key = remember_key(
-        session,
-        key_id,
-        digest,
-        name=name,
-        scopes=chosen,
-        admin_id=admin_id if Scope.ADMIN in chosen else None,
-        created_by=created_by,
-        project_id=project_id,
-        expires_at=made_until(session, expires_at, created_by, now),
-        now=now,
-    )
-    return key, token
+    key = ApiKey(id=key_id, hash=digest, name=name, scopes=[scope.value for scope in chosen], created_by=created_by)
+    key.admin_id, key.project_id = admin_id if Scope.ADMIN in chosen else None, project_id
+    key.expires_at = made_until(session, expires_at, created_by, now)
+    return add_key(session, key, now), token
 
 
-def made_until(session: Session, wished: datetime | None, created_by: str | None, now: datetime) -> datetime | None:
-    """Return when a new key ends. Keeps the key that asks from being revoked until this one is there to go with it.
+def made_until(session: Session, requested: datetime | None, created_by: str | None, now: datetime) -> datetime | None:
+    """Return when a new key expires, and lock the creating key so that it is not revoked without the new one.
 
     Raises:
-        InvalidInput: the end that is wished for is over, or is later than that of the key that asks.
-        Unauthorized: the key that asks was revoked meanwhile.
+        InvalidInput: the requested expiry is past, or later than the creating key's.
+        Unauthorized: the creating key was revoked meanwhile.
     """
     end = None
     if created_by is not None:
@@ -120,45 +106,21 @@ def made_until(session: Session, wished: datetime | None, created_by: str | None
         if asking.revoked_at is not None:
             raise Unauthorized(_UNKNOWN)
         end = asking.expires_at
-    if wished is not None and wished <= now:
-        raise InvalidInput(f"A key cannot end at {_moment(wished)}, which is over.")
-    if wished is not None and end is not None and wished > end:
-        raise InvalidInput(f"The key that you use ends at {_moment(end)}, and so does what it makes, at the latest.")
-    return wished or end
+    if requested is not None and requested <= now:
+        raise InvalidInput(f"A key cannot expire at {_moment(requested)}, which is past.")
+    if requested is not None and end is not None and requested > end:
+        raise InvalidInput(f"Your key expires at {_moment(end)}. A key that it creates cannot expire later.")
+    return requested or end
 
 
-def remember_key(
-    session: Session,
-    key_id: str,
-    digest: str,
-    *,
-    name: str,
-    scopes: Iterable[Scope],
-    admin_id: str | None,
-    now: datetime,
-    created_by: str | None = None,
-    expires_at: datetime | None = None,
-    project_id: str | None = None,
-    person_id: str | None = None,
-) -> ApiKey:
-    """Let a token be used from now on, of which only its SHA-256 is known here; of the person whose key has made it."""
-    if created_by is not None:
-        person_id = session.get_one(ApiKey, created_by).person_id
-    key = ApiKey(
-        id=key_id,
-        name=name,
-        hash=digest,
-        scopes=[scope.value for scope in scopes],
-        admin_id=admin_id,
-        created_by=created_by,
-        created_at=now,
-        expires_at=expires_at,
-        project_id=project_id,
-        person_id=person_id,
-    )
+def add_key(session: Session, key: ApiKey, now: datetime) -> ApiKey:
+    """Add a key, which belongs to the person of the creating key."""
+    if key.created_by is not None:
+        key.person_id = session.get_one(ApiKey, key.created_by).person_id
+    key.created_at = now
     session.add(key)
     session.flush()
-    record(session, Act.KEY_MADE, key.id, project_id=project_id)
+    record(session, Act.KEY_MADE, key.id, project_id=key.project_id)
     return key
 
 
@@ -172,23 +134,19 @@ def rotate_key(
     now: datetime,
     expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
-    """Make a key that takes another one's place, which goes on opening what it opens for a while.
+    """Create a key with the name, scopes and project of another one, which expires after the overlap.
 
     Args:
-        key_id: of the one that is to go; the new one has its name, scopes and project.
-        overlap_seconds: for how long it still opens something, at most; 0 ends it at once.
-        created_by: id of the key whose holder asks for it and sees the new token.
-        admin_id: the person who asks.
-        expires_at: when the new one ends, as in `create_key`.
-
-    Returns:
-        The new key, and its token, which is shown this once.
+        overlap_seconds: how long the old key still works, at most.
+        created_by: id of the key that asks, whose holder sees the new token.
+        admin_id: the admin who asks.
+        expires_at: of the new key, as in `create_key`.
 
     Raises:
         NotFound: no such key.
         Forbidden: it is another admin's.
-        Conflict: it was revoked, or has expired: whoever has it has no use for another one; or it stands for a role.
-        InvalidInput: the new one would end too late, or in the past.
+        Conflict: it was revoked, has expired, or stands for a person's role.
+        InvalidInput: the new key would expire too late, or in the past.
     """
     old = find(session, ApiKey, key_id, lock=True)
     if old.admin_id is not None and old.admin_id != admin_id:
@@ -216,11 +174,10 @@ def rotate_key(
 
 
 def authenticate(session: Session, token: str, *, now: datetime) -> Principal:
-    """Find the caller behind a token. An unknown id costs the same comparison as a known one.
+    """Return the caller behind a token. An unknown id costs the same comparison as a known one.
 
     Raises:
-        Unauthorized: the token is not one of ours, was revoked, or has expired, which is said to its holder alone; or
-            it is of a person whom the sign-in provider has not confirmed for too long.
+        Unauthorized: the token is unknown, revoked or expired, or the sign-in provider no longer confirms its person.
     """
     claimed = claimed_id(token)
     key = session.get(ApiKey, claimed) if claimed else None
@@ -234,32 +191,32 @@ def authenticate(session: Session, token: str, *, now: datetime) -> Principal:
 
 
 def claimed_id(token: str) -> str:
-    """Return the id of the key that a text says to be the token of; empty where it has not the form of a token."""
+    """Return the key id in a token; empty if the text is no token."""
     form = _TOKEN.fullmatch(token)
     return f"key_{form[1]}" if form else ""
 
 
 def principal_of(key: ApiKey | Row[*tuple[Any, ...]]) -> Principal:
-    """Return the caller behind a key, or a row of its columns; whether it is valid was checked."""
+    """Return the caller behind a valid key, or a row of its columns."""
     scopes = frozenset(Scope(scope) for scope in key.scopes)
     of = {"admin_id": key.admin_id, "project_id": key.project_id, "person_id": key.person_id}
     return Principal(id=key.id, scopes=scopes, **of)
 
 
 def is_confirmed(now: datetime | BindParameter[datetime]) -> ColumnElement[bool]:
-    """The condition that a key is of no person, or of one whose keys go on."""
+    """Return the condition that a key belongs to no person of a provider, or to a confirmed one."""
     goes_on = exists().where(Person.id == ApiKey.person_id, Person.lapsed_at.is_(None), Person.keys_until > now)
     return ApiKey.person_id.is_(None) | goes_on.correlate(ApiKey)
 
 
 def require_confirmed(session: Session, person_id: str | None, now: datetime, *, in_browser: bool = False) -> None:
-    """Let whoever is no person of a provider pass, and somebody for whom it vouched a short while ago.
+    """Raise unless there is no person, or the provider confirmed them recently.
 
     Args:
-        in_browser: whether a session asks, which goes on for a shorter time than a key does.
+        in_browser: sessions stay valid for a shorter time than keys.
 
     Raises:
-        Unauthorized: it no longer does, or has not answered for too long; the message says which.
+        Unauthorized: the provider no longer vouches for them, or has not answered for too long.
     """
     if person_id is None:
         return
@@ -280,21 +237,21 @@ def require_confirmed(session: Session, person_id: str | None, now: datetime, *,
 
 
 def is_usable(now: datetime | BindParameter[datetime]) -> ColumnElement[bool]:
-    """The condition that a key was not revoked, has not expired, and is of nobody who is no longer confirmed."""
+    """Return the condition that a key is neither revoked nor expired, and its person confirmed."""
     in_time = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
     return ApiKey.revoked_at.is_(None) & in_time & is_confirmed(now)
 
 
 def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | None:
-    """Return a key that opens something now: what a session, or a connection that stays open, asks again and again."""
+    """Return a key if it is usable now."""
     return session.scalar(select(ApiKey).where(ApiKey.id == key_id, is_usable(now)))
 
 
 def require_usable(session: Session, key_id: str, *, now: datetime) -> None:
-    """Let what was begun with a key be done, if the key opens something still.
+    """Raise unless a key is still usable.
 
     Raises:
-        Unauthorized: it was revoked, or has expired.
+        Unauthorized: it is not.
     """
     if find_usable(session, key_id, now=now) is None:
         raise Unauthorized("The key that this was begun with was revoked or has expired. Nothing was changed.")
@@ -303,14 +260,12 @@ def require_usable(session: Session, key_id: str, *, now: datetime) -> None:
 def revoke_key(
     session: Session, *, key_id: str, admin_id: str | None, now: datetime, with_made: bool = True
 ) -> tuple[ApiKey, int]:
-    """Revoke a key, for good, as one admin alone may: their own, those of owners whom they have named alone, and those
-    that are no admin's.
+    """Revoke a key as one admin alone may: their own, one of an owner whom they named alone, or no admin's. Idempotent.
 
-    Another admin's keys take two people (`admins.ask_revocation`): whoever could revoke them alone could make themself
-    the only one who decides. Revoking twice keeps the first time.
+    Another admin's keys take two people (`admins.ask_revocation`): otherwise one admin could become the only one.
 
     Args:
-        admin_id: the person who asks.
+        admin_id: the admin who asks.
         with_made: also revoke all that it made, directly or not.
 
     Returns:
@@ -342,9 +297,9 @@ def revoke_key(
 
 
 def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, with_made: bool = True) -> int:
-    """Revoke keys, and all that they made, and return how many. Who may do that was checked.
+    """Revoke keys, and all that they made, and return how many. The caller has checked the permission.
 
-    A key that is being made keeps its maker locked, so it is waited for; the next round then sees and revokes it.
+    A key that is being created holds a lock on its creator, so this waits for it; the next round revokes it.
     """
     going = ApiKey.id.in_(with_all_made(chosen)) if with_made else chosen
     of = ApiKey.id, ApiKey.project_id
@@ -359,16 +314,15 @@ def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, with
 
 
 def with_all_made(chosen: ColumnElement[bool]) -> Select[tuple[str]]:
-    """Return the query for the ids of some keys, of the keys that these made, and so on; revoked ones as well."""
+    """Return the query for the ids of keys and of all that they made, directly or not, revoked or not."""
     made = select(ApiKey.id).where(chosen).cte("made", recursive=True)
     return select(made.union(select(ApiKey.id).join(made, ApiKey.created_by == made.c.id)).c.id)
 
 
 class KeyUses(Background):
-    """Notes in memory which keys are used, and writes that from a thread of its own: no request waits for it.
+    """Notes in memory which keys were used, and writes the hour to the database from its own thread.
 
-    There is one entry for each key that was valid when it was used. A note that is lost with the process is made
-    again by the next use.
+    A note that is lost with the process is made again by the next use.
     """
 
     def __init__(self, factory: SessionFactory) -> None:
@@ -379,7 +333,7 @@ class KeyUses(Background):
         self._unwritten: dict[str, datetime] = {}
 
     def note(self, key_id: str, now: datetime) -> None:
-        """Note that a key was used; returns at once."""
+        """Note that a key was used. Does not block."""
         hour = to_the_hour(now)
         with self._lock:
             if self._hours.get(key_id) == hour:
@@ -388,7 +342,7 @@ class KeyUses(Background):
         self._noted.set()
 
     def write(self) -> bool:
-        """Write what was noted since the last time; what another process has written later stays. False: try again."""
+        """Write new notes; return False if that must be retried. A later hour of another process stays."""
         with self._lock:
             hours, self._unwritten = self._unwritten, {}
         try:

@@ -121,8 +121,8 @@ def decide(
     Raises:
         NotFound: no such request.
         Forbidden: the key is no admin's; to approve, its person asked, or was admitted after that.
-        Conflict: the request was decided otherwise; to approve, it has expired, the requester was removed, their key
-            was revoked or has expired, their sign-in has lapsed, or the request can no longer be carried out.
+        Conflict: the request was decided otherwise; to approve, it has no effect here or has expired, the requester was
+            removed, their key was revoked or has expired, their sign-in has lapsed, or it can no longer be carried out.
     """
     decision = find(session, Decision, request_id, lock=True)
     deciding = acting_key(session, decided_with)
@@ -132,6 +132,8 @@ def decide(
     if decision.state is not DecisionState.PENDING:
         raise Conflict(f"This request was {decision.state.value} already.", request_id=decision.id)
     if approved:
+        if decision.action not in effects:  # accepting missing spending reads the storage of a locked installation
+            raise Conflict("This request is approved by the command `obscura ledger accept`.", request_id=decision.id)
         _require_approvable(session, decision, deciding, now)
         effects[decision.action](session, decision, deciding, now)
     decision.state, decision.decided_at = outcome, now

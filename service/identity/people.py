@@ -1,8 +1,7 @@
-"""What the sign-in provider says of a person, and what follows for their roles, keys and sessions. Takes a session,
-never commits.
+"""People of a sign-in provider: their roles, keys and sessions, and the thread that keeps asking about them.
 
-A role is a key that no other key has made and whose token nobody has: sessions are opened with it, what the person
-makes is made by it, and with it all of that is revoked. There is one for each project in which a person has a role.
+A role is a key without a creator, whose token nobody has: it opens sessions and creates the person's keys, and revoking
+it revokes all of these. A person has one role in each project where their groups give them one.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from service.db.session import SessionFactory, transaction
 from service.errors import ObscuraError, Unauthorized
 from service.identity.access import ROLES, Role, Scope, covers, visible
 from service.identity.admins import admit_person, dismiss_person
-from service.identity.auth import remember_key, revoke
+from service.identity.auth import add_key, revoke
 from service.identity.recording import Act, record
 from service.logs import get_logger
 from service.settings import Settings
@@ -46,18 +45,18 @@ ASKED_AT_ONCE_MAX = 8
 
 
 class SignInRefused(Unauthorized):
-    """A sign-in is not what the provider or this browser have begun, or the provider refuses it."""
+    """A sign-in is not what the provider or this browser began, or the provider refuses it."""
 
 
 class NotVouchedFor(SignInRefused):
-    """The provider says that it no longer vouches for a person."""
+    """The provider no longer vouches for a person."""
 
 
 class ProviderUnavailable(ObscuraError):
     """The provider does not answer, or not as it must.
 
     Attributes:
-        answered: whether it did, so that it may do better when it is asked about somebody else.
+        answered: it answered about this person, and may answer about others.
     """
 
     code: ClassVar[str] = "provider_unavailable"
@@ -75,10 +74,8 @@ class Claims:
     """What the provider says of a person.
 
     Attributes:
-        subject: names the person among all of the provider, for ever.
-        names: what people may call them, the best first.
-        email: None where the provider does not say.
-        groups: that they are in now.
+        subject: identifies the person at the provider, forever.
+        names: for display, the best first.
     """
 
     subject: str
@@ -88,7 +85,7 @@ class Claims:
 
 
 def roles_of(settings: Settings, groups: Collection[str]) -> dict[str | None, frozenset[Scope]]:
-    """Return what members of groups may do: scopes by the project's id, where None is the installation."""
+    """Return the scopes that groups give, by project id; None is the installation."""
     found: dict[str | None, frozenset[Scope]] = {}
     for group in groups:
         for project_id, role in settings.oidc_groups.get(group, {}).items():
@@ -99,13 +96,13 @@ def roles_of(settings: Settings, groups: Collection[str]) -> dict[str | None, fr
 
 
 def unknown_projects(session: Session, settings: Settings) -> list[str]:
-    """Return the projects that the settings name and that do not exist: nobody has a role in them."""
+    """Return the projects in the settings that do not exist."""
     named = {project_id for roles in settings.oidc_groups.values() for project_id in roles}
     return sorted(project_id for project_id in named if not _is_there(session, project_id))
 
 
 def sign_in(session: Session, settings: Settings, claims: Claims, refresh_token: str, *, now: datetime) -> Person:
-    """Note that the provider has just vouched for somebody who signs in; makes the person where there is none yet."""
+    """Record that the provider has just vouched for a person, who is created at their first sign-in."""
     person = _find(session, settings.oidc_issuer, claims.subject)
     if person is None:
         person = Person(id=new_id("per"), issuer=settings.oidc_issuer, subject=claims.subject, name="", created_at=now)
@@ -126,7 +123,7 @@ def sign_in(session: Session, settings: Settings, claims: Claims, refresh_token:
 def confirm(
     session: Session, settings: Settings, person: Person, claims: Claims, refresh_token: str, *, now: datetime
 ) -> None:
-    """Note what the provider says of a person now, and give, widen and end roles by it."""
+    """Record what the provider says of a person now, and give, widen and end roles accordingly."""
     names = filter(None, (_readable(name, NAME_CHARACTERS_MAX) for name in claims.names))
     person.name = next(names, person.id)
     person.email = _readable(claims.email or "", EMAIL_CHARACTERS_MAX)
@@ -136,7 +133,6 @@ def confirm(
 
 
 def _readable(text: str, characters_max: int) -> str | None:
-    """Return text of the provider in its clean form; None where people could not read it."""
     try:
         return clean_text(text.strip(), characters_max)
     except ValueError:
@@ -144,27 +140,21 @@ def _readable(text: str, characters_max: int) -> str | None:
 
 
 def roles(session: Session, person: Person) -> Sequence[ApiKey]:
-    """Return the roles that a person has now, that of the installation last."""
+    """Return a person's present roles, that of the installation last."""
     mine = ApiKey.person_id == person.id, ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
     found = session.scalars(select(ApiKey).where(*mine).execution_options(populate_existing=True)).all()
     return sorted(found, key=lambda key: (key.project_id is None, key.project_id))
 
 
 def members(session: Session, limit: int) -> Sequence[tuple[ApiKey, Person]]:
-    """Return the roles that the caller may see, each with whose it is, by their names."""
+    """Return the roles that the caller may see, with their people, by name."""
     asked = visible(session, ApiKey, select(ApiKey, Person)).join(Person, Person.id == ApiKey.person_id)
     now = asked.where(ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None))
     return [(row[0], row[1]) for row in session.execute(now.order_by(Person.name, ApiKey.id).limit(limit))]
 
 
-def project_names(session: Session, ids: Collection[str | None]) -> dict[str, str]:
-    """Return the names of projects in which somebody has a role, by their ids."""
-    named = select(Project.id, Project.name).where(Project.id.in_(ids))
-    return {row.id: row.name for row in session.execute(named)}
-
-
 def lapse(session: Session, person: Person, *, now: datetime) -> None:
-    """Note that the provider no longer vouches for a person. Keys open nothing until they sign in again."""
+    """Record that the provider no longer vouches for a person: their keys are unusable until they sign in again."""
     person.lapsed_at, person.refresh_token, person.asked_until = now, None, None
     theirs = select(ApiKey.id).where(ApiKey.person_id == person.id)
     session.execute(delete(SignIn).where(SignIn.key_id.in_(theirs)))
@@ -172,7 +162,7 @@ def lapse(session: Session, person: Person, *, now: datetime) -> None:
 
 
 def long_lapsed(session: Session, *, now: datetime, lock: bool = False) -> Sequence[Person]:
-    """Return who lapsed long ago, has not signed in since, and has roles."""
+    """Return the people with roles who lapsed LAPSED_KEPT ago and have not signed in since."""
     role = select(ApiKey.id).where(
         ApiKey.person_id == Person.id, ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
     )
@@ -181,7 +171,7 @@ def long_lapsed(session: Session, *, now: datetime, lock: bool = False) -> Seque
 
 
 def end_lapsed(session: Session, *, now: datetime) -> None:
-    """End the roles of whoever lapsed long ago, and revoke what they have made."""
+    """End the roles of the long lapsed, and revoke what they made."""
     for person in long_lapsed(session, now=now, lock=True):
         _apply(session, person, {}, now)
 
@@ -192,7 +182,6 @@ def _find(session: Session, issuer: str, subject: str) -> Person | None:
 
 
 def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[Scope]], now: datetime) -> None:
-    """Give a person just these roles. Whoever may do less in a project than before loses what they made there."""
     wished = {project_id: scopes for project_id, scopes in wished.items() if _is_there(session, project_id)}
     owned = {project_id for project_id, scopes in wished.items() if Scope.ADMIN in scopes}
     admins = {project_id: admit_person(session, person, project_id, now=now).id for project_id in owned}
@@ -208,34 +197,25 @@ def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[
             record(session, Act.ROLE_WIDENED, person.id, project_id=key.project_id)
     for project_id, scopes in wished.items():
         key_id, _token, digest = make_token()
-        remember_key(
-            session,
-            key_id,
-            digest,
-            name=person.name,
-            scopes=sorted(scopes),
-            admin_id=admins.get(project_id),
-            project_id=project_id,
-            person_id=person.id,
-            now=now,
-        )
+        key = ApiKey(id=key_id, hash=digest, name=person.name, scopes=sorted(scopes), person_id=person.id)
+        key.admin_id, key.project_id = admins.get(project_id), project_id
+        add_key(session, key, now)
         record(session, Act.ROLE_GIVEN, person.id, project_id=project_id)
     dismiss_person(session, person, still=owned, now=now)
     session.flush()
 
 
 def _is_there(session: Session, project_id: str | None) -> bool:
-    """Tell whether a project exists that the settings name."""
     return project_id is None or session.get(Project, project_id) is not None
 
 
 class Confirming(Background):
-    """Asks beside the requests. Several processes share the people: each asks about whom no other one asks.
+    """Asks the provider, at least every minute, whether it still vouches for each person who may use the service.
+
+    Several processes share the people: each asks about those about whom no other one is asking.
 
     Args:
         settings: with an issuer.
-        factory: where sessions come from.
-        provider: whom it asks.
         clock: returns the time, aware.
     """
 
@@ -247,7 +227,7 @@ class Confirming(Background):
         self._interval = timedelta(seconds=settings.oidc_confirm_seconds)
 
     def round(self) -> int:
-        """Ask about everybody whose turn it is; return for how many the provider answered."""
+        """Ask about everybody who is due; return for how many the provider answered."""
         now, away = self._clock(), threading.Event()
         with transaction(self._factory, read_only=True) as session:
             waiting = due(session, now, self._interval)
@@ -319,10 +299,7 @@ class Confirming(Background):
 
 
 def due(session: Session, now: datetime, interval: timedelta) -> Sequence[str]:
-    """Return whom the provider did not confirm for an interval, and who has a session or has made a key that goes on.
-
-    Whoever has neither is asked about when they sign in again.
-    """
+    """Return the people not confirmed for an interval who have a session or a usable key."""
     theirs = ApiKey.person_id == Person.id, ApiKey.revoked_at.is_(None)
     in_time = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
     made = select(ApiKey.id).where(*theirs, ApiKey.created_by.is_not(None), in_time)

@@ -1,10 +1,8 @@
-"""Projects: departments of one installation. Takes a session, never commits.
-
-Every installation has one from the start, and as long as there is no other nobody has to name it.
-"""
+"""Projects: departments of one installation. With only the default one, nobody has to name it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 
 from sqlalchemy import func, select
@@ -21,11 +19,11 @@ PROJECTS_MAX = 1000
 
 
 def create(session: Session, *, name: str, now: datetime) -> Project:
-    """Create a project, which nothing belongs to yet.
+    """Create an empty project.
 
     Raises:
         InvalidInput: a bad name.
-        Conflict: the name is taken, or there are as many projects as are kept.
+        Conflict: the name is taken, or there are too many projects.
     """
     name = require_name(name, "A project's name")
     if (session.scalar(select(func.count()).select_from(Project)) or 0) >= PROJECTS_MAX:
@@ -37,7 +35,7 @@ def create(session: Session, *, name: str, now: datetime) -> Project:
 
 
 def rename(session: Session, project_id: str, *, name: str) -> Project:
-    """Give a project another name. What belongs to it is found by its id, and stays as it is.
+    """Rename a project.
 
     Raises:
         InvalidInput: a bad name.
@@ -52,13 +50,11 @@ def rename(session: Session, project_id: str, *, name: str) -> Project:
 
 
 def choose(session: Session, wished: str | None = None) -> str:
-    """Return the id of the project that something new belongs to: the one that is named, or the only one there is.
-
-    For whoever belongs to a project that one is the only one.
+    """Return the project of something new: the requested one, or the only one that the caller sees.
 
     Raises:
-        NotFound: no project that the caller may see has this id.
-        InvalidInput: none is named, and there are several.
+        NotFound: the caller sees no such project.
+        InvalidInput: none is named, and the caller sees several.
     """
     if wished is not None:
         return find(session, Project, wished).id
@@ -68,8 +64,14 @@ def choose(session: Session, wished: str | None = None) -> str:
     return seen[0]
 
 
+def names(session: Session, ids: Collection[str | None]) -> dict[str, str]:
+    """Return the names of projects by id. The caller knows the ids from rows that they see."""
+    named = select(Project.id, Project.name).where(Project.id.in_(ids))
+    return {row.id: row.name for row in session.execute(named)} if ids else {}
+
+
 def count_hidden(session: Session) -> int:
-    """Return the number of projects whose content is hidden from admins of the installation: none if there is one."""
+    """Return the number of projects whose content is hidden from admins of the installation: 0 if there is one."""
     count = session.scalar(select(func.count()).select_from(Project)) or 0
     return count if count > 1 else 0
 

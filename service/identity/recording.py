@@ -1,7 +1,7 @@
-"""The audit log: who asked for what and what came of it. Append-only rows, each written to the `audit` logger as well.
+"""The audit log: who asked for what and with which outcome. Append-only rows, also written to the `audit` logger.
 
-An event names who asked, a route or an act, and at most one object by its id. What was sent, what was answered, how
-long that took and how much it was are no part of it. See docs/audit_log.md for why each field tells nothing private.
+An event names the caller, a route or an act, and at most one object by its id. Bodies, answers, durations and amounts
+are not part of it. docs/audit_log.md explains why no field reveals private data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ID = re.compile(r"[a-z]{2,4}_(?:[a-z2-7]{20}|default)")
 
 
 class Act(enum.StrEnum):
-    """What people do to keys, roles and requests: an event of its own, in the transaction that does it."""
+    """Changes to keys, roles and requests: each is an event of its own, in the transaction that makes it."""
 
     SIGNED_IN = "signed in"
     SIGNED_OUT = "signed out"
@@ -62,7 +62,7 @@ class Act(enum.StrEnum):
 
 
 class AuditLogUnavailable(ObscuraError):
-    """An event cannot be written, and nothing may happen here without one."""
+    """An event cannot be written, and nothing may happen without one."""
 
     code: ClassVar[str] = "audit_log_unavailable"
 
@@ -75,15 +75,14 @@ class AuditLogUnavailable(ObscuraError):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What an event says.
+    """One event.
 
     Attributes:
-        at: when it was asked for.
-        action: the template of a route with its method, or an `Act`.
-        object_id: what it is about; None where that has no id.
-        key_id: of the key that asked; None where none of ours did.
-        admin_id: the person whose key that is; None where it is no admin's.
-        project_id: that of the key, or the one that an act concerns; None for the installation.
+        action: a method with the template of a route, or an `Act`.
+        object_id: None where the object has no id.
+        key_id: None where no key of ours asked.
+        admin_id: of the key; None where it is no admin's.
+        project_id: of the key, or the one that an act concerns; None for the installation.
     """
 
     at: datetime
@@ -104,22 +103,22 @@ def event_of(
     at: datetime,
     project_id: str | None = None,
 ) -> Event:
-    """Return the event of a caller, of their project where no other is named."""
+    """Return the event of a caller, in their project unless another one is named."""
     of = project_id if project_id is not None or caller is None else caller.project_id
     key_id, admin_id = (None, None) if caller is None else (caller.id, caller.admin_id)
     return Event(at, action, object_id, outcome, key_id, admin_id, of)
 
 
 def id_in(given: object) -> str | None:
-    """Return what a caller has named, where that has the form of an id: any other text is not repeated."""
+    """Return an object's id if it has the form of one: other text is not repeated in the log."""
     return given if isinstance(given, str) and _ID.fullmatch(given) else None
 
 
 def append(session: Session, events: Sequence[Event]) -> list[dict[str, Any]]:
-    """Insert events and return their rows: pass them to `write_lines` after the commit.
+    """Insert events and return their rows, for `write_lines` after the commit. Call it last in a transaction.
 
-    Call it last in a transaction. On PostgreSQL it locks the log until the commit, so that events become visible in
-    the order of their numbers and a reader who pages through them misses none; SQLite has one writer anyway.
+    On PostgreSQL it locks the log until the commit: events become visible in the order of their numbers, so that a
+    reader who pages through them misses none. SQLite has one writer anyway.
     """
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _APPEND_LOCK})
@@ -129,7 +128,7 @@ def append(session: Session, events: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 def write_lines(rows: Sequence[dict[str, Any]]) -> None:
-    """Write events that were committed to the `audit` logger: one JSON object a line, for a log collector."""
+    """Write committed events to the `audit` logger, as JSON lines for a log collector."""
     logger = get_logger(AUDIT_LOGGER)
     for row in rows:
         logger.info("audit_event", **row | {"at": row["at"].isoformat(timespec="microseconds")})
@@ -138,13 +137,12 @@ def write_lines(rows: Sequence[dict[str, Any]]) -> None:
 def remove_old(factory: SessionFactory, *, days: int, now: datetime, proved: bool) -> int:
     """Delete events older than a number of days; return how many.
 
-    If the clock has just jumped ahead, every event looks old. So an unproved clock needs a witness: an event that is
-    kept and is at least a day old.
+    If the clock has just jumped ahead, every event looks old. So an unproved clock needs a witness: a kept event that
+    is at least a day old.
 
     Args:
-        days: `Settings.audit_log_days`.
         now: aware.
-        proved: whether the clock has run steadily for a day (`service.times.WatchedClock`).
+        proved: the clock has run steadily for a day (`service.times.WatchedClock`).
     """
     until, removed = now - timedelta(days=days), 0
     first = select(AuditEvent.sequence, AuditEvent.at).order_by(AuditEvent.sequence).limit(EVENTS_REMOVED_MAX)
@@ -161,10 +159,9 @@ def remove_old(factory: SessionFactory, *, days: int, now: datetime, proved: boo
 
 
 def record(session: Session, act: Act, object_id: str, *, project_id: str | None) -> None:
-    """Have an act written at the end of its transaction, where there is an audit log.
+    """Have an act written at the end of its transaction, if there is an audit log.
 
     Args:
-        object_id: of the key, admin, person, project, release, dataset or request.
         project_id: that the act concerns; None for the installation.
     """
     if LAST in session.info:
@@ -176,9 +173,9 @@ class Recorder:
     """Writes the acts of a transaction as its last step (`service.db.session.Last`).
 
     Attributes:
-        required: whether a transaction fails whose events cannot be written; else that is logged.
+        required: fail the transaction if its events cannot be written; otherwise log that.
         clock: returns the time, aware.
-        caller: returns who acts; None is the operator, on the machine.
+        caller: None is the operator, on the machine.
     """
 
     required: bool
@@ -186,7 +183,7 @@ class Recorder:
     caller: Callable[[], Principal | None] = lambda: None
 
     def events(self, session: Session) -> list[Event]:
-        """Return what this transaction has to say."""
+        """Return the events of a transaction."""
         now, caller = self.clock(), self.caller()
         return [
             event_of(caller, act, object_id, Outcome.ALLOWED, at=now, project_id=project_id)
@@ -220,10 +217,10 @@ class Recorder:
 
 
 def not_written(count: int, error: BaseException) -> None:
-    """Tell the operator that events are missing from the log."""
+    """Log for the operator that events are missing."""
     get_logger(__name__).error("audit_events_not_written", count=count, error=type(error).__name__)
 
 
 def recorded(factory: SessionFactory, audit_log: str, clock: Callable[[], datetime]) -> SessionFactory:
-    """Return a factory of the same sessions, whose acts are written as `Settings.audit_log` wishes."""
+    """Return a factory of the same sessions, whose acts are written according to `Settings.audit_log`."""
     return factory if audit_log == "off" else with_info(factory, **{LAST: Recorder(audit_log == "required", clock)})

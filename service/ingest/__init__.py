@@ -1,5 +1,5 @@
-"""Turn an uploaded file into arrays, trusting nothing in it.
+"""Turn an uploaded file into arrays, in a confined process: `python -m service.ingest`.
 
-`python -m service.ingest` runs this package in a process of its own, under resource limits. It tells its parent one
-member of a closed set of faults, and nothing else: no file name, label, count or exception text of the upload.
+It trusts nothing in the upload, and reports one member of a closed set of faults: never a file name, label, count or
+exception text.
 """

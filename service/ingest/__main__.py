@@ -1,7 +1,6 @@
-"""The process that reads an upload: `python -m service.ingest`, one request on standard input.
+"""The confined process: it reads one request from standard input, and answers `ok` or the value of a fault.
 
-It answers with one line on standard output: `ok`, or the value of a fault. Its exit status is 0 in both cases; anything
-else means that it was stopped by a limit.
+Its exit status is 0 in both cases; another one means that a limit ended it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from service.sealing import CHUNK_BYTES, SealedReader
 
 
 def answer(request: IngestRequest, ingest: Ingest, open_source: Callable[[IngestRequest], BinaryIO]) -> str:
-    """Read the upload into `request.target` and return the line that the parent gets."""
+    """Read the upload into `request.target`, and return the answer."""
     try:
         with open_source(request) as file:
             ingest(file, request)
@@ -32,22 +31,19 @@ def answer(request: IngestRequest, ingest: Ingest, open_source: Callable[[Ingest
     except OSError:
         return Fault.STORAGE.value
     except Exception:
-        # A trace would quote the upload. The operator can repeat the ingest by hand on the same file.
+        # A trace would quote the upload.
         return Fault.INTERNAL.value
     return "ok"
 
 
 def unsealed(request: IngestRequest) -> BinaryIO:
-    """Open the upload, which lies in quarantine sealed."""
+    """Open the sealed upload."""
     reader = SealedReader(request.source.open("rb"), request.source_key, QUARANTINE)
     return BufferedReader(reader, CHUNK_BYTES)
 
 
 def confine(limits: IngestLimits) -> None:
-    """Hold the current process to the limits for the rest of its life (Unix): memory, processor time, file size, files.
-
-    Core dumps are switched off, because a dump would hold decoded private images.
-    """
+    """Limit this process's memory, processor time, file size and files, and disable core dumps."""
     bounds = {
         resource.RLIMIT_AS: limits.memory_bytes_max,
         resource.RLIMIT_CPU: limits.processor_seconds_max,
@@ -62,8 +58,8 @@ def confine(limits: IngestLimits) -> None:
 
 
 def main() -> None:
-    """Read the request, load the code for its format, confine this process, and only then open the upload."""
-    warnings.simplefilter("ignore")  # their texts quote what was read
+    """Load the code for the request's format, confine this process, and only then open the upload."""
+    warnings.simplefilter("ignore")  # they quote what was read
     request = IngestRequest.from_json(sys.stdin.read())
     ingest = format_named(request.format).load()
     confine(request.limits)

@@ -1,4 +1,4 @@
-"""The stored form of a dataset: images.npy, labels.npy and, where it has subjects, subjects.npy, sealed as written."""
+"""The stored form of a dataset: images.npy, labels.npy and perhaps subjects.npy, sealed while they are written."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from service.sealing import SealedWriter
 
 IMAGES_NAME, LABELS_NAME, SUBJECTS_NAME = "images.npy", "labels.npy", "subjects.npy"
 SEALED_SUFFIX = ".sealed"
-QUARANTINE = "quarantine"  # what the file of an upload is sealed as, before it is read
+QUARANTINE = "quarantine"  # the sealing context of an upload's body
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def context_of(dataset_id: str, name: str) -> str:
-    """Return what an array is sealed as, so that it opens in its own place alone."""
+    """Return the sealing context of an array, with which it opens only in its own place."""
     return f"dataset {dataset_id} {name}"
 
 
 def array_names(declared: Declaration) -> tuple[str, ...]:
-    """Return the arrays that accepted content becomes, in alphabetical order."""
+    """Return the names of the arrays of accepted content, sorted."""
     return (IMAGES_NAME, LABELS_NAME, *(() if declared.subjects_declared is None else (SUBJECTS_NAME,)))
 
 
 class ArrayFile:
-    """A sealed .npy file of known shape that is filled by appending, and is on disk when the block ends.
+    """A sealed .npy file of known shape, filled by appending, and durable when the block ends.
 
-    Appending instead of memory-mapping keeps the writer's address space small, so that it can be limited.
+    Appending instead of memory-mapping keeps the address space small, so that it can be limited.
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: DTypeLike, *, key: bytes, context: str) -> None:
@@ -48,7 +48,7 @@ class ArrayFile:
         np.lib.format.write_array_header_1_0(self._sealed, header)
 
     def append(self, data: bytes | Array) -> None:
-        """Write the next values: raw bytes in the file's type, or an array that is converted to it."""
+        """Write the next values: raw bytes, or an array, which is converted."""
         raw = data if isinstance(data, bytes) else np.ascontiguousarray(data, dtype=self._dtype).tobytes()
         self._left -= len(raw)
         if self._left < 0:
@@ -77,7 +77,7 @@ def create_array(request: IngestRequest, name: str, shape: tuple[int, ...], dtyp
 
 
 def require_count(request: IngestRequest, count: int) -> None:
-    """Refuse content without records, or with more of them than it may have."""
+    """Refuse content without records, or with too many."""
     if count == 0:
         raise Refused(Fault.EMPTY)
     if count > request.records_max:
@@ -87,16 +87,15 @@ def require_count(request: IngestRequest, count: int) -> None:
 def store(
     request: IngestRequest, private_labels: Array, private_ids: Iterable[SubjectId], images: Iterable[bytes | Array]
 ) -> None:
-    """Write the arrays of an upload; where that breaks off, the target folder holds a part.
+    """Write the arrays of an upload. After an error the target folder holds a part.
 
     Args:
-        request: Which upload.
-        private_labels: Integers, one for each record.
-        private_ids: Of the records' subjects, in order; not asked for where the dataset has none.
-        images: Their pixels, in order, in pieces of any size.
+        private_labels: integers, one for each record.
+        private_ids: of the records' subjects, in order; not read if the dataset has none.
+        images: pixels, in order, in pieces of any size.
 
     Raises:
-        Refused: A label is not that of a declared class, an id is missing, or there are too many subjects.
+        Refused: a label is out of range, an id is missing, or there are too many subjects.
     """
     count = len(private_labels)
     if int(private_labels.min()) < 0 or int(private_labels.max()) >= len(request.classes):

@@ -1,7 +1,6 @@
-"""What each reason for refusing an upload teaches.
+"""The messages of refused uploads: which rule was broken, and how to keep it.
 
-A message says which rule was broken and how to keep it. It is built from the declaration and the limits alone, so it
-cannot carry a file name, a label, a position or a count out of the upload.
+They depend on the declaration and the limits only, so they cannot reveal a file name, label, position or count.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from service.ingest.request import IngestRequest
 
 
 def explain(fault: Fault, request: IngestRequest) -> str:
-    """Return the message for a fault, from declared facts and limits only."""
+    """Return the message of a fault."""
     limits = request.limits
     size = f"{request.width} x {request.height} pixels (width x height)"
     mode = "grayscale" if request.channels == 1 else "colour"

@@ -1,4 +1,4 @@
-"""The ways to send a dataset: a line here, the rules in `faults`, and the module that reads it."""
+"""The formats of uploads: a line here, the rules in `faults`, and the module that reads one."""
 
 from __future__ import annotations
 
@@ -15,20 +15,14 @@ Ingest = Callable[[BinaryIO, IngestRequest], None]
 
 @dataclass(frozen=True, slots=True)
 class UploadFormat:
-    """One way to send a dataset.
-
-    Attributes:
-        name: As in `format=npz`.
-        title: For people.
-        module: Whose `ingest(file, request)` writes the arrays of an upload, or raises Refused with the broken rule.
-    """
+    """A format. `ingest(file, request)` of its module writes the arrays of an upload, or raises Refused."""
 
     name: str
     title: str
     module: str
 
     def load(self) -> Ingest:
-        """Return `ingest`. The reading process alone loads it: no other one needs the decoders."""
+        """Return `ingest`. Only the confined process loads it and its decoders."""
         ingest: Ingest = import_module(self.module).ingest
         return ingest
 
@@ -44,17 +38,13 @@ FORMATS = {
 
 
 def format_named(name: str) -> UploadFormat:
-    """Return a format.
-
-    Raises:
-        InvalidInput: No format has that name.
-    """
+    """Return a format; raise InvalidInput if there is none of that name."""
     if name not in FORMATS:
         raise InvalidInput(f"Unknown format. Send one of {', '.join(FORMATS)}.", formats=list(FORMATS))
     return FORMATS[name]
 
 
 def titles() -> str:
-    """Return what may be sent, in words: "this, that, or something else"."""
+    """Return the titles as text: "this, that, or something else"."""
     *first, last = [known.title for known in FORMATS.values()]
     return f"{', '.join(first)}, or {last}"

@@ -24,11 +24,7 @@ _SUBJECTS_AT_ONCE = 2**16
 
 
 def ingest(file: BinaryIO, request: IngestRequest) -> None:
-    """Write the arrays of an IDX upload.
-
-    Raises:
-        Refused: With the broken rule; the target folder may then hold a part.
-    """
+    """Write the arrays of an IDX upload; raise Refused with the broken rule."""
     entries = read_directory(file, request.limits, slack_bytes=request.limits.array_slack_bytes)
     by_kind = _by_kind(entries, request)
     images, labels = _open(file, by_kind[_IMAGES]), _open(file, by_kind[_LABELS])
@@ -45,23 +41,23 @@ def ingest(file: BinaryIO, request: IngestRequest) -> None:
 
 
 def _by_kind(entries: list[ZipEntry], request: IngestRequest) -> dict[str, ZipEntry]:
-    """Return the entries by the pattern that their base names fit: one for each, and no other entry."""
-    found: dict[str, ZipEntry] = {}
+    """Return exactly one entry for each pattern of base names."""
+    matched: dict[str, ZipEntry] = {}
     for entry in entries:
         name = entry.private_name.rsplit("/", 1)[-1].removesuffix(".gz")
         kind = next((pattern for pattern in (_IMAGES, _LABELS, _SUBJECTS) if fnmatchcase(name, pattern)), None)
-        if kind is None or kind in found:
+        if kind is None or kind in matched:
             raise Refused(Fault.IDX_MEMBERS)
-        found[kind] = entry
-    if not {_IMAGES, _LABELS} <= set(found):
+        matched[kind] = entry
+    if not {_IMAGES, _LABELS} <= set(matched):
         raise Refused(Fault.IDX_MEMBERS)
-    if (_SUBJECTS in found) != (request.subjects_declared is not None):
-        raise Refused(Fault.SUBJECTS_UNEXPECTED if _SUBJECTS in found else Fault.SUBJECTS_ABSENT)
-    return found
+    if (_SUBJECTS in matched) != (request.subjects_declared is not None):
+        raise Refused(Fault.SUBJECTS_UNEXPECTED if _SUBJECTS in matched else Fault.SUBJECTS_ABSENT)
+    return matched
 
 
 def _subject_ids(file: BinaryIO, by_kind: dict[str, ZipEntry], count: int) -> Iterator[int]:
-    """Yield the ids in order, reading a bounded number of them at a time."""
+    """Yield the ids in order, a bounded number at a time."""
     subjects = _open(file, by_kind[_SUBJECTS])
     if _header(subjects, _SUBJECTS_MAGIC, 1) != (count,):
         raise Refused(Fault.COUNTS_DIFFER)

@@ -1,4 +1,4 @@
-"""An .npz with `images`, `labels` and perhaps `subjects`. Headers are judged before allocation; no pickle is read."""
+"""Read an .npz with `images`, `labels` and perhaps `subjects`. Headers are checked first; pickles are never loaded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ingest(file: BinaryIO, request: IngestRequest) -> None:
     so are subjects, which may also be texts or bytes of a fixed width.
 
     Raises:
-        Refused: With the broken rule; the target folder may then hold a part.
+        Refused: with the broken rule.
     """
     entries = read_directory(file, request.limits, slack_bytes=request.limits.array_slack_bytes)
     by_name = {entry.private_name: entry for entry in entries}
@@ -57,7 +57,7 @@ def _check_members(names: set[str], request: IngestRequest) -> None:
 
 
 def _header(member: Member) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return (shape, type). Only version 1.0 is taken: its header is at most 64 KiB, and plain arrays need no other."""
+    """Return (shape, type). Only version 1.0 is accepted, whose header has at most 64 KiB."""
     try:
         if np.lib.format.read_magic(member) != (1, 0):
             raise Refused(Fault.ARRAY_HEADER)
@@ -65,7 +65,7 @@ def _header(member: Member) -> tuple[tuple[int, ...], np.dtype[Any]]:
     except (Refused, MemoryError):
         raise
     except Exception:
-        # The header is a Python literal of the sender's; its parser's messages quote it and must not travel.
+        # The header is a Python literal, and its parser's messages quote it.
         raise Refused(Fault.ARRAY_HEADER) from None
     if fortran_order and len(shape) > 1:
         raise Refused(Fault.ARRAY_HEADER)
@@ -104,11 +104,11 @@ def _check_subjects(shape: tuple[int, ...], dtype: np.dtype[Any], count: int, re
 
 
 def _subject_ids(members: dict[str, Member], count: int, request: IngestRequest) -> Iterator[SubjectId]:
-    """Yield the ids in order, reading a bounded number of them at a time."""
+    """Yield the ids in order, a bounded number at a time."""
     subjects = members[SUBJECTS_NAME]
     dtype = _check_subjects(*_header(subjects), count, request)
     for data in pieces(subjects, count * dtype.itemsize, Fault.ARRAY_LENGTH, _SUBJECTS_AT_ONCE * dtype.itemsize):
         ids = np.frombuffer(data, dtype=dtype)
         if dtype.kind == "U" and int(ids.view(np.dtype("u4").newbyteorder(dtype.byteorder)).max()) > sys.maxunicode:
-            raise Refused(Fault.SUBJECT_TYPE)  # numpy would make texts of them that Python cannot hold
+            raise Refused(Fault.SUBJECT_TYPE)  # not valid Python strings
         yield from ids.tolist()

@@ -1,7 +1,4 @@
-"""A zip of class folders: `class/picture.png`, or `class/subject/picture.png` where the dataset has subjects.
-
-Of a picture its pixels survive, and nothing else of the file.
-"""
+"""Read a zip of class folders: `class/image.png`, or `class/subject/image.png`. Only pixels of images are kept."""
 
 from __future__ import annotations
 
@@ -24,13 +21,7 @@ _ALPHA_MODES = frozenset({"LA", "PA", "RGBA"})
 
 
 def ingest(file: BinaryIO, request: IngestRequest) -> None:
-    """Write the arrays of a zip of class folders, in the order of its directory.
-
-    Folders that wrap all class folders are ignored, because many programs add them (`obscura.wire.class_folders`).
-
-    Raises:
-        Refused: With the broken rule; the target folder may then hold a part.
-    """
+    """Write the arrays of a zip of class folders, in the order of its directory; raise Refused with the broken rule."""
     limits = request.limits
     entries = read_directory(file, limits, slack_bytes=limits.entry_slack_bytes)
     if any(entry.expanded_bytes > limits.entry_bytes_max for entry in entries):
@@ -53,12 +44,12 @@ def _labels(paths: list[list[str]], classes: dict[str, int]) -> list[int]:
 def decode_picture(data: bytes, request: IngestRequest) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return the pixels, uint8 of shape `request.record_shape`.
 
-    A gray picture in a colour dataset is repeated over the three channels. A colour picture in a grayscale dataset is
-    taken only when it is gray (red = green = blue everywhere): turning colours into gray is a choice that its owner
-    should make. Opaque alpha channels are dropped. An EXIF orientation is not applied; like all metadata it is dropped.
+    A gray image is repeated over the channels of a colour dataset. A colour image in a grayscale dataset must have
+    equal channels: converting it is its owner's choice. Opaque alpha channels and all metadata, including an EXIF
+    orientation, are dropped.
 
     Raises:
-        Refused: With the broken rule. The size is judged before the picture is decoded.
+        Refused: with the broken rule. The size is checked before the image is decoded.
     """
     kind, width, height = image_header(data)
     if width * height > request.limits.pixels_max:
@@ -79,7 +70,7 @@ def decode_picture(data: bytes, request: IngestRequest) -> np.ndarray[Any, np.dt
     except (Refused, MemoryError):
         raise
     except Exception:
-        # Decoders of hostile bytes fail in many ways. All of them mean the same, and none of their texts may travel.
+        # Decoders fail in many ways on hostile bytes, and their messages must not leave.
         raise Refused(Fault.IMAGE_BROKEN) from None
 
 

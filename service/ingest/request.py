@@ -1,4 +1,4 @@
-"""What the reading process is asked to do: a declaration, the limits, two paths, and the keys of what lies there."""
+"""The request to the confined process: a declaration, limits, two paths, and two keys."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True, slots=True)
 class IngestLimits:
-    """Bounds on one upload, and on the process that reads it. All are public settings, so messages may name them.
+    """Bounds on one upload and the process that reads it. All are public, so messages may name them.
 
-    The compression ratio is judged above a slack: small files of flat colour compress very well and harm nobody.
-    Real pictures stay far below 100; deflate can reach 1,032.
+    The compression ratio is checked above a slack, because small flat images compress very well. Real images stay far
+    below 100; deflate can reach 1,032.
     """
 
     upload_bytes_max: int = 2048 * MEBIBYTE
@@ -41,15 +41,11 @@ class IngestLimits:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is public about a dataset, to which its content is held.
+    """The public facts of a dataset, against which its content is validated. Contradictions raise InvalidInput.
 
-    `records_declared` is an upper bound: more records are refused. Fewer are allowed, and how many fewer stays inside
-    the private zone; every price and every `delta <= 1/n` is computed from the declared number. `subjects_declared`
-    bounds the subjects likewise; content carries subject ids exactly when it is given. With `subjects_recognised` the
-    same id is the same subject in other datasets, too.
-
-    Raises:
-        InvalidInput: It contradicts itself.
+    `records_declared` is an upper bound, from which prices are computed; the true number is private.
+    `subjects_declared` bounds the subjects likewise, and content has subject ids exactly if it is given. With
+    `subjects_recognised` an id is the same subject in other datasets, too.
     """
 
     dataset_id: str
@@ -62,18 +58,17 @@ class Declaration:
     subjects_recognised: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what no content could keep."""
         wrong = None
         if not self.classes or len(set(self.classes)) != len(self.classes):
-            wrong = "classes is a list of distinct names"
+            wrong = "classes must be distinct names"
         if self.channels not in (1, 3) or min(self.height, self.width, self.records_declared) < 1:
-            wrong = "height, width and records_declared are positive, channels is 1 or 3"
+            wrong = "height, width and records_declared must be positive, and channels 1 or 3"
         if self.subjects_declared is not None and not 1 <= self.subjects_declared <= self.records_declared:
-            wrong = "subjects_declared is between 1 and records_declared"
+            wrong = "subjects_declared must be between 1 and records_declared"
         if self.subjects_recognised and self.subjects_declared is None:
-            wrong = "subjects that are recognised are declared"
+            wrong = "recognised subjects must be declared"
         if wrong is not None:
-            raise InvalidInput(f"The declaration cannot be right: {wrong}.")
+            raise InvalidInput(f"The declaration is invalid: {wrong}.")
 
     @property
     def record_shape(self) -> tuple[int, ...]:
@@ -88,11 +83,7 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestRequest(Declaration):
-    """One upload to validate against its declaration.
-
-    `source` is sealed under `source_key`, which is forgotten after this upload; the arrays in `target` are sealed under
-    `target_key`, the dataset's own. So nothing readable touches the disk.
-    """
+    """One upload to validate. `source` is sealed under a temporary key, the arrays in `target` under the dataset's."""
 
     source: Path
     target: Path
@@ -107,7 +98,7 @@ class IngestRequest(Declaration):
         return min(self.records_declared, self.limits.records_max, self.limits.stored_bytes_max // self.record_bytes)
 
     def to_json(self) -> str:
-        """Return the request as the text that the reading process is given."""
+        """Return the request as JSON."""
         texts = {"source": str(self.source), "target": str(self.target)}
         keys = {"source_key": self.source_key.hex(), "target_key": self.target_key.hex()}
         return json.dumps(asdict(self) | texts | keys)

@@ -1,12 +1,9 @@
-"""Whose record each one is. The ids end here: what is stored are random numbers in their place.
+"""Replace subject ids by numbers; the ids are not stored.
 
-But for subjects that are to be recognised (`hashed_numbers`), the numbers are drawn afresh for every upload, one for
-each distinct id, uniformly among the ways to give the subjects distinct numbers of 63 bits, and depend on nothing else.
-So an upload with one subject more gives all others numbers of the same distribution, whatever the ids are and wherever
-that subject's records stand, and two such uploads can be coupled so that everybody else's number is the same. Numbers
-that count the subjects (in order of appearance, or in alphabetical order) would lack this: one subject's presence would
-move the numbers of others.
-`privacy.mechanisms.partition` continues the argument.
+Unless subjects are recognised (`hashed_numbers`), the numbers are random: fresh for every upload, distinct, 63 bits,
+and independent of everything else. So one more subject does not change the distribution of the other numbers, and two
+such uploads can be coupled so that all others have the same. Numbers that count the subjects would lack this: one
+subject would move the others. `privacy.mechanisms.partition` continues the argument.
 """
 
 from __future__ import annotations
@@ -29,20 +26,19 @@ def subject_numbers(private_ids: Iterable[SubjectId], subjects_max: int) -> np.n
     """Return for each record the fresh random number of its subject.
 
     Raises:
-        Refused: An id is missing, or there are more than `subjects_max` subjects.
+        Refused: an id is missing, or there are too many subjects.
     """
     first_seen = np.fromiter(_first_seen(private_ids, subjects_max), dtype=np.int64)
     return random_numbers(int(first_seen.max()) + 1)[first_seen]
 
 
 def hashed_numbers(private_ids: Iterable[SubjectId], subjects_max: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return for each record the same number, in [0, 2^63), as for its subject in every other upload.
+    """Return for each record a number in [0, 2^63) that is a function of its subject's id.
 
-    Whoever knows an id knows its number. So these are for the service alone, which stores others in their place
-    (`service.datasets.recognition`). That two ids share a number is as unlikely as a collision of 63 bits.
+    Anyone who knows an id knows its number, so the service stores others instead (`service.datasets.recognition`).
 
     Raises:
-        Refused: As for `subject_numbers`.
+        Refused: as `subject_numbers`.
     """
     numbers: dict[int | str, int] = {}
     names = [canonical(private_id) for private_id in private_ids]
@@ -56,7 +52,7 @@ def hashed_numbers(private_ids: Iterable[SubjectId], subjects_max: int) -> np.nd
 
 
 def random_numbers(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Draw `count` distinct secret numbers in [0, 2^63); every sequence of distinct numbers is equally likely."""
+    """Draw `count` distinct secret numbers in [0, 2^63); all sequences are equally likely."""
     while True:
         drawn = np.frombuffer(secrets.token_bytes(_NUMBER_BYTES * count), dtype="<u8") >> np.uint64(1)
         if len(np.unique(drawn)) == count:
@@ -64,7 +60,7 @@ def random_numbers(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _first_seen(private_ids: Iterable[SubjectId], subjects_max: int) -> Iterator[int]:
-    """Yield for each record the position of its subject among the distinct ones so far."""
+    """Yield for each record the index of its subject in order of appearance."""
     positions: dict[int | str, int] = {}
     for private_id in private_ids:
         position = positions.setdefault(canonical(private_id), len(positions))

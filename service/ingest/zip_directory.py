@@ -1,8 +1,7 @@
-"""A zip file's central directory, and the rules it must pass before anything is extracted.
+"""Parse and validate a zip file's central directory before anything is extracted.
 
-Written out instead of using `zipfile`, because the rules are about what `zipfile` forgives: it repairs offsets, cuts
-names at NUL, ignores the local headers and builds objects for as many entries as the file claims. Format: PKWARE
-APPNOTE.TXT 6.3.10, sections 4.3 (layout) and 4.5.3 (zip64).
+`zipfile` is not used because it tolerates what must be refused: it repairs offsets, cuts names at NUL, ignores local
+headers, and allocates as many entries as the file claims. Format: PKWARE APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3.
 """
 
 from __future__ import annotations
@@ -58,17 +57,15 @@ class _Record:
 
 
 def read_directory(file: BinaryIO, limits: IngestLimits, *, slack_bytes: int) -> list[ZipEntry]:
-    """Return the archive's files except junk, in directory order, once every rule holds for all entries.
+    """Return the archive's files except junk, in directory order, if every rule holds for all entries.
 
-    Nothing is decompressed here. Sizes are the declared ones; `zip_member` holds the content to them.
+    Nothing is decompressed. Sizes are the declared ones, which `zip_member` enforces.
 
     Args:
-        file: The seekable archive.
-        limits: Bounds on entries, sizes and ratios.
-        slack_bytes: Expanded size of a file below which its ratio is not judged.
+        slack_bytes: expanded size of a file below which its ratio is not checked.
 
     Raises:
-        Refused: With the fault of the first rule that is broken.
+        Refused: with the fault of the first broken rule.
     """
     file_bytes = file.seek(0, 2)
     file.seek(0)
@@ -174,9 +171,9 @@ def _widen(extra: bytes, *values: int) -> tuple[int, ...]:
 
 
 def _checked_name(raw: bytes, limits: IngestLimits) -> str:
-    """Decode a name (UTF-8, else code page 437) in Unicode form C, refusing one that could leave its folder.
+    """Decode a name (UTF-8, else code page 437) in NFC; refuse one that could leave its folder.
 
-    Some programs on Windows write backslashes. They separate folders here, before any rule is checked.
+    Backslashes, which some Windows programs write, separate folders.
     """
     if not raw or len(raw) > limits.name_bytes_max:
         raise Refused(Fault.ARCHIVE_PATH)
@@ -196,7 +193,7 @@ def _checked_name(raw: bytes, limits: IngestLimits) -> str:
 
 
 def _check_kind(attributes: int, *, folder: bool) -> None:
-    """Allow regular files and folders only. The Unix mode is judged whatever system the archive claims to be from."""
+    """Allow regular files and folders only. The Unix mode is checked whatever system the archive claims."""
     kind = stat.S_IFMT(attributes >> 16)
     dos = attributes & _U16
     if kind not in (0, stat.S_IFDIR if folder else stat.S_IFREG) or dos & (_DOS_VOLUME | _WINDOWS_REPARSE):
@@ -215,7 +212,7 @@ def _check_sizes(records: list[_Record], limits: IngestLimits, slack_bytes: int)
 
 
 def _check_names(records: list[_Record]) -> None:
-    """Refuse names that some file system would take for the same file."""
+    """Refuse names that some file system would treat as equal."""
     keys = {unicodedata.normalize("NFKC", r.private_name).casefold().removesuffix("/") for r in records}
     if len(keys) != len(records):
         raise Refused(Fault.ARCHIVE_DUPLICATE)

@@ -1,4 +1,4 @@
-"""Bounded reading of one archive member: never a byte more than a header declared, and none fewer."""
+"""Bounded reading of one archive member: exactly as many bytes as its header declares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GZIP_WINDOW, _RAW_WINDOW = 31, -15
 
 
 class Reader(Protocol):
-    """A stream that hands out at most `size` bytes a call, and fewer only at its end."""
+    """A stream that returns `size` bytes a call, and fewer only at its end."""
 
     def read(self, size: int, /) -> bytes:
         """Return up to `size` bytes."""
@@ -45,7 +45,7 @@ class _Slice:
 
 
 class Inflated:
-    """A deflate or gzip stream, decompressed as far as it is asked for."""
+    """A deflate or gzip stream, decompressed on demand."""
 
     def __init__(self, source: Reader, window: int, fault: Fault) -> None:
         self._source, self._fault = source, fault
@@ -53,7 +53,7 @@ class Inflated:
         self._packed = b""
 
     def read(self, size: int, /) -> bytes:
-        """Return up to `size` bytes; memory is bounded by `size`, whatever the stream holds."""
+        """Return up to `size` bytes; memory is bounded by `size`."""
         parts: list[bytes] = []
         missing = size
         while missing > 0 and not self._state.eof:
@@ -70,14 +70,14 @@ class Inflated:
         return b"".join(parts)
 
     def finish(self) -> None:
-        """Refuse a stream that is cut short, goes on, or has something behind it."""
+        """Refuse a stream that is truncated, continues, or has trailing data."""
         if self.read(1) or not self._state.eof or self._state.unused_data or self._source.read(1):
             raise Refused(self._fault)
         self._source.finish()
 
 
 class Member:
-    """The content of one entry, held to its declared size and checksum."""
+    """The content of one entry, validated against its declared size and checksum."""
 
     def __init__(self, file: BinaryIO, entry: ZipEntry) -> None:
         window = _Slice(file, entry.data_offset, entry.packed_bytes)

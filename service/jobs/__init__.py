@@ -34,7 +34,7 @@ from service.jobs.lookup import (
     trained_on,
 )
 from service.jobs.planning import charged_before_useful, plan_job
-from service.jobs.sharing import SHARE_EFFECTS, ask_share, end_share, project_names, shares
+from service.jobs.sharing import SHARE_EFFECTS, ask_share, end_share, shares
 from service.jobs.submission import submit
 from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, plan_trials, submit_sweep, trials_asked
 
@@ -68,7 +68,6 @@ __all__ = [
     "may_publish",
     "plan_job",
     "plan_trials",
-    "project_names",
     "publish",
     "report_progress",
     "report_silence",

@@ -41,9 +41,6 @@ def finish_made(
         table: of that row.
         results: values of columns that were empty so far.
         same: the column that distinguishes a replay from another outcome.
-
-    Raises:
-        Conflict: it is a job of another kind.
     """
     job = lock_attempt(session, job_id, attempt, kind, replay=JobState.SUCCEEDED)
     made = made_by(session, table, job_id)
@@ -82,9 +79,7 @@ def finish_unsaved(session: Session, *, job_id: str, attempt: int, now: datetime
 def finish_cancelled(session: Session, *, job_id: str, attempt: int, now: datetime) -> Job:
     """End an attempt that stopped on request: the charged amount is captured, nothing is published.
 
-    Raises:
-        Conflict: cancellation was not requested, or the training must publish what it has paid for. A worker that stops
-            for its own reasons lets its lease expire instead.
+    A worker that stops for its own reasons lets its lease expire instead.
     """
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.CANCELLED)
     if job.state is JobState.RUNNING:
@@ -158,11 +153,7 @@ def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **fac
 
 
 def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, *, replay: JobState) -> Job:
-    """Lock a job for its current attempt, running or ended by this attempt in the `replay` state.
-
-    Raises:
-        Conflict: it is a job of another kind.
-    """
+    """Lock a job for its current attempt, running or ended by this attempt in the `replay` state."""
     job = lock_job(session, job_id)
     if job.attempt != attempt or job.state not in (JobState.RUNNING, replay):
         raise stale_attempt(job, attempt)

@@ -130,9 +130,6 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
 
     Args:
         progress: some of PROGRESS_KEYS; the stage is a short text, the others finite numbers.
-
-    Raises:
-        InvalidInput: another key, or a value of another type.
     """
     for name, value in progress.items():
         is_text = name == "stage" and isinstance(value, str) and len(value) <= TEXT_CHARACTERS_MAX
@@ -176,9 +173,6 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
 
     Args:
         discard: publish nothing even so; what was charged stays spent. May be requested after a cancellation.
-
-    Raises:
-        Conflict: the job has succeeded or failed already.
     """
     job = lock_job(session, job_id)
     if job.state not in (*UNFINISHED, JobState.CANCELLED):

@@ -32,11 +32,6 @@ def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, 
     Args:
         dataset_id: a private dataset; its content may not have arrived.
         epsilon: the most that the job may spend at the account's delta, > 0 and finite.
-
-    Raises:
-        NotFound: no such dataset.
-        InvalidInput: an argument is out of range, delta > 1/n, the recipe does not bound the contribution of the
-            account's unit, the dataset cannot be trained on, or the options name an unsuitable public dataset.
     """
     return plan_on(session, training_set(session, dataset_id), recipe, epsilon, options)
 
@@ -72,13 +67,7 @@ def delta_note(delta: float, n: int, units: str) -> str | None:
 
 
 def evaluation_set(session: Session, dataset_id: str, training: Dataset) -> Dataset:
-    """Return a public dataset that a release trained on `training` can be measured on.
-
-    Raises:
-        NotFound: no such dataset.
-        InvalidInput: it is private, or has other classes or another image shape.
-        Conflict: its content has not arrived.
-    """
+    """Return a public dataset that a release trained on `training` can be measured on."""
     dataset = get_dataset(session, dataset_id)
     if dataset.visibility is not Visibility.PUBLIC:
         raise InvalidInput("The evaluation dataset must be public: numbers measured on private data would leak it.")
@@ -92,12 +81,7 @@ def evaluation_set(session: Session, dataset_id: str, training: Dataset) -> Data
 
 
 def anchors_set(session: Session, plan: Plan) -> Dataset | None:
-    """Return the public dataset that a plan names, of any image size: its images are resized.
-
-    Raises:
-        NotFound: no such dataset.
-        InvalidInput: it is private.
-    """
+    """Return the public dataset that a plan names, of any image size: its images are resized."""
     dataset_id = plan.config.needed_anchors
     if not dataset_id:
         return None
@@ -111,13 +95,7 @@ def anchors_set(session: Session, plan: Plan) -> Dataset | None:
 
 
 def require_content(session: Session, trained: TrainingSet, recipe: str, evaluation_dataset_id: str | None) -> None:
-    """Raise unless the training dataset is ready, and the evaluation dataset, if any, fits it and is ready.
-
-    Raises:
-        NotFound: no such dataset.
-        InvalidInput: the evaluation dataset does not fit this training.
-        Conflict: a dataset's content has not arrived.
-    """
+    """Raise unless the training dataset is ready, and the evaluation dataset, if any, fits it and is ready."""
     require_ready(session, trained.dataset, "training dataset")
     if evaluation_dataset_id is None:
         return
@@ -136,11 +114,7 @@ def require_anchors_ready(session: Session, plan: Plan) -> None:
 
 
 def require_ready(session: Session, dataset: Dataset, role: str) -> None:
-    """Raise unless a dataset is ready, and lock it against deletion until this transaction ends.
-
-    Raises:
-        Conflict: it is not ready.
-    """
+    """Raise unless a dataset is ready, and lock it against deletion until this transaction ends."""
     session.refresh(dataset, with_for_update={"read": True})
     if dataset.state is DatasetState.WITHDRAWING:
         raise Conflict(

@@ -1,6 +1,7 @@
-"""Share releases with other projects: two people approve a share, one alone ends it.
+"""Sharing releases with other projects: two people decide that one is shared, and one alone ends it.
 
-Images that were generated or downloaded before the end stay; jobs that still run on the release are cancelled.
+Images drawn or downloaded by then remain; jobs in progress on a release that is no longer shared are cancelled. Takes a
+session, never commits.
 """
 
 from __future__ import annotations
@@ -29,18 +30,11 @@ SHARES_SHOWN_MAX = 100
 def ask_share(
     session: Session, *, release_id: str, project_id: str | None, reason: str, asked_with: str, now: datetime
 ) -> Decision:
-    """Request that a release is shared with another project. Nothing changes before a second person approves it.
+    """Request that a release is shared with another project. Nothing changes until a second person approves.
 
     Args:
-        project_id: the other project, as its members named it; None publishes to every project.
-        reason: recorded with the request.
+        project_id: of the other project; None publishes to every project.
         asked_with: id of an owner's key, or of an admin's if there is one project.
-
-    Raises:
-        InvalidInput: there is no reason.
-        NotFound: no such release of the caller's project, or no such project.
-        Conflict: it is already shared with that project or belongs to it, or the same request is pending.
-        Forbidden: the key is not an owner's.
     """
     asking, release = acting_key(session, asked_with), get_own_release(session, release_id)
     home, other = project_of(session, release.account_id), project_id or EVERY_PROJECT
@@ -66,11 +60,7 @@ SHARE_EFFECTS = {DecisionAction.SHARE: _share}
 
 
 def end_share(session: Session, *, release_id: str, share_id: str, now: datetime) -> Share:
-    """Stop sharing a release at once. Idempotent.
-
-    Raises:
-        NotFound: no such release of the caller's project, or no such share.
-    """
+    """Stop sharing a release at once. Idempotent."""
     release = get_own_release(session, release_id)
     share = find(session, Share, share_id, lock=True)
     if share.release_id != release_id:
@@ -84,16 +74,10 @@ def end_share(session: Session, *, release_id: str, share_id: str, now: datetime
 
 
 def shares(session: Session, release_id: str) -> Sequence[Share]:
-    """Return the open shares of a release of the caller's project, oldest first."""
+    """Return the current shares of a release of the caller's project, oldest first."""
     open_now = Share.release_id == release_id, Share.ended_at.is_(None)
     found = visible(session, Share).where(*open_now).order_by(Share.created_at, Share.id)
     return session.scalars(found.limit(SHARES_SHOWN_MAX)).all()
-
-
-def project_names(session: Session, ids: Sequence[str]) -> dict[str, str]:
-    """Return the names, by id, of projects that share something with the caller's project."""
-    named = select(Project.id, Project.name).where(Project.id.in_(ids))
-    return {row.id: row.name for row in session.execute(named)} if ids else {}
 
 
 def _require_unshared(session: Session, release_id: str, project_id: str) -> None:
@@ -103,7 +87,6 @@ def _require_unshared(session: Session, release_id: str, project_id: str) -> Non
 
 
 def _end_foreign_jobs(session: Session, release_id: str, now: datetime) -> None:
-    """Cancel the jobs on a release of projects that no longer see it."""
     open_shares = Share.release_id == release_id, Share.ended_at.is_(None)
     shared_with = set(session.scalars(select(Share.project_id).where(*open_shares)))
     if EVERY_PROJECT in shared_with:

@@ -43,11 +43,6 @@ def submit(
         idempotency_key: the same key and order give the same job; None makes a new job each time.
         samples_max: the service's limit.
         order: the keyword arguments of the kind's `accept`.
-
-    Raises:
-        IdempotencyMismatch: the key was used with another order.
-        QuotaExceeded: the project has as many jobs as its quota allows.
-        ObscuraError: the order is invalid.
     """
     ask = Ask(new_id("job"), now, samples_max)
     body = {"kind": kind.name, **order}

@@ -53,12 +53,7 @@ def trials_asked(body: SweepRequest) -> list[Trial]:
 
 
 def plan_trials(session: Session, trained: TrainingSet, recipe: str, trials: Sequence[Trial]) -> list[Plan]:
-    """Compute the plan of each trial, at its price for the account.
-
-    Raises:
-        NotFound: no such public dataset as the options name.
-        InvalidInput: an argument is out of range; the message says in which trial.
-    """
+    """Compute the plan of each trial, at its price for the account."""
     return [_plan(session, trained, recipe, trial, number) for number, trial in enumerate(trials, start=1)]
 
 
@@ -77,13 +72,7 @@ def submit_sweep(
     """Accept a sweep and hold the price of all its trials, or write nothing.
 
     Raises:
-        InvalidInput: an argument is out of range; for a trial, the message says which.
-        NotFound: no such dataset.
-        Conflict: a dataset's content has not arrived.
-        SweepTooExpensive: the trials together cost more than the account has left; carries every number.
-        AccountFrozen: the account takes no new jobs.
         RateChanged: the account's limit was raised again and again while this was priced.
-        QuotaExceeded: the project may have fewer jobs at a time than there would be.
     """
     if not TRIALS_MIN <= len(trials) <= TRIALS_MAX:
         raise InvalidInput(f"A sweep has {TRIALS_MIN} to {TRIALS_MAX} trials; {len(trials)} were given.")

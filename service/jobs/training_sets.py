@@ -40,11 +40,7 @@ class TrainingSet:
         return f"{self.account.unit.value}s"
 
     def budget_nano(self, epsilon: float) -> int:
-        """Return the nano-units of an epsilon at the account's delta.
-
-        Raises:
-            InvalidInput: epsilon is not a finite number above 0, or is worth no nano-unit.
-        """
+        """Return the nano-units of an epsilon at the account's delta."""
         is_number = not isinstance(epsilon, bool) and isinstance(epsilon, int | float)
         if not is_number or not math.isfinite(epsilon) or epsilon <= 0:
             raise InvalidInput(
@@ -70,10 +66,6 @@ def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> Tr
     Args:
         lock: until this transaction ends, the dataset can neither be deleted nor join another account, as an upload may
             make it. Lock before you read which account pays.
-
-    Raises:
-        NotFound: no such dataset.
-        InvalidInput: it is public, was deleted, or its account's guarantee cannot hold for it.
     """
     dataset = get_dataset(session, dataset_id)
     if lock:

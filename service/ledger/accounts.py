@@ -67,7 +67,6 @@ def open_account(
 
     Raises:
         LargeDelta: delta is above that bound and not confirmed.
-        InvalidInput: a value is out of range.
         Conflict: the name is taken.
         ClockRefused: the clock is wrong.
     """
@@ -176,7 +175,6 @@ def balance(session: Session, account_id: str) -> Balance:
     """Return an account's balance, checked against the head of its log.
 
     Raises:
-        NotFound: no such account.
         LedgerCorruption: the cached balances contradict the log.
     """
     return balance_of(get_account(session, account_id))
@@ -294,7 +292,6 @@ def entries(session: Session, account_id: str, after: int, limit: int) -> Sequen
         limit: page size, 1 to 1000.
 
     Raises:
-        NotFound: no such account.
         LedgerCorruption: names the first bad entry.
     """
     if not 1 <= limit <= PAGE_SIZE_MAX:

@@ -252,7 +252,6 @@ def capture(
     Raises:
         StaleAttempt: the attempt has been superseded.
         Conflict: the hold is not armed, was captured for something else, or an artifact was never paid for.
-        InvalidInput: there is no reason, or it is too long.
     """
     reason = short_reason(reason)
     hold = lock_hold(session, hold_id)
@@ -292,7 +291,6 @@ def return_hold(session: Session, *, hold_id: str, reason: str, now: datetime) -
 
     Raises:
         Conflict: the hold was armed; it can only be captured.
-        InvalidInput: there is no reason, or it is too long.
     """
     reason = short_reason(reason)
     hold = lock_hold(session, hold_id)
@@ -319,7 +317,6 @@ def settle(session: Session, *, hold_id: str, attempt: int, reason: str, now: da
 
     Raises:
         StaleAttempt: the attempt has been superseded. A job that was never claimed has attempt 0.
-        InvalidInput: there is no reason, or it is too long.
     """
     hold = lock_hold(session, hold_id)
     if attempt != hold.attempt:

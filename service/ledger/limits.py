@@ -34,9 +34,6 @@ def lower_limit(
         epsilon: the new limit, > 0 and below the present one; delta stays.
         reason: recorded in the log.
         by: id of the key that asked for it; None for the service itself.
-
-    Raises:
-        InvalidInput: the new limit is not a lower one.
     """
     account = lock_account(session, account_id)
     if not epsilon < account.epsilon:
@@ -64,7 +61,6 @@ def request_raise(
         asked_with: id of an admin's key.
 
     Raises:
-        InvalidInput: the requested limit is not a higher one, is out of range, or there is no reason.
         Forbidden: the key is no admin's.
         Conflict: another request for this account waits already.
     """
@@ -122,7 +118,6 @@ def set_frozen(
         by: id of the key that asked for it; None for the service itself.
 
     Raises:
-        InvalidInput: there is no reason.
         Conflict: more is spent and held than the limit, so it stays frozen.
     """
     details = {"frozen": frozen, "reason": short_reason(reason)} | _by(by)
@@ -168,7 +163,7 @@ def record_missing(
     Args:
         account: locked.
         amount_nano: the spending, >= 0.
-        details: the proofs that the entry accounts for (`service.audit.losses`), the reason, and who accepted them.
+        details: the proofs that the entry accounts for (`service.audit.data_folder`), the reason, and who accepted.
     """
     frozen = account.frozen or account.spent_nano + account.held_nano + amount_nano > account.capacity_nano
     append(

@@ -50,7 +50,6 @@ def get_account(session: Session, account_id: str) -> Account:
     """Return an account, checked against the head of its log.
 
     Raises:
-        NotFound: no such account.
         LedgerCorruption: its balances contradict the log.
     """
     require_visible(session, Account, account_id)
@@ -71,7 +70,6 @@ def get_hold(session: Session, hold_id: str) -> Hold:
     """Return a hold, checked against the newest entry about it.
 
     Raises:
-        NotFound: no such hold.
         LedgerCorruption: its row contradicts the log or itself.
     """
     hold = session.scalar(_HOLD, {"hold_id": hold_id})
@@ -85,7 +83,6 @@ def lock_hold(session: Session, hold_id: str) -> Hold:
     """Lock a hold's account and then the hold; return the hold with `account` and `last_entry`, all checked.
 
     Raises:
-        NotFound: no such hold.
         LedgerCorruption: a row contradicts the log or itself.
     """
     session.execute(_LOCK_BOTH, {"hold_id": hold_id})

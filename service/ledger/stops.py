@@ -1,7 +1,7 @@
 """Arming stops: while an account, or every account, has one, none of its private data is opened.
 
-A verification with a finding writes one (`service.audit.arming`), beside the log, because nothing should be appended to
-a log that is in doubt. Jobs of a stopped account wait; nothing of theirs is spent or returned.
+A verification with a finding writes one (`service.audit.findings`), beside the log, because nothing should be appended
+to a log that is in doubt. Jobs of a stopped account wait; nothing of theirs is spent or returned.
 """
 
 from __future__ import annotations

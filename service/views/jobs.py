@@ -188,14 +188,14 @@ class WholeJob(JobView):
 
     payer: Payer | None
     hold: ledger.Hold | None
-    made: Any  # the record of what it makes; None where that is no row of its own
+    made: Any  # the record of its result; None if that has no row of its own
 
 
 def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[JobView]:
     """Return list views of jobs as ON_PAGES selects them."""
     paid = payments_of(session, rows)
     for account_id in {row.account_id for row in rows if row.hold_id is not None} & paid.faults.keys():
-        paid.payer(account_id)  # an operator is told
+        paid.payer(account_id)  # alerts the operator
     return _views(session, rows, now, paid)
 
 

@@ -19,11 +19,11 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample, Share
 from service.db.project_tables import EVERY_PROJECT
 from service.errors import NotFound
+from service.identity import projects
 from service.identity.access import is_own, projects_of, visible
 from service.jobs.kinds import evaluate
 from service.jobs.kinds.evaluate import newest_evaluations, with_figures
 from service.jobs.kinds.sample import show as show_sample
-from service.jobs.sharing import project_names
 from service.views.accounts import Payer, part_of_budget
 from service.views.datasets import dataset
 from service.views.jobs import payments_of
@@ -31,7 +31,7 @@ from service.views.rows import ROWS_MAX, newest
 
 EVALUATIONS_SHOWN = 20
 
-# What is shown of a release; its card and its receipt, which are long, have addresses of their own.
+# Without card and receipt, which are long and have addresses of their own.
 RELEASES = select(
     Release.id,
     Release.kind,
@@ -133,7 +133,7 @@ def view(session: Session, release_id: str) -> WholeRelease:
 
 def shares(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
     """Return the records of shares."""
-    names = project_names(session, [row.project_id for row in rows])
+    names = projects.names(session, [row.project_id for row in rows])
     return [
         record_of(
             ShareRecord,

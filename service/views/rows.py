@@ -37,7 +37,7 @@ def newest(
         if place is None:
             raise NotFound(f"There is no such {table.__name__.lower()}.")
         query = query.where(tuple_(at, table.id) < tuple_(*place))
-    # One row more than the page holds tells whether there is another page.
+    # One more row than the page holds, to see whether there is another page.
     found = session.execute(query.order_by(at.desc(), table.id.desc()).limit(limit + 1))
     rows: Sequence[Any] = found.scalars().all() if len(found.keys()) == 1 else found.all()
     return rows[:limit], rows[limit - 1].id if len(rows) > limit else None

@@ -34,7 +34,7 @@ _TRIALS = (
     .where(Job.kind == TRAIN)
     .order_by(Job.created_at)
 )
-# What a list shows of trials: how many have ended, and what they hold.
+# For lists, which show how many trials have ended and what they hold.
 _STATES = select(Job.id, Job.kind, Job.account_id, Job.sweep_id, Job.state, Job.hold_id, Job.epsilon).where(
     Job.kind == TRAIN
 )

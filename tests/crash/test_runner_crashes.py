@@ -8,7 +8,7 @@ import pytest
 
 from obscura.wire.words import EarlyEnd, EntryKind, HoldState, JobState
 from service import jobs
-from service.audit.receipts import kept_receipts
+from service.audit.proofs import kept_receipts
 from service.db.base import release_id_of
 from service.db.job_tables import FailureCode, Sample
 from service.db.session import transaction

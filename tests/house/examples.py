@@ -49,7 +49,7 @@ NOT_RUN = {
     "obscura evaluate": "trains classifiers, which takes minutes; tests/service/cli/test_commands.py runs it small",
     "obscura sweep": "trains and measures six times; tests/service/cli/test_policy.py runs it small",
     **dict.fromkeys(
-        [f"obscura releases {verb}" for verb in ("share", "unshare", "publish", "requests", "approve")],
+        [f"obscura releases {verb}" for verb in ("share", "unshare", "publish")],
         "needs two departments and a release; tests/service/api/routes/test_shares.py runs it",
     ),
     "python -c '": "opens files with readers of others; tests/workers/train/test_formats.py does that",
@@ -67,7 +67,7 @@ NOT_RUN = {
     "docker push": "needs Docker and a registry",
     "kubectl": "needs a cluster; tests/house/test_kubernetes.py checks the manifests",
     "python -m benchmarks.in_pieces": "takes hours of a GPU; tests/benchmarks run it small",
-    "python -m benchmarks.symmetry": "takes a quarter of an hour a secret; tests/benchmarks run its training small",
+    "python -m benchmarks.utility": "takes a quarter of an hour a secret; tests/benchmarks run its training small",
 }
 # Blocks of Python by their document.
 PYTHON_NOT_RUN = {

@@ -86,24 +86,6 @@ def test_a_generator_comes_back_as_it_was_saved(make, tmp_path):
     assert (tmp_path / WEIGHTS_FILE).read_bytes() == before
 
 
-def test_a_denoiser_that_kept_its_gaussians_itself_is_still_read(tmp_path):
-    """As releases were written before the generator that draws the first images was a part of its own."""
-    made = started_edm()
-    with torch.no_grad():
-        made.first.mean += torch.rand(made.first.mean.shape, generator=stream(0))
-        made.first.factor += 0.1 * torch.randn(made.first.factor.shape, generator=stream(1))
-    save_released(made, tmp_path)
-    tensors, described = load_file(tmp_path / WEIGHTS_FILE), json.loads((tmp_path / CONFIG_FILE).read_text())
-    kept = {name: tensors.pop(f"first.{name}") for name in ("mean", "factor")}
-    former = {name: tensor for name, tensor in tensors.items() if not name.startswith("first.")} | kept
-    (tmp_path / WEIGHTS_FILE).write_bytes(save(former))
-    for name in ("start_clusters", "start_texture"):
-        del described["config"][name]
-    (tmp_path / CONFIG_FILE).write_text(json.dumps(described))
-    labels = torch.tensor([0, 1, 1])
-    assert torch.equal(load_released(tmp_path).sample(labels, stream(1)), made.sample(labels, stream(1)))
-
-
 def test_a_description_without_a_network_is_the_affine_generators(tmp_path):
     save_released(affine(), tmp_path)
     assert "network" not in json.loads((tmp_path / CONFIG_FILE).read_text())

@@ -230,6 +230,17 @@ def test_no_request_is_approved_whose_asker_could_no_longer_ask(council, open_ac
     assert council.do(decisions.decide, *facts, approved=False).state is DecisionState.DECLINED
 
 
+def test_a_request_without_an_effect_here_is_not_approved(council):
+    """Accepting what a restored database lacks needs its command: a page or a route has nothing that does it."""
+    bob, key_id = council.second(), council.key_of(council.first)
+    with transaction(council.factory) as session:
+        asking, facts = session.get_one(ApiKey, key_id), {"reason": "restored", "now": council.now}
+        asked = decisions.ask(session, DecisionAction.ACCEPT, "acc_x", asking=asking, name="acc_x", **facts)
+    with pytest.raises(Conflict, match="obscura ledger accept"):
+        council.approve(asked, by=bob)
+    assert council.decline(asked, by=bob).state is DecisionState.DECLINED
+
+
 def test_another_key_of_who_approved_changes_nothing(council):
     bob = council.second()
     asked = council.approve(council.ask("carol", by=council.first), by=bob)

@@ -13,10 +13,8 @@ from sqlalchemy import select
 
 from obscura.wire.formats import CARD_FILE
 from service import ledger
-from service.audit.arming import clear_stops
-from service.audit.checkpoints import CHECKPOINT_FILE
-from service.audit.findings import FindingCode
-from service.audit.receipts import keep_newest, keep_receipt
+from service.audit.findings import FindingCode, clear_stops
+from service.audit.proofs import CHECKPOINT_FILE, keep_newest, keep_receipt
 from service.db.base import new_id
 from service.db.job_tables import Release
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction

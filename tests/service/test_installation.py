@@ -14,7 +14,7 @@ from service.audit.findings import FindingCode
 from service.db.access_tables import Installation
 from service.db.base import is_id, new_id
 from service.db.session import SessionFactory, transaction
-from service.inspection import follow_up, inspect_at_start, inspect_ledger, nothing_stands
+from service.inspection import follow_up, inspect_at_start, inspect_ledger, may_remove
 from service.settings import Settings
 from service.storage.interface import key_of
 from tests.conftest import NOW
@@ -133,7 +133,7 @@ def test_an_installation_of_before_is_taken_on_only_if_the_database_knows_everyt
 def test_a_finding_that_stops_no_training_keeps_files_from_being_removed_too(book, settings, tmp_path):
     def allowed() -> bool:
         with transaction(book.factory, read_only=True) as session:
-            return nothing_stands(session, settings)
+            return may_remove(session, settings)
 
     assert allowed()
     assert inspect_at_start(settings, book.factory, now=book.tick()) is None

@@ -9,7 +9,7 @@ from service.db.project_tables import DEFAULT_PROJECT
 from service.db.schema import upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
 from service.identity.access import Scope
-from service.identity.auth import KeyUses, create_key, remember_key
+from service.identity.auth import KeyUses, add_key, create_key
 from service.times import to_the_hour
 from tests.together import wait_until
 
@@ -66,16 +66,8 @@ def test_what_cannot_be_written_is_kept_for_the_next_time(tmp_path, now):
     upgrade_schema(url)
     with transaction(factory) as session:
         for key_id in ("key_x", "key_y"):
-            remember_key(
-                session,
-                key_id,
-                "0" * 64,
-                name="k",
-                scopes=[Scope.READ],
-                admin_id=None,
-                now=now,
-                project_id=DEFAULT_PROJECT,
-            )
+            key = ApiKey(id=key_id, hash="0" * 64, name="k", scopes=[Scope.READ], project_id=DEFAULT_PROJECT)
+            add_key(session, key, now)
     assert uses.write()
     with transaction(factory, read_only=True) as session:
         assert set(session.scalars(select(ApiKey.last_used_at))) == {to_the_hour(now)}

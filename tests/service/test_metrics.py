@@ -12,8 +12,7 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
-from service.audit.arming import stop_arming
-from service.audit.findings import Finding, FindingCode
+from service.audit.findings import Finding, FindingCode, stop_arming
 from service.main import create_app
 from service.metrics import Metrics, is_timed
 from service.settings import Settings

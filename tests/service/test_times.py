@@ -84,6 +84,8 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
             session, account_id=account_id, job_id=new_id("job"), amount_nano=9, now=next(moments)
         )
         ledger.return_hold(session, hold_id=returned.id, reason="c", now=next(moments))
+        account = ledger.lock_account(session, account_id)
+        ledger.record_missing(session, account, amount_nano=1, details={}, now=next(moments))
         rows = ledger.entries(session, account_id, 0, 100)
     assert {row.kind for row in rows} == set(EntryKind)
     assert {row.kind.value for row in rows if row.created_at != to_the_hour(row.created_at)} == EXACT

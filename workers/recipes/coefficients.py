@@ -180,12 +180,10 @@ def coefficients(private_images: npt.NDArray[np.uint8], basis: Array, centre: fl
         flat = (np.moveaxis(images, 3, 1) if images.ndim == 4 else images).reshape(len(images), basis.shape[1])
         return torch.from_numpy(rounded.exact_product(flat / 255.0 - centre, largest=1.0))
 
-    found: Array = computed_alike(private_images, compute, _records(basis.shape[1])).numpy()
+    found: Array = computed_alike(
+        private_images, compute, max(1, min(_BLOCK, _BLOCK_NUMBERS // basis.shape[1]))
+    ).numpy()
     return found
-
-
-def _records(numbers: int) -> int:
-    return max(1, min(_BLOCK, _BLOCK_NUMBERS // numbers))
 
 
 class RoundedMatrix:

@@ -287,7 +287,11 @@ def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "c
     """
     file = folder.open() if rank() == 0 else None
     if ranks() > 1:
-        content = object_from_first(None if file is None else _read_whole(file))
+        content = None
+        if file is not None:
+            with file:
+                content = file.read()
+        content = object_from_first(content)
         file = None if content is None else io.BytesIO(content)
     if file is None:
         return None
@@ -296,8 +300,3 @@ def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "c
     return TrainingCheckpoint(
         step=int(document["step"]), header=json.loads(document["header"]), state=document["state"]
     )
-
-
-def _read_whole(file: BinaryIO) -> bytes:
-    with file:
-        return file.read()

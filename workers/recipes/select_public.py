@@ -56,7 +56,7 @@ _ROUNDS = 20
 
 
 def train(run: Run) -> SelectedPictures:
-    """Let records vote and return the selection; see `workers.recipes.interface.Trainer`.
+    """Count the records' votes and return the selection; see `workers.recipes.interface.Trainer`.
 
     Privacy:
         Add or remove one unit. Each iteration is one release of L2 sensitivity 1 (proof at
@@ -268,11 +268,7 @@ def describe_with(extractor: Extractor | None) -> Describe:
     """Return the describing function: an operator's network, or colours and texture."""
     if extractor is None:
         return colours_and_texture
-    return partial(_features, extractor)
-
-
-def _features(extractor: Extractor, pictures: Tensor) -> Sequence[Tensor]:
-    return [extractor(pictures)]
+    return lambda images: [extractor(images)]
 
 
 def colours_and_texture(pictures: Tensor) -> Sequence[Tensor]:

@@ -184,7 +184,7 @@ class Components:
 
     @property
     def leading(self) -> int:
-        """How many lead: as many as requested, or one less where the last one is one of a pair."""
+        """Number of leading components: as requested, or one less where the last one is one of a pair."""
         return len(self.action.across)
 
 

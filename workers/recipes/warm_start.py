@@ -14,6 +14,7 @@ of spending a little on "central" statistics first is in DP-FETA (Gong et al. 20
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,7 +115,7 @@ def warm_start(
         BudgetExceeded: means or pooled covariance cannot be paid (again, after a crash between payment and keeping). If
             only the classes' own covariances cannot, the pooled one stands in for them.
     """
-    seen, classes, size = numbers_of(config, facts), len(facts.classes), _size(facts)
+    seen, classes, size = numbers_of(config, facts), len(facts.classes), math.sqrt(facts.size)
     shape = noise_shape(seen.power, config.noise_shape)  # (f,)
     expected = seen.power / shape**2
     private = seen.of(private_images)
@@ -177,7 +178,9 @@ def warm_start(
             fitted = shrink(part, middle[places], noise_stddev)
             if config.shrink:
                 fitted = for_new_records(at_least(fitted, middle[places]), float(counts.mean()))
-            return _root(fitted * np.outer(own_shape[places], own_shape[places]))
+            values, vectors = np.linalg.eigh(fitted * np.outer(own_shape[places], own_shape[places]))
+            root: Array = (vectors * np.sqrt(np.maximum(values, _FLOOR)))[:, ::-1]  # falling variance
+            return root
 
         for root, (covariance, noise_stddev) in zip(roots, own, strict=False):
             # Beyond the leading components the pooled covariance stands in.
@@ -208,16 +211,6 @@ def _own(
     except BudgetExceeded:
         return []
     return list(zip(own, stddev * (clip / QUANTISATION) ** 2 / counts, strict=True))
-
-
-def _root(covariance: Array) -> Array:
-    values, vectors = np.linalg.eigh(covariance)
-    root: Array = (vectors * np.sqrt(np.maximum(values, _FLOOR)))[:, ::-1]
-    return root
-
-
-def _size(facts: PublicFacts) -> float:
-    return float(np.sqrt(facts.pixels / 784))
 
 
 class PaidNoise:

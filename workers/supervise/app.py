@@ -1,6 +1,6 @@
-"""The Celery application: the doorbell of a deployment with several machines. The database stays the queue of record.
+"""The Celery application, which wakes the workers of several machines. The database stays the queue of record.
 
-`celery --app workers.supervise.app worker` finds `app` here; it is made from the environment when first asked for.
+`celery --app workers.supervise.app worker` finds `app` here; it is created from the environment on first access.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from service.db.session import SessionFactory, make_engine, make_session_factory
 from service.disk import short_of_room
 from service.errors import ClockRefused, DatabaseUnsuitable, InvalidInput
 from service.failpoints import failpoint
-from service.inspection import inspect_at_start, nothing_stands, require_clock
+from service.inspection import inspect_at_start, may_remove, require_clock
 from service.installation import pair
 from service.logs import configure_logging, get_logger
 from service.queue import TASK_RUN_JOB
@@ -46,8 +46,8 @@ from workers.supervise.supervisor import RUNNER_COMMAND, supervise
 def make_app(settings: Settings) -> Celery:
     """Return the Celery application of a worker, with its tasks.
 
-    Messages are acknowledged early and may be lost or repeated: the claim in the database decides who runs what.
-    Nothing is ever terminated by Celery: `revoke(terminate=True)` would kill a supervisor and orphan its runner.
+    Messages are acknowledged early and may be lost or repeated: the claim in the database decides who runs a job.
+    Never terminate tasks by Celery: `revoke(terminate=True)` would kill a supervisor and orphan its runner.
     """
     app = Celery("obscura", broker=settings.redis_url, set_as_current=False)
     app.conf.update(
@@ -55,7 +55,7 @@ def make_app(settings: Settings) -> Celery:
         accept_content=["json"],
         task_ignore_result=True,
         result_backend=None,
-        task_acks_late=False,  # late acknowledgement would run a long training twice when Redis loses patience
+        task_acks_late=False,  # late acknowledgement would run a training twice after Redis' visibility timeout
         worker_prefetch_multiplier=1,
         worker_disable_prefetch=settings.redis_url.startswith(("redis://", "rediss://")),
         worker_max_tasks_per_child=1,
@@ -64,10 +64,10 @@ def make_app(settings: Settings) -> Celery:
         broker_connection_retry_on_startup=True,
         broker_transport_options={"visibility_timeout": 3600},
         timezone="UTC",
-        # For a worker started with --beat; without one, the API's reconciler does the same.
+        # For a worker that was started with --beat. The API's reconciler does the same.
         beat_schedule={"reconcile": {"task": tasks.TASK_RECONCILE, "schedule": RECONCILE_SECONDS}},
     )
-    # Made before Celery forks, so that the main process can tell its children that the worker shuts down.
+    # Created before Celery forks, so that the main process can signal the shutdown to its children.
     draining = multiprocessing.get_context("fork").Event()
     slot = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
     weakref.finalize(app, slot.close)
@@ -90,7 +90,7 @@ def make_app(settings: Settings) -> Celery:
             inspect_at_start(settings, factory, now=now)
         except (ClockRefused, DatabaseUnsuitable, StorageUnavailable, InvalidInput) as error:
             raise SystemExit(error.message) from None
-        except SQLAlchemyError as error:  # without a database nothing is armed either
+        except SQLAlchemyError as error:  # without a database, nothing is armed
             get_logger(__name__).error("ledger_not_verified", error=type(error).__name__)
         finally:
             engine.dispose()
@@ -121,14 +121,14 @@ TASK_RECONCILE = "obscura.reconcile"
 
 @dataclass(frozen=True)
 class Workplace:
-    """One Celery worker, as its tasks see it.
+    """The context of one Celery worker's tasks.
 
     Args:
-        settings: of the worker; runners get the same.
-        slot: an open file that is locked while a training runs. One training at a time: with a concurrency of three, a
-            free sample waits neither behind it nor behind an evaluation.
-        draining: tells whether the worker shuts down.
-        send: rings the doorbell.
+        settings: of the worker and its runners.
+        slot: an open file that is locked while a training runs, so that trainings run one at a time and a concurrency
+            of three leaves room for a sample and an evaluation.
+        draining: returns whether the worker shuts down.
+        send: sends a message.
         command: starts a runner.
     """
 
@@ -141,16 +141,16 @@ class Workplace:
 
 def register(app: Celery, workplace: Workplace) -> None:
     """Add the tasks to a Celery application."""
-    watched = WatchedClock(datetime.now(UTC))  # processes that are forked off later go on with it
+    watched = WatchedClock(datetime.now(UTC))  # forked processes inherit it
 
     @app.task(name=TASK_RUN_JOB, shared=False)  # type: ignore[untyped-decorator]  # celery has no types
     def run_job(job_id: str) -> None:
-        failpoint("ack.after")  # Celery has acknowledged the message: nobody will deliver it again
+        failpoint("ack.after")  # Celery has acknowledged the message and will not deliver it again
         with _sessions(workplace.settings) as factory:
             work_on(workplace, factory, job_id)
 
     @app.task(name=TASK_RECONCILE, shared=False)  # type: ignore[untyped-decorator]  # celery has no types
-    def put_in_order() -> None:
+    def reconcile_and_sweep() -> None:
         with _sessions(workplace.settings) as factory:
             reconcile(workplace.settings, factory, send=workplace.send, now=datetime.now(UTC))
             now = datetime.now(UTC)
@@ -158,18 +158,17 @@ def register(app: Celery, workplace: Workplace) -> None:
 
 
 def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
-    """Run what a message rang for; nothing happens when somebody else has it.
+    """Run the job of a message, unless another worker has claimed it.
 
-    A sampling or an evaluation is that of the message. A training is the oldest that waits, whichever was rung for:
-    messages overtake each other while the slot is taken.
+    For a training, run the oldest that waits: messages overtake each other while the slot is taken.
     """
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, job_id)
-        may_destroy = is_elsewhere(workplace.settings) and nothing_stands(session, workplace.settings)
+        may_destroy = is_elsewhere(workplace.settings) and may_remove(session, workplace.settings)
     if may_destroy:
         deletion.destroy_copies(workplace.settings, factory)
     if job is None or workplace.draining() or short_of_room(workplace.settings):
-        return  # the reconciler rings again
+        return  # the reconciler sends another message
     settings, name, now = workplace.settings, worker_name("celery"), datetime.now(UTC)
     if job.kind != TRAIN:
         _run(workplace, factory, claim_job(settings, factory, job_id=job_id, worker=name, now=now))
@@ -179,8 +178,11 @@ def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
         if free:
             attempt = claim_next(settings, factory, kind=TRAIN, worker=name, now=now)
             _run(workplace, factory, attempt)
-    if attempt is not None:  # what cannot be claimed now would be rung for again and again
-        _ring_for_next_training(workplace, factory)
+    if attempt is not None and not workplace.draining():  # the messages of trainings that waited are gone by now
+        with transaction(factory, read_only=True) as session:
+            waiting = jobs.claimable(session, now=datetime.now(UTC), kind=TRAIN)
+        for next_id in waiting[:1]:
+            workplace.send(TASK_RUN_JOB, [next_id])
 
 
 def _run(workplace: Workplace, factory: SessionFactory, attempt: Attempt | None) -> None:
@@ -189,19 +191,9 @@ def _run(workplace: Workplace, factory: SessionFactory, attempt: Attempt | None)
         queue.deliver(factory, workplace.send, now=datetime.now(UTC))  # such as for the evaluation of a release
 
 
-def _ring_for_next_training(workplace: Workplace, factory: SessionFactory) -> None:
-    """The messages of the trainings that waited for the slot are gone by now."""
-    if workplace.draining():
-        return
-    with transaction(factory, read_only=True) as session:
-        waiting = jobs.claimable(session, now=datetime.now(UTC), kind=TRAIN)
-    for job_id in waiting[:1]:
-        workplace.send(TASK_RUN_JOB, [job_id])
-
-
 @contextmanager
 def _training_slot(slot: IO[bytes]) -> Iterator[bool]:
-    """Try to take the worker's place for a training. The lock belongs to this process and dies with it."""
+    """Try to lock the worker's slot for a training; the lock ends with this process."""
     try:
         fcntl.lockf(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -215,7 +207,7 @@ def _training_slot(slot: IO[bytes]) -> Iterator[bool]:
 
 @contextmanager
 def _sessions(settings: Settings) -> Iterator[SessionFactory]:
-    """Open the database for one task: a forked process must not share its parent's connections."""
+    """Open the database for one task, because forked processes must not share connections."""
     engine = make_engine(settings.database_url, pool_size=2)
     try:
         yield make_session_factory(engine)

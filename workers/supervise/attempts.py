@@ -1,7 +1,6 @@
-"""Attempts at jobs: taking a job and giving it back, and how the process of one ends.
+"""Attempts at jobs: which job to claim next, and how an attempt ends that has not ended its job.
 
-The job's own state machine is in service.jobs; here is only which job to try next, and how an attempt ends that has
-not ended its job.
+The state machine of jobs is in `service.jobs`.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class Attempt:
 
 
 def claim_next(settings: Settings, factory: SessionFactory, *, kind: str, worker: str, now: datetime) -> Attempt | None:
-    """Claim the oldest job of a kind that nobody runs; None when no job waits, or a disk has no room for it."""
+    """Claim the oldest waiting job of a kind; return None if no job waits, or a disk has no room for its results."""
     if short_of_room(settings):
-        return None  # it waits, where it would have paid for what nobody could keep
+        return None
     with transaction(factory, read_only=True) as session:
         waiting = jobs.claimable(session, now=now, kind=kind)
     for job_id in waiting:
@@ -54,7 +53,7 @@ def claim_next(settings: Settings, factory: SessionFactory, *, kind: str, worker
             attempt = claim_job(settings, factory, job_id=job_id, worker=worker, now=now)
         except StorageUnavailable:
             raise
-        except ObscuraError as error:  # such as a corrupt ledger: one account's trouble must not stop the others
+        except ObscuraError as error:  # such as a corrupt ledger of one account, which must not stop the others
             get_logger(__name__).error("claim_refused", job_id=job_id, code=error.code)
             continue
         if attempt is not None:
@@ -65,16 +64,15 @@ def claim_next(settings: Settings, factory: SessionFactory, *, kind: str, worker
 def claim_job(
     settings: Settings, factory: SessionFactory, *, job_id: str, worker: str, now: datetime
 ) -> Attempt | None:
-    """Claim one job; None when somebody runs it, it has ended, or it is ended now because it was lost too often.
+    """Claim one job; return None if it runs, has ended, or ends now because it was lost too often.
 
-    Nobody claims anything of a database that is not the data folder's: it would look for its files in vain. Nor what
-    needs a key that this machine does not have.
+    A job is not claimed if the database does not belong to the data folder, or this machine lacks its keys.
     """
-    with transaction(factory, read_only=True) as session:  # a storage elsewhere may take its time
+    with transaction(factory, read_only=True) as session:  # not in the transaction below: a remote storage can be slow
         if not belongs(session, settings) or not _is_fit(session, settings, job_id):
             return None
     with transaction(factory) as session:
-        ledger.require_clock(session, now)  # another clock finds leases over that are not, or none
+        ledger.require_clock(session, now)  # a wrong clock misjudges leases
         claim = jobs.claim(
             session,
             worker=worker,
@@ -89,7 +87,7 @@ def claim_job(
 
 
 def _is_fit(session: Session, settings: Settings, job_id: str) -> bool:
-    """Tell whether this machine has what a job needs, which may be that it is ended."""
+    """Return whether this machine has everything that a job needs; to end a job, nothing is needed."""
     job = session.get(Job, job_id)
     if job is None or job.ended_early is EarlyEnd.DISCARDED:
         return True
@@ -97,9 +95,10 @@ def _is_fit(session: Session, settings: Settings, job_id: str) -> bool:
 
 
 def has_keys(session: Session, settings: Settings, job: Job) -> bool:
-    """Tell whether this machine has the keys that a job needs. Where machines share no folder, they may be on their
-    way, and another machine may have them; and the disk of the keys may not be mounted. The job waits, where it would
-    fail."""
+    """Return whether this machine has the keys that a job needs; without them the job waits instead of failing.
+
+    Machines that share no folder receive keys with a delay, and the disk of the keys may not be mounted.
+    """
     mounted = (settings.keys_path / "datasets").is_dir() and settings.ledger_key_path.exists()
     if mounted and not is_elsewhere(settings):
         return True
@@ -110,7 +109,7 @@ def has_keys(session: Session, settings: Settings, job: Job) -> bool:
     else:
         reads.append(job.evaluation_dataset_id)
     content = select(func.coalesce(Dataset.content_name, Dataset.id))
-    ready = content.where(Dataset.state == DatasetState.READY)  # the keys of others are gone for good
+    ready = content.where(Dataset.state == DatasetState.READY)  # the keys of others are destroyed
     wanted = among(session, ready, Dataset.id, [each for each in reads if each])
     paths = [settings.ledger_key_path, *(Vault.of(settings).key_path(name) for name in sorted(wanted))]
     missing = [path.name for path in paths if not path.exists()]
@@ -120,8 +119,10 @@ def has_keys(session: Session, settings: Settings, job: Job) -> bool:
 
 
 def has_extractor(settings: Settings, job: Job) -> bool:
-    """Tell whether this machine has the network that a job needs which was begun with it: it waits, and others do not
-    wait for it. One that was not begun fails, and says so."""
+    """Return whether this machine has the extractor of a job that was begun with it; without it, the job waits.
+
+    A job that was not begun fails with a message instead.
+    """
     name = "" if job.attempt == 0 or job.plan is None else job.plan.get("config", {}).get("extractor", "")
     paths = [settings.extractors_path / f"{name}{suffix}" for suffix in (".json", ".safetensors") if name]
     missing = [path.name for path in paths if not path.is_file()]
@@ -131,7 +132,7 @@ def has_extractor(settings: Settings, job: Job) -> bool:
 
 
 def drop_lease(session: Session, attempt: Attempt, *, now: datetime) -> None:
-    """Let the next claim take the job at once, because its runner died. The attempt counts as lost.
+    """Expire the lease of an attempt whose runner died, so that the job can be claimed at once.
 
     Raises:
         StaleAttempt: the attempt has been superseded or the job has ended.
@@ -141,29 +142,29 @@ def drop_lease(session: Session, attempt: Attempt, *, now: datetime) -> None:
 
 
 def worker_name(role: str) -> str:
-    """Return the name under which this process holds leases: role, host, process, and something never used twice."""
+    """Return a unique name under which this process holds leases: role, host, process id and a random part."""
     return f"{role}@{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 class ExitStatus(enum.IntEnum):
-    """How the runner left. The database says what became of the job; this says why the process is gone."""
+    """Exit statuses of a runner. The state of the job is in the database."""
 
     ENDED = 0  # the job has ended: succeeded, failed or cancelled
     STALE = 3  # another attempt has taken over; nothing was written
-    LOST = 4  # database or storage could not be reached, or a process of the training died; the attempt counts
-    INTERRUPTED = 75  # told to stop, or its supervisor is gone: another attempt goes on (EX_TEMPFAIL)
+    LOST = 4  # the database or the storage was away, or a process of the training died; the attempt counts
+    INTERRUPTED = 75  # stopped, or without a supervisor: another attempt goes on (EX_TEMPFAIL)
 
 
 _LOOK_SECONDS = 1.0
 
 
 def watch_parent(stop: threading.Event, *, parent: int, grace_seconds: float) -> threading.Thread:
-    """Stop when the parent is gone, and leave for good if the step that runs takes longer than is allowed.
+    """Start a thread that stops this process when its parent is gone.
 
     Args:
-        stop: is set when the parent has changed.
-        parent: process id of who started this process.
-        grace_seconds: for the step that runs.
+        stop: set when the parent has changed.
+        parent: its process id.
+        grace_seconds: for the current step; after that the process exits.
     """
 
     def watch() -> None:

@@ -1,7 +1,7 @@
 """The embedded dispatcher: threads beside the API that claim jobs from the database and supervise their runners.
 
-Each kind of job has a lane of its own, one job at a time, so that what is free never waits behind a training.
-Nothing is trained in this process: every attempt runs in a process of its own.
+Each kind of job has its own thread, one job at a time, so that free jobs never wait for a training. Every attempt runs
+in a process of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from workers.supervise.attempts import claim_next, worker_name
 from workers.supervise.reconcile import Reconciler
 from workers.supervise.supervisor import RUNNER_COMMAND, Patience, supervise
 
-POLL_SECONDS = 2.0  # a job that nobody rang for starts at the latest after this long
+POLL_SECONDS = 2.0  # the longest delay of a job without a message
 _BACKOFF_SECONDS = 5.0  # after the database or the disk failed
 
 
@@ -48,7 +48,7 @@ class Dispatcher:
         self._reconciler = Reconciler(settings, factory, send=self.send)
 
     def start(self) -> None:
-        """Begin to work on what the database holds."""
+        """Start the threads."""
         self._reconciler.start()
         self._lanes = [threading.Thread(target=self._work, args=(kind,), name=f"obscura-{kind}-lane") for kind in KINDS]
         for lane in self._lanes:
@@ -60,13 +60,13 @@ class Dispatcher:
             bell.set()
 
     def send(self, task: str, args: Sequence[Any]) -> None:  # noqa: ARG002 - the signature of service.queue.Send
-        """Take a message of the outbox: the doorbell of the embedded mode."""
+        """Deliver a message of the outbox: in the embedded mode it wakes the threads."""
         self.wake()
 
     def stop(self) -> None:
-        """Drain: runners are told to stop at their next step, and their jobs are queued again to go on later.
+        """Stop all runners at their next step, queue their jobs again, and return when no runner is left.
 
-        Returns when no runner is left. A job is not cancelled by this, and its held budget stays held.
+        No job is cancelled, and held budget stays held.
         """
         self._draining.set()
         self.wake()
@@ -92,8 +92,7 @@ class Dispatcher:
                         patience=self._patience,
                     )
                     continue
-            except Exception as error:  # the lane must live: the database is away, the disk is full, anything
-                # The lease makes this safe: whatever was claimed is claimed again once it has run out.
+            except Exception as error:  # such as a full disk: the job is claimed again when its lease has expired
                 get_logger(__name__).error("lane_failed", lane=kind, error=type(error).__name__)
                 self._draining.wait(_BACKOFF_SECONDS)
                 continue

@@ -1,7 +1,7 @@
-"""Recovery of what a crash left behind: lost jobs, messages never sent, files that nobody will publish.
+"""Recovery after crashes: lost jobs, unsent messages, and files that no job will publish.
 
-Everything here may run at any time, in several processes at once, and twice: claims are compare-and-set, deliveries
-may repeat, and only files are put away whose job has ended without them.
+Everything here is idempotent and may run in several processes at once: claims are compare-and-set, messages may repeat,
+and only files are put away whose job has ended without them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from service.db.job_tables import Job, Release, Sample
 from service.db.session import SessionFactory, among, transaction
 from service.disk import short_of_room
 from service.identity import recording
-from service.inspection import nothing_is_found, nothing_stands, watch_over
+from service.inspection import may_remove, verify_before_removal, watch_over
 from service.installation import belongs
 from service.jobs import kinds
 from service.jobs.kinds import KINDS
@@ -49,7 +49,7 @@ _LEASES = select(Job.id, Job.lease_until)
 
 @dataclass(frozen=True)
 class Reconciled:
-    """What one round did, for logs and tests."""
+    """The counts of one round."""
 
     ended: int
     rung: int
@@ -57,17 +57,18 @@ class Reconciled:
 
 
 def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, now: datetime) -> Reconciled:
-    """Do one round of recovery. Nothing is done for a database that is not the data folder's, and nothing removed while
-    anything stands that was found.
+    """Do one round of recovery.
+
+    Nothing is done for a database that does not belong to the data folder, and nothing is removed after a finding.
 
     Args:
-        send: rings the doorbell.
+        send: sends a message to a worker.
         now: aware.
     """
     if folder := short_of_room(settings):
         get_logger(__name__).warning("out_of_disk", folder=folder)  # jobs wait
     with transaction(factory, read_only=True) as session:
-        sound = nothing_stands(session, settings)
+        sound = may_remove(session, settings)
         ours = sound or belongs(session, settings)
     if not ours:
         return Reconciled(0, 0, 0)
@@ -89,36 +90,36 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
 
 
 def end_hopeless(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
-    """End jobs whose worker was lost for the last time, or after somebody had cancelled them. What was armed is spent.
+    """End jobs whose last attempt was lost, or that were lost after a cancellation; armed budget is spent.
 
-    Of these, trainings that have paid for something are queued once more, so that it is published.
+    Trainings that have paid for releases are queued once more to publish them.
 
     Returns:
-        How many jobs were looked at.
+        How many jobs were considered.
     """
     lost = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
     over = or_(Job.cancel_requested, Job.ended_early.is_not(None), Job.attempts_lost + 1 >= settings.attempts_max)
     with transaction(factory, read_only=True) as session:
-        found = session.scalars(select(Job.id).where(lost, over).order_by(Job.created_at).limit(64)).all()
-    for job_id in found:
-        # The claim of such a job ends it. There is one to give back only where something is left to publish, or where
-        # the job changed hands in between.
+        hopeless = session.scalars(select(Job.id).where(lost, over).order_by(Job.created_at).limit(64)).all()
+    for job_id in hopeless:
+        # The claim ends such a job, and returns an attempt only if something is left to publish, or the job has changed
+        # meanwhile.
         attempt = claim_job(settings, factory, job_id=job_id, worker="reconciler", now=now)
         if attempt is not None:
             with transaction(factory) as session:
                 jobs.give_back(session, job_id=attempt.job_id, attempt=attempt.number, now=now)
-    return len(found)
+    return len(hopeless)
 
 
 def ring_waiting(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
-    """Ring for jobs that nobody runs and nobody has rung for since they wait; returns how many.
+    """Send messages for waiting jobs that have none; return how many.
 
-    A message is believed for as long as a lease lasts: its reader may have died before it claimed anything. Of the
-    trainings only the oldest is rung for, which is the one that a message starts, whichever job it names.
+    A message counts for as long as a lease lasts, because its reader may have died before it claimed the job. Of the
+    trainings only the oldest gets a message, because any message starts the oldest.
     """
     with transaction(factory, read_only=True) as session:
         if not _silent(session, settings, now):
-            return 0  # the usual case takes no write lock
+            return 0  # usually, without a write lock
     with transaction(factory) as session:
         silent = _silent(session, settings, now)
         for job_id in silent:
@@ -127,24 +128,21 @@ def ring_waiting(settings: Settings, factory: SessionFactory, *, now: datetime) 
 
 
 def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved: bool = False) -> int:
-    """Put folders into the trash that nothing will ever publish or go on with; returns how many.
+    """Put folders into the trash that no job will use again, and empty the trash; return how many were put there.
 
-    Old events of the audit log are deleted first (`service.identity.recording.remove_old`).
-
-    These are work folders of ended jobs, artifacts of jobs that ended without them, unfinished folders that nobody
-    writes to any more, and samples that are older than `Settings.samples_days`. What the database does not know is left
-    alone: it may be the database that is wrong. So nothing is moved, and nothing in the trash removed, while anything
-    stands that was found, nor before the ledger has been verified once more. By a clock that has just jumped ahead
-    everything would be old, so nothing is until it is believed.
+    These are work folders of ended jobs, artifacts of jobs that ended without them, abandoned unfinished folders, and
+    samples older than `Settings.samples_days`. Folders that the database does not know stay, because the database may
+    be wrong. For the same reason nothing is moved or removed after a finding, or without another verification of the
+    ledger; and a clock that has just jumped ahead makes nothing old. Old events of the audit log are deleted as well.
 
     Args:
         now: aware.
-        proved: whether the clock is known to have gone on as it should for a day (`service.times.WatchedClock`). It is
-            believed as well where it agrees with a job.
+        proved: whether the clock has run without a jump for a day (`service.times.WatchedClock`). It is also trusted
+            if it agrees with a job.
     """
     try:
         recording.remove_old(factory, days=settings.audit_log_days, now=now, proved=proved)
-    except SQLAlchemyError as error:  # what follows does not depend on it; the next round tries again
+    except SQLAlchemyError as error:  # the next round tries again
         get_logger(__name__).error("audit_events_not_removed", error=type(error).__name__)
     storage = storage_of(settings)
     doomed = _doomed(storage, factory)
@@ -157,11 +155,11 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
     if not doomed and not overdue and not old:
         return 0
     with transaction(factory, read_only=True) as session:
-        allowed = nothing_stands(session, settings)
-    if not allowed or not nothing_is_found(settings, factory, now=now):
+        allowed = may_remove(session, settings)
+    if not allowed or not verify_before_removal(settings, factory, now=now):
         get_logger(__name__).warning("sweep_withheld", folders=len(doomed) + len(old), trash=len(overdue))
         return 0
-    if old:  # said before it is done: what a crash leaves in between, the next sweep finds
+    if old:  # recorded first: after a crash in between, the next sweep finds them
         with transaction(factory) as session:
             kinds.sample.let_go(session, old, now=now)
         doomed += [f"samples/{sample_id}" for sample_id in old]
@@ -171,16 +169,16 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
 
 
 def _agrees(factory: SessionFactory, now: datetime, days: int) -> bool:
-    """Tell whether a job was made within these days, and more than a day ago: then the clock has not just jumped."""
+    """Return whether a job was created within these days, and more than a day ago, so the clock has not just jumped."""
     if not days:
-        return True  # what is removed at once is so by any clock
+        return True
     made = select(Job.id).where(Job.created_at >= now - timedelta(days=days), Job.created_at <= now - SETTLED)
     with transaction(factory, read_only=True) as session:
         return session.scalar(made.limit(1)) is not None
 
 
 def _old_samples(settings: Settings, factory: SessionFactory, now: datetime) -> list[str]:
-    """Return the ids of samples that are no longer kept."""
+    """Return the ids of expired samples."""
     if not settings.samples_days:
         return []
     before = now - timedelta(days=settings.samples_days)
@@ -189,11 +187,11 @@ def _old_samples(settings: Settings, factory: SessionFactory, now: datetime) -> 
 
 
 def _doomed(storage: Storage, factory: SessionFactory) -> list[str]:
-    """Return the keys of what may be put away."""
+    """Return the keys of the folders that may be put away."""
     work = [name for name in storage.list("work") if is_id(name, "job")]
-    releases, idle_releases = _found(storage, "releases", "rel")
-    samples, idle_samples = _found(storage, "samples", "smp")
-    # One moment for all readings: a job that publishes between two of them would be neither live nor published.
+    releases, idle_releases = _finished_and_idle(storage, "releases", "rel")
+    samples, idle_samples = _finished_and_idle(storage, "samples", "smp")
+    # In a snapshot: a job that publishes between two reads would be neither live nor published.
     with transaction(factory, read_only=True, snapshot=True) as session:
         ended = among(session, select(Job.id).where(Job.state.in_(ENDED)), Job.id, work)
         doomed = [work_key(job_id) for job_id in work if job_id in ended]
@@ -202,8 +200,8 @@ def _doomed(storage: Storage, factory: SessionFactory) -> list[str]:
     return doomed
 
 
-def _found(storage: Storage, shelf: str, prefix: str) -> tuple[list[str], list[str]]:
-    """Return the names of what is finished, and of what is not and nobody has written to for long."""
+def _finished_and_idle(storage: Storage, shelf: str, prefix: str) -> tuple[list[str], list[str]]:
+    """Return the names of finished folders, and of unfinished ones that no process has written to for long."""
     names = [name for name in storage.list(shelf) if is_id(_identifier(name), prefix)]
     unfinished = [name for name in names if name.endswith(UNFINISHED)]
     idle = [name for name in unfinished if storage.idle_seconds(f"{shelf}/{name}") > STALE_FOLDER_SECONDS]
@@ -211,10 +209,10 @@ def _found(storage: Storage, shelf: str, prefix: str) -> tuple[list[str], list[s
 
 
 class Reconciler(Background):
-    """Runs `reconcile` and `sweep` at once and then from time to time, in a thread of its own.
+    """Runs `reconcile` and `sweep` at the start and periodically, in a thread.
 
     Args:
-        send: rings the doorbell.
+        send: sends a message to a worker.
         seconds: between two rounds, or a lease if that is shorter.
         clock: the time, aware.
     """
@@ -249,7 +247,7 @@ class Reconciler(Background):
 
 
 def _silent(session: Session, settings: Settings, now: datetime) -> list[str]:
-    """The waiting jobs that no message of late asks for. One that came while the job's lease still ran is spent."""
+    """Return waiting jobs without a recent message. A message from before the job's lease ended does not count."""
     since = now - timedelta(seconds=settings.lease_seconds)
     messages = _MESSAGES.where(Outbox.created_at > since).order_by(Outbox.created_at, Outbox.id)
     rung = {str(message.args[0]): message.created_at for message in session.execute(messages) if message.args}
@@ -265,7 +263,7 @@ def _unpublished_releases(session: Session, finished: list[str], idle: list[str]
     if not unpublished and not idle:
         return []
     states = {release_id_of(job_id): state for job_id, state in session.execute(select(Job.id, Job.state))}
-    unpublished -= read_accepted(session).releases  # which a restored database lacks, and which were paid for
+    unpublished -= read_accepted(session).releases  # paid for, and lacking in a restored database
     doomed = [name for name in finished if name in unpublished and states.get(name) in ENDED]
     return doomed + [name for name in idle if _identifier(name) in states]
 
@@ -279,5 +277,5 @@ def _unpublished_samples(session: Session, finished: list[str], idle: list[str])
 
 
 def _identifier(name: str) -> str:
-    """Return what something, finished or not, is there for."""
+    """Return the id in the name of a finished or unfinished folder."""
     return name.split(".", 1)[0]

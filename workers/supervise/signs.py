@@ -1,9 +1,8 @@
-"""Signs of life: what the main loop of a runner sends to its supervisor, so that one which hangs is noticed.
+"""Signs of life: bytes that the main loop of a runner writes into a pipe, so that its supervisor notices a hang.
 
-They go through a pipe, a byte each, and say nothing else. A runner gives one with every report, before every layer of a
-network and after every step of an optimiser (`workers.train.process`). A thread of it gives none: that would only show
-that the process is scheduled. Work of a step comes in passes of one public size, so how long two signs are apart does
-not grow with the records that a step has drawn.
+A runner writes one with every report, before every layer of a network and after every step of an optimiser
+(`workers.train.process`). No other thread writes any, because that would only show that the process is scheduled. A
+step works in passes of one public size, so the time between two signs does not depend on how many records it has drawn.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 _APART_SECONDS = 0.5  # between two signs: layers may take microseconds
-_UNHEARD_SECONDS = 5.0  # that count of a pause in which the supervisor itself did not listen
+_UNHEARD_SECONDS = 5.0  # the most that a pause counts in which the supervisor itself did not listen
 _READ_BYTES = 2**16
 
 
@@ -22,7 +21,7 @@ class SignsOfLife:
     """The runner's end.
 
     Args:
-        descriptor: of the pipe; None where nobody listens.
+        descriptor: of the pipe; None without a supervisor.
         clock: seconds, monotonic.
     """
 
@@ -31,10 +30,7 @@ class SignsOfLife:
         self._given = float("-inf")
 
     def give(self) -> None:
-        """Show that the main loop goes on. Takes no time, and fails silently: a supervisor that is gone hears nothing.
-
-        Called in the main loop alone.
-        """
+        """Write a sign without blocking; ignore errors. Call it only in the main loop."""
         now = self._clock()
         if self._descriptor is not None and now - self._given >= _APART_SECONDS:
             self._given = now
@@ -49,8 +45,8 @@ class Listener:
         clock: seconds, monotonic.
 
     Attributes:
-        theirs: descriptor that the runner is to inherit; `hand_over` closes it here.
-        silent_seconds: for which nothing was heard when `listen` was called last.
+        theirs: the descriptor that the runner inherits; `hand_over` closes it here.
+        silent_seconds: the time without a sign, by the last call of `listen`.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,14 +58,13 @@ class Listener:
         self._listened, self.silent_seconds = clock(), 0.0
 
     def hand_over(self) -> None:
-        """Close the runner's end here, once it has it."""
+        """Close the runner's end in this process, after the runner has inherited it."""
         self._close(self.theirs)
 
     def listen(self) -> float:
-        """Return for how many seconds there was no sign; its start is a runner's first one.
+        """Return the seconds without a sign, at first since the start.
 
-        A pause in which nobody listened counts for a few seconds at most: whoever stops all processes, as for a pause
-        of a container, stops this one as well.
+        A pause between two calls counts for a few seconds at most: a paused container pauses this process as well.
         """
         now = self._clock()
         passed, self._listened = min(now - self._listened, _UNHEARD_SECONDS), now
@@ -77,7 +72,7 @@ class Listener:
         return self.silent_seconds
 
     def close(self) -> None:
-        """Hear nothing more."""
+        """Close the pipe."""
         for descriptor in tuple(self._open):
             self._close(descriptor)
 

@@ -1,9 +1,8 @@
-"""Run one attempt of a job in a process of its own, keep its lease alive, and settle what became of it.
+"""Run one attempt of a job in a process of its own, renew its lease, and settle the job.
 
-The supervisor never touches data or tensors. What it does when the runner is gone follows from what the database says,
-not from the exit status: a job that the runner ended stays ended, anything else is settled here.
-
-A lease says that a supervisor lives. Whether its runner does, that says itself (`workers.supervise.signs`).
+The supervisor never touches data or tensors. When the runner is gone, the database decides, not the exit status: a job
+that the runner ended stays ended, and any other is settled here. The lease shows that a supervisor lives; its runner
+shows that itself (`workers.supervise.signs`).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from service.db.job_tables import FailureCode, Job
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, NotFound, StaleAttempt
 from service.failpoints import failpoint
-from service.inspection import nothing_stands
+from service.inspection import may_remove
 from service.jobs.kinds import KINDS
 from service.logs import get_logger
 from service.settings import Settings
@@ -40,22 +39,22 @@ from workers.supervise.attempts import Attempt, drop_lease
 from workers.supervise.signs import Listener
 
 RUNNER_COMMAND = (sys.executable, "-P", "-m", "workers.train.runner")
-GRACE_SECONDS = 30.0  # from SIGTERM to SIGKILL: a step of training and a checkpoint fit in it
-WIND_UP_SECONDS = 600.0  # for a training that ends early to make a release of what it has; then another attempt does
-WIND_UP_SILENT_SECONDS = 60.0  # of that, without a sign of life: whoever hangs makes no release
-SPARE_CORES_NICENESS = 10  # whoever trains on the same cores goes first
-_LOOK_SECONDS = 0.2  # how often the runner's end and the wish to stop are looked at
-_CANCEL_LOOK_SECONDS = 1.0  # how often the database is asked whether the user cancelled
+GRACE_SECONDS = 30.0  # from SIGTERM to SIGKILL: enough for a step of a training and a checkpoint
+WIND_UP_SECONDS = 600.0  # for a training that ends early to publish what it has; after that another attempt does
+WIND_UP_SILENT_SECONDS = 60.0  # of that, without a sign of life
+SPARE_CORES_NICENESS = 10  # lets trainings on the same cores go first
+_LOOK_SECONDS = 0.2  # between two looks at the runner
+_CANCEL_LOOK_SECONDS = 1.0  # between two looks at the database for a cancellation
 
 
 class Stop(enum.StrEnum):
-    """Why the supervisor told the runner to stop."""
+    """Reasons to stop a runner."""
 
-    WINDING_UP = "winding_up"  # the training is to charge no more, and to publish what it has
-    CANCELLED = "cancelled"  # the user asked, and nothing is to be published
-    DRAINED = "drained"  # this process shuts down; the job goes on elsewhere
+    WINDING_UP = "winding_up"  # the training must charge no more, and publish what it has
+    CANCELLED = "cancelled"  # by the user, and nothing is published
+    DRAINED = "drained"  # this process shuts down; the job continues elsewhere
     TIME_LIMIT = "time_limit"
-    SILENT = "silent"  # it hangs: the signal will not reach it, and another attempt goes on
+    SILENT = "silent"  # the runner hangs and cannot react to a signal; another attempt continues
     FENCED = "fenced"  # another attempt has taken over, or the lease could not be renewed in time
 
 
@@ -64,7 +63,7 @@ _STOPS = {None: None, jobs.StopRequest.STOP: Stop.CANCELLED, jobs.StopRequest.WI
 
 @dataclass(frozen=True)
 class Patience:
-    """How long the supervisor waits. Tests shorten it."""
+    """Waiting times of the supervisor, which tests shorten."""
 
     grace_seconds: float = GRACE_SECONDS
     wind_up_seconds: float = WIND_UP_SECONDS
@@ -84,15 +83,14 @@ def supervise(
 ) -> None:
     """Run one attempt to its end and settle the job.
 
-    Returns when the runner's whole process group is gone. The job is then ended, or queued again for another attempt
-    (the runner died, or this process drains), or in the hands of another attempt.
+    Return when the runner's whole process group is gone. The job has then ended, waits for another attempt (because
+    the runner died, or this process shuts down), or belongs to another attempt.
 
     Args:
-        settings: of this process; handed to the runner through its environment.
-        attempt: that was claimed by this process.
-        draining: tells whether this process wants to shut down.
+        settings: of this process; the runner gets them in its environment.
+        attempt: that this process has claimed.
+        draining: returns whether this process shuts down.
         command: starts the runner; `--job`, `--attempt`, `--supervisor` and `--signs` are added.
-        patience: waiting times.
     """
     log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
     listener = Listener()
@@ -112,7 +110,7 @@ def supervise(
             if stop is not None and watch.out_of_patience():
                 _kill_group(process)
             elif stop is not before:
-                process.terminate()  # the runner alone: its children must not vanish under a step that still runs
+                process.terminate()  # the runner alone, because its current step still needs its children
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=patience.look_seconds)
     finally:
@@ -125,8 +123,10 @@ def supervise(
 
 
 class _Watch:
-    """Renews the lease and notices why the runner should stop. The first reason stays, but for two exceptions: one
-    that winds up may still be stopped, and one that lost its lease must be gone at once."""
+    """Renews the lease, and decides when the runner must stop.
+
+    The first reason stays, except that any reason replaces WINDING_UP, and FENCED replaces any reason.
+    """
 
     def __init__(
         self,
@@ -140,37 +140,37 @@ class _Watch:
         self.stop: Stop | None = None
         self._settings, self._factory, self._attempt = settings, factory, attempt
         self._draining, self._patience, self._listener = draining, patience, listener
-        self._told: int | None = None  # minutes of silence
+        self._reported_minutes: int | None = None
         now = time.monotonic()
         self._started = self._beaten = self._looked = now
         self._stopped = now
 
     def look(self) -> Stop | None:
-        """Do what is due now; returns the reason to stop, if there is one."""
+        """Do what is due, and return the reason to stop, if there is one."""
         now = time.monotonic()
-        found = self._beat(now) or self._wish(now)
-        if found is None and self.stop is None and now - self._started > self._settings.job_seconds_max:
-            found = self._time_is_up()
-        if self._listener.listen() > self._settings.silent_seconds_max and found in (None, Stop.WINDING_UP):
-            found = Stop.SILENT
-        if self._draining() and found in (None, Stop.WINDING_UP):
-            found = Stop.DRAINED
-        if found is not None and found is not self.stop and self.stop in (None, Stop.WINDING_UP):
-            self.stop, self._stopped = found, now
-        elif found is Stop.FENCED:
-            self.stop = found
+        reason = self._beat(now) or self._requested(now)
+        if reason is None and self.stop is None and now - self._started > self._settings.job_seconds_max:
+            reason = self._time_limit()
+        if self._listener.listen() > self._settings.silent_seconds_max and reason in (None, Stop.WINDING_UP):
+            reason = Stop.SILENT
+        if self._draining() and reason in (None, Stop.WINDING_UP):
+            reason = Stop.DRAINED
+        if reason is not None and reason is not self.stop and self.stop in (None, Stop.WINDING_UP):
+            self.stop, self._stopped = reason, now
+        elif reason is Stop.FENCED:
+            self.stop = reason
         return self.stop
 
     def out_of_patience(self) -> bool:
-        """Tell whether the runner must be killed: at once when it hangs or lost its lease, else after the grace period.
+        """Return whether the runner must be killed: at once if it hangs or is fenced, otherwise after a grace period.
 
-        One that winds up has long for it, but not where it has shown no sign of life since it was told.
+        A runner that winds up has a long period, unless it gives no sign of life.
         """
-        patience, told_seconds = self._patience, time.monotonic() - self._stopped
+        patience, passed_seconds = self._patience, time.monotonic() - self._stopped
         if self.stop is Stop.WINDING_UP:
-            silent_seconds = min(self._listener.silent_seconds, told_seconds)
-            return told_seconds > patience.wind_up_seconds or silent_seconds > patience.wind_up_silent_seconds
-        return self.stop in (Stop.FENCED, Stop.SILENT) or told_seconds > patience.grace_seconds
+            silent_seconds = min(self._listener.silent_seconds, passed_seconds)
+            return passed_seconds > patience.wind_up_seconds or silent_seconds > patience.wind_up_silent_seconds
+        return self.stop in (Stop.FENCED, Stop.SILENT) or passed_seconds > patience.grace_seconds
 
     def _beat(self, now: float) -> Stop | None:
         if now - self._beaten < self._settings.heartbeat_seconds:
@@ -187,31 +187,31 @@ class _Watch:
         except (StaleAttempt, NotFound, Conflict):
             return self._unless_ended(now)
         except SQLAlchemyError:
-            # The database is away. While the lease holds nobody else may claim the job; after that, somebody may.
+            # The database is away. When the lease has expired, another worker may claim the job.
             return Stop.FENCED if now - self._beaten > self._settings.lease_seconds else None
         self._beaten = now
         return None
 
-    def _wish(self, now: float) -> Stop | None:
+    def _requested(self, now: float) -> Stop | None:
         if now - self._looked < self._patience.cancel_look_seconds:
             return None
         self._looked = now
-        self._tell_silence()
+        self._report_silence()
         with suppress(SQLAlchemyError), transaction(self._factory, read_only=True) as session:
             return _STOPS[jobs.stop_request(session, job_id=self._attempt.job_id, attempt=self._attempt.number)]
         return None
 
-    def _tell_silence(self) -> None:
+    def _report_silence(self) -> None:
         minutes = jobs.reported_silence(self._listener.silent_seconds, self._settings.silent_seconds_max)
-        if minutes == self._told:
+        if minutes == self._reported_minutes:
             return
         attempt = self._attempt
         with suppress(SQLAlchemyError, StaleAttempt, NotFound), transaction(self._factory) as session:
             jobs.report_silence(session, job_id=attempt.job_id, attempt=attempt.number, minutes=minutes)
-            self._told = minutes
+            self._reported_minutes = minutes
 
-    def _time_is_up(self) -> Stop:
-        """Let a training publish what it has paid for; where that cannot be, its time is simply over."""
+    def _time_limit(self) -> Stop:
+        """Let a training publish what it has paid for, if it can."""
         attempt = self._attempt
         with suppress(SQLAlchemyError), transaction(self._factory) as session:
             if jobs.end_early(session, job_id=attempt.job_id, attempt=attempt.number, why=jobs.EarlyEnd.TIME_LIMIT):
@@ -219,7 +219,7 @@ class _Watch:
         return Stop.TIME_LIMIT
 
     def _unless_ended(self, now: float) -> Stop | None:
-        """Fence the runner, unless it has itself just ended the job: then it may leave in peace."""
+        """Fence the runner, unless it has just ended the job itself."""
         with suppress(SQLAlchemyError), transaction(self._factory, read_only=True) as session:
             job = session.get(Job, self._attempt.job_id)
             if job is not None and job.attempt == self._attempt.number and job.finished_at is not None:
@@ -231,10 +231,10 @@ class _Watch:
 def _settle(
     settings: Settings, factory: SessionFactory, attempt: Attempt, stop: Stop | None, *, handed_on: bool
 ) -> None:
-    """End the job or queue it again, unless the runner has ended it. Losing this is safe: the lease expires.
+    """End the job or queue it again, unless the runner has ended it. A crash here is safe: the lease expires.
 
-    An attempt is handed on when this process shuts down; any other end of a runner that has not ended its job counts
-    as a lost worker. A training that has paid for something gets more attempts, to publish that, before it ends.
+    When this process shuts down, the attempt is handed on; otherwise a runner that has not ended its job counts as
+    lost. A training that has paid for releases gets more attempts to publish them.
     """
     with suppress(StaleAttempt, NotFound), transaction(factory) as session:
         job = session.get(Job, attempt.job_id)
@@ -256,16 +256,16 @@ def _settle(
 
 
 def _clear_work(settings: Settings, factory: SessionFactory, attempt: Attempt) -> None:
-    """Put the checkpoints of an ended job into the trash; where anything stands that was found, a later sweep does."""
+    """Put the checkpoints of an ended job into the trash, unless a finding forbids it; a later sweep does it then."""
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, attempt.job_id)
-        over = job is not None and job.finished_at is not None and nothing_stands(session, settings)
+        over = job is not None and job.finished_at is not None and may_remove(session, settings)
     if over:
         put_away(storage_of(settings), work_key(attempt.job_id), now=_now())
 
 
 def runner_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment from which the runner reads the same settings that this process has."""
+    """Return an environment from which a runner reads the settings of this process."""
     values = settings.model_dump(mode="json", exclude_none=True)
     prefix = str(settings.model_config.get("env_prefix", ""))
     return {**inherited, **{f"{prefix}{name.upper()}": str(value) for name, value in values.items()}}
@@ -276,16 +276,16 @@ def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str], listene
     make_private_folder(path.parent)
     _forget_logs(settings)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-    given = {"--job": attempt.job_id, "--attempt": attempt.number}
-    given |= {"--supervisor": os.getpid(), "--signs": listener.theirs}
+    options = {"--job": attempt.job_id, "--attempt": attempt.number}
+    options |= {"--supervisor": os.getpid(), "--signs": listener.theirs}
     try:
         return subprocess.Popen(
-            [*command, *(str(word) for pair in given.items() for word in pair)],
+            [*command, *(str(word) for pair in options.items() for word in pair)],
             env=runner_environment(settings, os.environ),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # its own process group: signals reach it and its children, and nobody else
+            start_new_session=True,  # a process group of its own for signals
             pass_fds=(listener.theirs,),
         )
     finally:
@@ -294,18 +294,18 @@ def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str], listene
 
 
 def _forget_logs(settings: Settings) -> None:
-    """Remove what attempts have said on this machine, where that is older than it is kept."""
+    """Remove expired logs of attempts on this machine."""
     if not settings.logs_days:
         return
     oldest = time.time() - settings.logs_days * 86_400
     for path in settings.logs_path.glob("job_*.log"):
-        with suppress(FileNotFoundError):  # another supervisor may be at it
+        with suppress(FileNotFoundError):  # another supervisor may remove it first
             if path.lstat().st_mtime < oldest:
                 path.unlink()
 
 
 def _give_way(factory: SessionFactory, attempt: Attempt, process: subprocess.Popen[bytes]) -> None:
-    """Let a runner have the cores that nobody else wants, where that does for its kind of job."""
+    """Lower the priority of a runner if its kind of job allows it."""
     with suppress(SQLAlchemyError, OSError), transaction(factory, read_only=True) as session:
         job = session.get(Job, attempt.job_id)
         if job is not None and KINDS[job.kind].gives_way:
@@ -318,7 +318,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Leave nothing of the runner's process group behind, and reap the runner."""
+    """Kill the runner's process group, and reap the runner."""
     _kill_group(process)
     process.wait()
 

@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         engine.dispose()
     meet(given.rank, given.processes, given.meeting, device=device, seconds=settings.job_seconds_max)
     public = public_parts(context, training.plan, training.anchors)
-    run = open_run(context, training, dataset_key, public, RankZeroOnly(), _say_nothing)
+    run = open_run(context, training, dataset_key, public, RankZeroOnly(), lambda **_: None)
     TRAINERS[training.plan.recipe](replace(run, checkpoints=RankZeroOnly()))
     object_from_first(None)  # the runner's farewell
     part()
@@ -207,9 +207,6 @@ def read_armed_training(context: Context) -> Training:
         if ledger.get_hold(session, training.hold_id).state is not ledger.HoldState.ARMED:
             raise Conflict("The hold of this training is not armed.", job_id=context.attempt.job_id)
     return training
-
-
-def _say_nothing(*, stage: str, step: int, steps: int) -> None: ...
 
 
 if __name__ == "__main__":

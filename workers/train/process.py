@@ -57,7 +57,8 @@ def lines_of_trace(error: BaseException) -> list[str]:
 
 def failure_code(error: BaseException, kind: Kind) -> FailureCode:
     """Map an attempt's error to the closed set of reasons that may be reported."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or _is_allocator_failure(error):
+    allocation = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # of torch on the CPU
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or allocation:
         return FailureCode.OUT_OF_MEMORY
     if isinstance(error, BudgetExceeded | HoldExhausted):
         return FailureCode.HOLD_EXHAUSTED
@@ -101,10 +102,6 @@ def _one(error: BaseException) -> str:
     said = f": {error.message}" if isinstance(error, ObscuraError) else ""
     frames = traceback.extract_tb(error.__traceback__, limit=-_FRAMES_MAX)
     return "".join(traceback.format_list(frames)) + type(error).__name__ + said
-
-
-def _is_allocator_failure(error: BaseException) -> bool:
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h

@@ -158,10 +158,7 @@ def seconds_left(
     if mine <= 0 or elapsed_seconds < _KNOWN_SECONDS:
         return before
     left = max(sum(piece.work for piece in pieces) - done, 0.0)
-    estimate = _coarse(min(elapsed_seconds * left / mine, _LONGEST_SECONDS))
-    return before if before is not None and before < estimate <= _STEADY * before else estimate
-
-
-def _coarse(seconds: float) -> int:
+    seconds = min(elapsed_seconds * left / mine, _LONGEST_SECONDS)
     multiple = next(step for most, step in _COARSE if seconds <= most)
-    return multiple * math.ceil(seconds / multiple - 1e-9)
+    estimate = multiple * math.ceil(seconds / multiple - 1e-9)
+    return before if before is not None and before < estimate <= _STEADY * before else estimate

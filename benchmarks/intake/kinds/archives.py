@@ -20,7 +20,7 @@ WORDS = ("normal", "sick")
 BOTH = Read(WORDS, COUNT)
 
 
-def pictures(rng: np.random.Generator, *classes: str) -> Iterator[tuple[str, bytes]]:
+def images(rng: np.random.Generator, *classes: str) -> Iterator[tuple[str, bytes]]:
     for number in range(COUNT):
         file = io.BytesIO()
         Image.fromarray(grey(rng)).save(file, "PNG")
@@ -31,7 +31,7 @@ def zipped(form: Callable[[str], str] = str, *extra: tuple[str, bytes], classes:
     def build(folder: Path, rng: np.random.Generator) -> None:
         with zipfile.ZipFile(folder / "a.zip", "w") as archive, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of names that are there twice
-            for path, data in (*pictures(rng, *classes), *extra):
+            for path, data in (*images(rng, *classes), *extra):
                 info = zipfile.ZipInfo("x")
                 info.filename = form(path)  # a ZipInfo that is made with it would mend it
                 archive.writestr(info, data)
@@ -55,7 +55,7 @@ def in_code_page(page: str, *classes: str) -> Build:
 def tarred(mode: Any, name: str) -> Build:
     def build(folder: Path, rng: np.random.Generator) -> None:
         with tarfile.open(folder / name, mode) as archive:
-            for path, data in pictures(rng, *WORDS):
+            for path, data in images(rng, *WORDS):
                 info = tarfile.TarInfo(f"./{path}")
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
@@ -85,7 +85,7 @@ def other(head: bytes, name: str) -> Build:
 
 
 def kaggle(folder: Path, rng: np.random.Generator) -> None:
-    names = [(f"pictures/{number:03d}.png", data) for number, (_, data) in enumerate(pictures(rng, *WORDS))]
+    names = [(f"images/{number:03d}.png", data) for number, (_, data) in enumerate(images(rng, *WORDS))]
     lines = [f"{number:03d},{WORDS[number % 2]}" for number in range(COUNT)]
     with zipfile.ZipFile(folder / "archive.zip", "w") as archive:
         archive.writestr("train.csv", "\n".join(["image,label", *lines]))
@@ -116,7 +116,7 @@ INPUTS = (
         options={"zip_encoding": "cp936"}),
     of_file("zip_cp936_names", in_code_page("cp936", "正常", "肺炎"), Asked("--zip-encoding"),
         browser=InBrowser(Refused("not in UTF-8"), SIZED)),
-    of_file("zip_duplicate_member", zipped(str, ("normal/000.png", b"other")), Refused("more than one file called"),
+    of_file("zip_duplicate_member", zipped(str, ("normal/000.png", b"other")), Refused("several files called"),
         browser=InBrowser(Refused("have the same name"), SIZED)),
     of_file("zip_leads_out", zipped(str, ("../../evil.png", b"other")), Refused("outside of itself"),
         browser=InBrowser(Refused("leaves its folder"), SIZED)),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.intake.inputs import Asked, Build, InBrowser, Input, Pictures, Read, Refused
+from benchmarks.intake.inputs import Asked, Build, ImageInput, InBrowser, Input, Read, Refused
 
 COUNT, SIDE = 12, 28
 Array = np.ndarray[Any, Any]
@@ -77,7 +77,7 @@ def of_file(name: str, build: Build, expected: Read | Asked | Refused, **more: A
     return Input(name, build, expected, path="a.npz", **more)
 
 
-def shape_is(*shape: int) -> Callable[[Pictures], str]:
+def shape_is(*shape: int) -> Callable[[ImageInput], str]:
     return lambda sent: "" if {pixels.shape for _, pixels in sent} == {shape} else str({p.shape for _, p in sent})
 
 

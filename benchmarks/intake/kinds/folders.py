@@ -58,7 +58,7 @@ def _torn_class(home: Path, _: np.random.Generator) -> None:
 
 def _class_of_other_files(home: Path, _: np.random.Generator) -> None:
     (home / "rare").mkdir()
-    (home / "rare" / "000.xyz").write_bytes(b"no picture")
+    (home / "rare" / "000.xyz").write_bytes(b"no image")
 
 
 def _copies(home: Path, _: np.random.Generator) -> None:
@@ -82,7 +82,7 @@ def _saved(suffix: str, text: str, encoding: str = "utf-8") -> Build:
 BESIDE = [f"{label}/{number}{end}.png" for label in WORDS for number in range(3) for end in ("", "_mask")]
 
 
-def _table_of_pictures(home: Path, rng: np.random.Generator) -> None:
+def _table_of_images(home: Path, rng: np.random.Generator) -> None:
     put(home, rng, *BESIDE)
     rows = [f"{path},{path.partition('/')[0]}" for path in BESIDE if "_mask" not in path]
     (home / "labels.csv").write_text("\n".join(["file,label", *rows, ""]), encoding="utf-8")
@@ -152,11 +152,11 @@ def _arrays(*names: str) -> Build:
 
 INPUTS = (
     *read_lines(),
-    Input("masks_left_out_by_a_table", _table_of_pictures, Read(WORDS, 6), options={"labels": "labels.csv"}),
+    Input("masks_left_out_by_a_table", _table_of_images, Read(WORDS, 6), options={"labels": "labels.csv"}),
     mended("dead_links", Asked("--skip-broken", said="a link to a file that is not there"), _dead_links),
     mended("dead_links_skipped", Read(WORDS, 6), _dead_links, skip_broken=True),
     mended("class_of_dead_links", Asked("--skip-broken", said="rare"), _class_of_dead_links),
-    mended("class_of_torn_pictures", Asked("--skip-broken", said="No image of the class sick"), _torn_class),
+    mended("class_of_torn_images", Asked("--skip-broken", said="No image of the class sick"), _torn_class),
     mended("class_of_other_files", Asked("--skip-broken", said="No image of the class rare"), _class_of_other_files),
     mended("copies", Read(WORDS, 6, said="more than once"), _copies),
     mended("copy_in_two_classes", Read(WORDS, 8, said="in several classes"), _other_format),

@@ -37,8 +37,8 @@ def parquet(
         for path in files:
             place = folder / path
             place.parent.mkdir(parents=True, exist_ok=True)
-            pictures = [{"bytes": png(rng), "path": f"{number}.png"} for number in range(COUNT)]
-            table = pyarrow.table({image: pictures, "label": said, **columns})
+            images = [{"bytes": png(rng), "path": f"{number}.png"} for number in range(COUNT)]
+            table = pyarrow.table({image: images, "label": said, **columns})
             if names is not None:
                 label = {"names": list(names), "_type": "ClassLabel"}
                 features = {image: {"_type": "Image"}, "label": label}
@@ -55,8 +55,8 @@ def saved(folder: Path, rng: np.random.Generator) -> None:
         place = folder / part
         place.mkdir()
         features = {"image": {"_type": "Image"}, "label": {"names": list(NAMES), "_type": "ClassLabel"}}
-        pictures = [{"bytes": png(rng), "path": None} for _ in range(COUNT)]
-        table = pyarrow.table({"image": pictures, "label": [number % 2 for number in range(COUNT)]})
+        images = [{"bytes": png(rng), "path": None} for _ in range(COUNT)]
+        table = pyarrow.table({"image": images, "label": [number % 2 for number in range(COUNT)]})
         table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
         with pyarrow.ipc.new_stream(place / "data-00000-of-00001.arrow", table.schema) as stream:
             stream.write_table(table)
@@ -163,7 +163,7 @@ INPUTS = (
     Input("hf_parquet_subject", parquet("a.parquet", patient_id=[n // 2 for n in range(COUNT)]), Read(NAMES, COUNT, 6),
         path="a.parquet", unit="subject"),
     Input("hf_parquet_subject_unwanted", parquet("a.parquet", patient_id=[n // 2 for n in range(COUNT)]),
-        Refused("says whose"), path="a.parquet"),
+        Refused("identifies subjects"), path="a.parquet"),
     Input("hf_parquet_lesion", parquet("a.parquet", lesion_id=[n // 2 for n in range(COUNT)]),
         Read(NAMES, COUNT, said="seem to be of one person"), path="a.parquet"),
     Input("hf_parquet_torn", torn, Refused("cannot be read as a table of images"), path="a.parquet"),

@@ -1,4 +1,4 @@
-"""What lies beside and around pictures, and rare kinds of files: links, copies, archives in archives, TIFFs."""
+"""What lies beside and around images, and rare kinds of files: links, copies, archives in archives, TIFFs."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def linked(name: str, target: str) -> Callable[[Path, np.random.Generator], None
 def copied(suffix: str) -> Callable[[Path, np.random.Generator], None]:
     def mend(home: Path, _: np.random.Generator) -> None:
         for path in sorted((home / "normal").iterdir()):
-            with Image.open(path) as picture:
-                picture.save(home / "sick" / f"{path.stem}_copy{suffix}")
+            with Image.open(path) as image:
+                image.save(home / "sick" / f"{path.stem}_copy{suffix}")
 
     return mend
 
@@ -106,7 +106,7 @@ def left_behind(home: Path, rng: np.random.Generator) -> None:
 def tar_of_links(kind: bytes, target: Callable[[str], str]) -> Build:
     def build(folder: Path, rng: np.random.Generator) -> None:
         with tarfile.open(folder / "a.tar", "w") as archive:
-            for path, data in archives.pictures(rng, *PAIR):
+            for path, data in archives.images(rng, *PAIR):
                 info, link = tarfile.TarInfo(path), tarfile.TarInfo(path.replace(".png", "_link.png"))
                 info.size, link.type, link.linkname = len(data), kind, target(path)
                 archive.addfile(info, io.BytesIO(data))
@@ -279,7 +279,8 @@ INPUTS = (
     of("npz_of_12_bits_stated", Read(("0", "1"), 12, looks=brightens), deep_npz("u2", 4095), "a.npz", depth=12),
     of("npz_of_floats_windowed", Read(("0", "1"), 12, looks=brightens), deep_npz("f4", 1), "a.npz", window="0,1"),
     of("npz_of_truths", Read(("0", "1"), 12), arrays.npz(labels=arrays.NUMBERS.astype(bool)), "a.npz"),
-    of("npz_of_patients", Refused("says whose"), arrays.npz(labels=arrays.NUMBERS, patient_id=np.arange(12) // 2),
+    of("npz_of_patients", Refused("identifies subjects"), arrays.npz(
+       labels=arrays.NUMBERS, patient_id=np.arange(12) // 2),
        "a.npz"),
     of("npz_without_pixels", Refused("have no pixels"), lambda folder,
         _: np.savez(folder / "a.npz", images=np.zeros((12, 0, 28), "u1"), labels=arrays.NUMBERS), "a.npz"),
@@ -293,7 +294,7 @@ INPUTS = (
     of("dicom_in_no_folders", Asked("--label-tag"), volumes.files("IM{number:04d}"), unit="subject"),
     of("dicom_classes_of_names", Asked("--rename-classes"), volumes.files("x/{number}"), unit="subject",
        label_tag="PatientName"),
-    of("dicom_classes_of_pixels", Refused("no texts or numbers"), volumes.files("x/{number}"), unit="subject",
+    of("dicom_classes_of_pixels", Refused("neither text nor numbers"), volumes.files("x/{number}"), unit="subject",
        label_tag="PixelData"),
     of("dicom_of_slope_0", Asked("--skip-broken", "RescaleSlope is 0"),
        volumes.files(RescaleSlope=0, RescaleIntercept=0), unit="subject"),
@@ -304,7 +305,7 @@ INPUTS = (
                      PhotometricInterpretation="RGB"), unit="subject"),
     of("dicom_inverted_in_rle", volumes.looking(darkens),
        volumes.files(PhotometricInterpretation="MONOCHROME1", syntax=str(volumes.RLELossless)), unit="subject"),
-    of("dicom_of_nobody", Refused("stands for nobody"), volumes.files(PatientID="00000000"), unit="subject"),
+    of("dicom_of_nobody", Refused("is a placeholder"), volumes.files(PatientID="00000000"), unit="subject"),
     of("dicom_not_deflated", BROKEN, inflating, unit="subject"),
     of("nifti_in_a_wrapper", Read(PAIR, 12, 12, said="vols/"), volumes.volumes("vols/{word}/sub-{number:02d}.nii"),
        unit="subject", slices="axial"),

@@ -1,4 +1,4 @@
-"""Pictures whose pixels are not eight bits as they stand: 16 bits, signed, measured, large, turned, moving."""
+"""Images whose pixels are not eight bits as they stand: 16 bits, signed, measured, large, turned, moving."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.intake.inputs import Asked, Build, Input, Outcome, Pictures, Read, Refused, colour, grey
+from benchmarks.intake.inputs import Asked, Build, ImageInput, Input, Outcome, Read, Refused, colour, grey
 
 COUNT, SIDE = 12, 32
 WORDS = ("normal", "sick")
@@ -62,21 +62,21 @@ def pgm(maxval: int) -> Callable[[Path, Array], None]:
     )
 
 
-def brightens(pictures: Pictures) -> str:
-    for name, pixels in pictures:
+def brightens(images: ImageInput) -> str:
+    for name, pixels in images:
         columns = pixels.reshape(*pixels.shape[:2], -1).mean(axis=(0, 2))
         if columns[0] > 12 or columns[-1] < 243 or columns[SIDE // 4] >= columns[3 * SIDE // 4]:
-            return f"a picture of {name} runs from {columns[0]:.0f} to {columns[-1]:.0f}"
+            return f"an image of {name} runs from {columns[0]:.0f} to {columns[-1]:.0f}"
     return ""
 
 
-def darkens(pictures: Pictures) -> str:
-    return brightens([(name, 255 - pixels) for name, pixels in pictures])
+def darkens(images: ImageInput) -> str:
+    return brightens([(name, 255 - pixels) for name, pixels in images])
 
 
-def upright(pictures: Pictures) -> str:
-    dark = [name for name, pixels in pictures if pixels[:8].mean() < 200 or pixels[-8:].mean() > 60]
-    return f"a picture of {dark[0]} lies on its side" if dark else ""
+def upright(images: ImageInput) -> str:
+    dark = [name for name, pixels in images if pixels[:8].mean() < 200 or pixels[-8:].mean() > 60]
+    return f"an image of {dark[0]} lies on its side" if dark else ""
 
 
 def lying(orientation: int) -> Build:
@@ -95,9 +95,9 @@ def clear(rng: np.random.Generator) -> Array:
     return np.zeros((SIDE, SIDE, 4), np.uint8)
 
 
-def white(pictures: Pictures) -> str:
-    other = [name for name, pixels in pictures if pixels.min() < 255]
-    return f"a picture of {other[0]} is not laid on white" if other else ""
+def white(images: ImageInput) -> str:
+    other = [name for name, pixels in images if pixels.min() < 255]
+    return f"an image of {other[0]} is not laid on white" if other else ""
 
 
 def moving(kind: str) -> Callable[[Path, Array], None]:
@@ -106,7 +106,7 @@ def moving(kind: str) -> Callable[[Path, Array], None]:
 
 
 def given(
-    name: str, build: Build, expected: Outcome, looks: Callable[[Pictures], str] | None = None, **options: Any
+    name: str, build: Build, expected: Outcome, looks: Callable[[ImageInput], str] | None = None, **options: Any
 ) -> Input:
     if looks is not None:
         assert isinstance(expected, Read)
@@ -166,7 +166,7 @@ INPUTS = (
     given("tiff_float", folder_of(".tif", MEASURED), WINDOW),
     given("tiff_float_windowed", folder_of(".tif", MEASURED), ALL, brightens, window="0,1"),
     given("tiff_float_with_nan", folder_of(".tif", lambda _: np.full((SIDE, SIDE), np.nan, "f4")),
-        Asked("--skip-broken", "no numbers"), window="0,1"),
+        Asked("--skip-broken", "not numbers"), window="0,1"),
     given("tiff32_counts", folder_of(".tif", spread(0, 70_000, "i4")), WINDOW),
     given("pgm_of_12_bits_says_so", folder_of(".pgm", TWELVE, write=pgm(4095)), ALL, brightens),
     given("palette_png",

@@ -14,7 +14,7 @@ import numpy as np
 from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, RLELossless, generate_uid
 
-from benchmarks.intake.inputs import Asked, Build, Input, Outcome, Pictures, Read, Refused, grey
+from benchmarks.intake.inputs import Asked, Build, ImageInput, Input, Outcome, Read, Refused, grey
 from benchmarks.intake.kinds.pixels import SIDE, SIXTEEN, TWELVE, WORDS, brightens, darkens, spread
 
 COUNT, PATIENTS = 12, 6
@@ -106,7 +106,7 @@ def write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def picture(folder: Path, rng: np.random.Generator) -> None:
+def image(folder: Path, rng: np.random.Generator) -> None:
     from PIL import Image
 
     Image.fromarray(grey(rng, SIDE, SIDE)).save(folder / "sick" / "x.png")
@@ -146,7 +146,7 @@ def of(name: str, build: Build, expected: Outcome, unit: Any = "subject", path: 
     return Input(name, build, expected, path, unit, options)
 
 
-def looking(looks: Callable[[Pictures], str], subjects: int | None = PATIENTS, records: int = COUNT) -> Read:
+def looking(looks: Callable[[ImageInput], str], subjects: int | None = PATIENTS, records: int = COUNT) -> Read:
     return Read(WORDS, records, subjects, looks=looks)
 
 
@@ -162,7 +162,7 @@ INPUTS = (
         subject_tag="StudyInstanceUID"),
     of("dicom_classes_of_a_tag", files("{patient}/{number}.dcm", StudyDescription="{word}"), OWNED,
         label_tag="StudyDescription"),
-    of("dicom_classes_of_no_tag", files(), Refused("no tag of DICOM"), label_tag="Diagnosis"),
+    of("dicom_classes_of_no_tag", files(), Refused("not a DICOM tag"), label_tag="Diagnosis"),
     of("dicom_in_a_zip", zipped(files()), OWNED, path="a.zip"),
     of(
         "dicom_by_its_directory",
@@ -200,8 +200,8 @@ INPUTS = (
         Read(WORDS, COUNT, PATIENTS, said="1 DICOM file without pixels")),
     of("dicom_and_segmentations", with_more(files(), objects),
         Read(WORDS, COUNT, PATIENTS, said="2 DICOM objects without an image")),
-    of("dicom_and_pictures", with_more(files(**ALONE), picture), Asked("--depth", "more bits than others"), "record"),
-    of("dicom_and_pictures_of_subjects", with_more(files(), picture), Refused("nothing says whose")),
+    of("dicom_and_images", with_more(files(**ALONE), image), Asked("--depth", "more bits than others"), "record"),
+    of("dicom_and_images_of_subjects", with_more(files(), image), Refused("nothing says whose")),
     of(
         "dicom_cut_short",
         with_more(
@@ -225,5 +225,5 @@ INPUTS = (
         Asked("--classes", "labelsTr"), slices="axial"),
     of("nifti_with_masks", with_more(volumes("{word}/BRATS_{number:03d}_flair.nii.gz"), segmented),
         Asked("--labels", "BRATS_001_seg"), slices="axial"),
-    of("slices_of_pictures", files(), Refused("NIfTI"), slices="axial"),
+    of("slices_of_images", files(), Refused("NIfTI"), slices="axial"),
 )  # fmt: skip

@@ -21,7 +21,7 @@ from obscura.wire.schemas import (
     record_of,
 )
 from service import ledger
-from service.api.conditional import answer
+from service.api.answers import answer, decode_cursor, encode_cursor
 from service.api.deps import (
     DATA,
     INSTALLATION,
@@ -34,7 +34,6 @@ from service.api.deps import (
     Service,
 )
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
-from service.api.pages import decode_cursor, encode_cursor
 from service.api.routes.decisions import answer_asked
 from service.datasets import withdrawal
 from service.db.session import transaction

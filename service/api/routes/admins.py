@@ -26,9 +26,8 @@ from obscura.wire.admin_schemas import (
 )
 from obscura.wire.schemas import Identifier, Page, ReasonRequest
 from service import quotas
-from service.api.conditional import answer
+from service.api.answers import answer, answer_newest, each
 from service.api.deps import ADMIN, INSTALLATION, PROBLEMS, READ, Admin, ApiRoute, Paging, Running
-from service.api.pages import answer_newest, each
 from service.api.routes.decisions import answer_asked
 from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import ApiKey, Decision

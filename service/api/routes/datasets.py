@@ -9,10 +9,9 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from obscura.wire.formats import UploadFormat
 from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, KeyCheck, Page
 from obscura.wire.words import DatasetState
-from service.api.conditional import answer
+from service.api.answers import answer, answer_newest, each, narrowed
 from service.api.deps import DATA, PROBLEMS, READ, ApiRoute, OfAccount, Paging, Running, Uploader
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
-from service.api.pages import answer_newest, each, narrowed
 from service.api.uploading import Body, content_length
 from service.datasets import deletion, receiving, states
 from service.datasets.reading import Sent

@@ -12,9 +12,8 @@ from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import DecisionAction
 from service import jobs, ledger
-from service.api.conditional import answer
+from service.api.answers import answer, answer_newest, narrowed
 from service.api.deps import PROBLEMS, Admin, ApiRoute, OfAccount, Paging, Reader, Running, Service
-from service.api.pages import answer_newest, narrowed
 from service.db.access_tables import Decision
 from service.db.session import transaction
 from service.errors import NotFound

@@ -42,7 +42,7 @@ async def ready(service: Running) -> HealthRecord:
         raise Busy("Earlier checks of the database have not been answered yet.")
     try:
         with anyio.fail_after(READY_SECONDS):
-            # A thread of its own: those of the other requests may all be waiting for a writer.
+            # A thread of its own, because those of other requests may all be waiting for a writer.
             own = anyio.CapacityLimiter(1)
             stopped, trouble = await run_sync(_look, service, abandon_on_cancel=True, limiter=own)
     except TimeoutError:

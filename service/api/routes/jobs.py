@@ -17,7 +17,7 @@ from obscura.wire.words import JobState
 from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
 from service import jobs
-from service.api.conditional import answer
+from service.api.answers import answer, answer_newest, narrowed
 from service.api.deps import (
     PROBLEMS,
     READ,
@@ -35,7 +35,6 @@ from service.api.deps import (
 from service.api.events import EventStream, Snapshot, follow
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.ordering import order_sweep
-from service.api.pages import answer_newest, narrowed
 from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
 from service.errors import NotFound

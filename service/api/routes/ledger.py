@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import Identifier, Minute
-from service.api.conditional import answer
+from service.api.answers import answer
 from service.api.deps import AUDIT, INSTALLATION, PROBLEMS, ApiRoute, Running
-from service.audit.arming import verifications
-from service.audit.checkpoints import newest_checkpoint
+from service.audit.findings import verifications
+from service.audit.proofs import newest_checkpoint
 from service.db.session import transaction
 from service.ledger import EVERYWHERE
 from service.ledger.stops import arming_stops

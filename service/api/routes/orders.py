@@ -10,7 +10,7 @@ from sqlalchemy.orm.interfaces import ORMOption
 from obscura.wire.job_schemas import FINAL_STATES
 from obscura.wire.schemas import Identifier
 from service import jobs
-from service.api.conditional import answer, answer_bytes
+from service.api.answers import answer, answer_bytes
 from service.api.deps import PROBLEMS, READ, VIEW, ApiRoute, IdempotencyKey, Running, Service, Trainer
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.ordering import order
@@ -30,7 +30,7 @@ def router() -> APIRouter:
     return _router_of(tuple(jobs.KINDS.values()))
 
 
-@cache
+@cache  # building the routes takes longer than everything else in making an application
 def _router_of(kinds: tuple[Kind, ...]) -> APIRouter:
     made = APIRouter(responses=PROBLEMS, route_class=ApiRoute)
     for kind in kinds:

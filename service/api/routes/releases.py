@@ -16,9 +16,8 @@ from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import ReleaseKind
 from service import jobs, reports, weights
-from service.api.conditional import answer, answer_bytes, send_file
+from service.api.answers import answer, answer_bytes, answer_newest, send_file
 from service.api.deps import PROBLEMS, VIEW, ApiRoute, OfAccount, Paging, Running, Service
-from service.api.pages import answer_newest
 from service.api.problems import JobNotSucceeded, Pending, SampleRemoved
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.ledger_tables import AccountRow
@@ -34,7 +33,7 @@ router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS,
 ReleaseId = Annotated[Identifier, Path()]
 FileName = Annotated[str, Path(max_length=64)]
 _OF_GENERATORS = ("report.html", "report.json", "grid.png")
-# A report is self-contained: its own styles and pictures, no script, nothing from elsewhere.
+# A report is self-contained: inline styles and images, no script, no external resource.
 REPORT_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
 
 

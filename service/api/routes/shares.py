@@ -13,9 +13,8 @@ from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.share_schemas import ShareRecord, ShareRequest
 from service import jobs
-from service.api.conditional import answer
+from service.api.answers import answer, answer_newest
 from service.api.deps import ADMIN, PROBLEMS, READ, Admin, ApiRoute, Paging, Running
-from service.api.pages import answer_newest
 from service.api.routes.decisions import answer_asked
 from service.api.routes.releases import ReleaseId
 from service.db.job_tables import Share

@@ -9,9 +9,8 @@ from fastapi import APIRouter, Path, Request, Response
 
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.webhook_schemas import NewWebhookRecord, WebhookRecord, WebhookRequest, WebhookTestRecord
-from service.api.conditional import answer
+from service.api.answers import answer, answer_newest
 from service.api.deps import ADMIN, PROBLEMS, Admin, ApiRoute, Paging, Running
-from service.api.pages import answer_newest
 from service.db.session import transaction
 from service.db.webhook_tables import Webhook
 from service.dependencies import SECONDS_MAX

@@ -39,13 +39,7 @@ _FIGURES = (
 def accept(
     session: Session, ask: Ask, *, release_id: str, dataset_id: str, samples: int | None, seed: int | None
 ) -> Job:
-    """Accept the evaluation of a release on public images.
-
-    Raises:
-        InvalidInput: an argument is out of range, or the dataset is private or of another shape.
-        NotFound: no such release or dataset.
-        Conflict: the release is a histogram, or the dataset's content has not arrived.
-    """
+    """Accept the evaluation of a release on public images."""
     release = get_release(session, release_id)
     if release.kind is ReleaseKind.HISTOGRAM:
         raise Conflict(

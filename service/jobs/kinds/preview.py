@@ -44,14 +44,7 @@ def accept(
     options: Mapping[str, Any],
     stand_in_dataset_id: str | None,
 ) -> Job:
-    """Accept the preview of a training. It needs no budget and only the declaration of the dataset.
-
-    Raises:
-        InvalidInput: the training cannot be planned, publishes no images or is too large to be rehearsed, or the
-            stand-in does not fit.
-        NotFound: no such dataset.
-        Conflict: the stand-in's content has not arrived.
-    """
+    """Accept the preview of a training. It needs no budget and only the declaration of the dataset."""
     trained = training_set(session, dataset_id)
     plan = plan_on(session, trained, recipe, epsilon, options)
     require_anchors_ready(session, plan)

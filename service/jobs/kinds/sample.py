@@ -34,13 +34,7 @@ def accept(
     format: str,
     proportions: Mapping[str, float] | str | None = None,
 ) -> Job:
-    """Accept a request for synthetic images from a release.
-
-    Raises:
-        InvalidInput: an argument is out of range.
-        NotFound: no such release.
-        Conflict: the release is not a generator.
-    """
+    """Accept a request for synthetic images from a release."""
     release = get_release(session, release_id)
     require_drawable("count", count, ask.samples_max, seed)
     if format not in set(SampleFormat):

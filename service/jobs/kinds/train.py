@@ -14,7 +14,7 @@ from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import TRAIN, EarlyEnd, EntryKind, JobState, ReleaseKind
 from privacy.plans.plan import Plan
 from service import ledger
-from service.audit.receipts import make_receipt
+from service.audit.proofs import make_receipt
 from service.audit.signing import SigningKey
 from service.db.base import is_id, new_id
 from service.db.job_tables import FailureCode, Job, Release
@@ -50,11 +50,7 @@ def accept(
     """Accept a training and hold its price on the dataset's account.
 
     Raises:
-        InvalidInput: an argument is out of range.
-        NotFound: no such dataset.
-        Conflict: a dataset's content has not arrived.
         InsufficientBudget: the account has too little left; carries every number.
-        AccountFrozen: the account takes no new jobs.
         RateChanged: the account's limit was raised again and again while this was priced.
     """
 
@@ -115,7 +111,6 @@ def hold_price(
     Raises:
         RateChanged: the account's limit was raised since `trained` was read.
         InsufficientBudget: the account has too little left; carries every number.
-        AccountFrozen: the account takes no new jobs.
     """
     job = planned_job(ask, TRAIN, trained, plan, epsilon=epsilon, options=options, **named)
     details: dict[str, Any] = {
@@ -180,8 +175,6 @@ def publish(
 
     Raises:
         StaleAttempt: the attempt has been superseded, or the job has ended otherwise or was discarded.
-        Conflict: the hold was never armed or nothing was charged to it.
-        InvalidInput: a field is malformed.
     """
     if not is_id(release_id, "rel"):
         raise InvalidInput("A release id is rel_ and 20 base32 characters.")

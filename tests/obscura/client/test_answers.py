@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import obscura
 from obscura.cli.app import app
-from obscura.client import Client, DownloadCorrupt, NoRoom, Release, UnexpectedAnswer, download, transport
+from obscura.client import Client, DownloadCorrupt, NoRoom, Release, UnexpectedAnswer, contents, transport
 from tests.obscura.client.canned import Answer, answering
 
 HTML = {"Content-Type": "text/html", "Server": "squid\x1b[2J", "Via": "1.1 proxy.lan"}
@@ -60,7 +60,7 @@ def bound(client: Client, kind: Any, id: str) -> Any:
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "backoff_seconds", lambda _attempt: 0.0)
-    monkeypatch.setattr(download, "backoff_seconds", lambda _attempt: 0.0)
+    monkeypatch.setattr(contents, "backoff_seconds", lambda _attempt: 0.0)
 
 
 @pytest.mark.parametrize("strange", STRANGE)
@@ -149,7 +149,7 @@ def test_the_name_of_a_download_leads_nowhere_else(tmp_path: Path, monkeypatch: 
 
 
 def test_a_file_without_an_announced_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "DOWNLOAD_BYTES_MAX", 1000)
+    monkeypatch.setattr(contents, "DOWNLOAD_BYTES_MAX", 1000)
     with (
         answering(lambda *_: Answer(200, b"x" * 5000, {})) as server,
         Client(server.url, "key") as client,

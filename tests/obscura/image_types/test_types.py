@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.images import types
+from obscura import image_types as types
 from obscura.preparing.choices import Choices
 from obscura.preparing.images import Target, prepare_image
 from obscura.preparing.preparation import prepare
 from obscura.wire.faults import Fault, Refused
-from service.ingest.pictures import decode_image
+from service.ingest.pictures import decode_picture
 from service.ingest.request import IngestLimits, IngestRequest
 from tests.obscura.image_types.toy_type import TOY
 
@@ -44,7 +44,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_new_type_is_sent_as_it_is_and_read_by_the_service():
     suffix, content = prepare_image(FILE, GREY)
     assert (suffix, content) == (".toy", FILE)
-    np.testing.assert_array_equal(decode_image(content, REQUEST), PIXELS)
+    np.testing.assert_array_equal(decode_picture(content, REQUEST), PIXELS)
     assert types.names_of(taken=True, last="and") == "PNG, JPEG, WEBP, BMP and TOY"
 
 
@@ -62,9 +62,9 @@ def test_a_type_that_only_clients_read_becomes_a_png(monkeypatch):
     monkeypatch.setattr(types, "TYPES", (*types.TYPES, replace(TOY, size=None)))
     suffix, content = prepare_image(FILE, GREY)
     assert suffix == ".png"
-    np.testing.assert_array_equal(decode_image(content, REQUEST), PIXELS)
+    np.testing.assert_array_equal(decode_picture(content, REQUEST), PIXELS)
     with pytest.raises(Refused) as refused:
-        decode_image(FILE, REQUEST)
+        decode_picture(FILE, REQUEST)
     assert refused.value.fault is Fault.IMAGE_FORMAT
 
 
@@ -72,7 +72,7 @@ def test_without_its_row_it_is_no_image():
     assert TOY not in types.TYPES
     assert ".toy" not in types.image_suffixes()
     with pytest.raises(Refused) as refused:
-        decode_image(FILE, REQUEST)
+        decode_picture(FILE, REQUEST)
     assert refused.value.fault is Fault.IMAGE_FORMAT
 
 

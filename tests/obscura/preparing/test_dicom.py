@@ -147,7 +147,7 @@ def test_colours_planes_and_files_without_a_preamble():
     assert (shown(dicom_file(RAMP, preamble=False, BitsStored=12)) == shown(dicom_file(RAMP, BitsStored=12))).all()
 
 
-def test_a_file_is_a_image_like_any_other():
+def test_a_file_is_an_image_like_any_other():
     content = dicom_file(RAMP, BitsStored=12)
     seen = look(content)
     assert (seen.width, seen.height, seen.grey, seen.deep) == (16, 16, True, True)
@@ -183,5 +183,5 @@ def test_tags_are_named_by_keyword_or_number():
     assert has_pixels(dataset)
     require_reader("PatientID", "0010,0020", None, "none")
     for none in ("PatientIdentity", "", "0010", "zzzz,0020"):
-        with pytest.raises(PackingError, match="no tag of DICOM"):
+        with pytest.raises(PackingError, match="not a DICOM tag"):
             require_reader(none)

@@ -127,7 +127,7 @@ def test_people_on_top_are_asked_about_or_refused(fill):
     assert prepare(root, Choices(rename_classes=renames)).classes == ("sick",)
     for layout in (("P0/study1/1.png", "P1/study1/1.png"), ("P0/normal/1.png", "P1/normal/1.png", "P2/normal/1.png")):
         swapped = fill(*layout, root=layout[0].replace("/", "-"))
-        with pytest.raises(PackingError, match="seem to be the people"):
+        with pytest.raises(PackingError, match="seem to be people"):
             prepare(swapped, subjects=True)
         with pytest.raises(PackingError, match="obscura accounts create NAME --unit subject"):
             prepare(swapped)
@@ -161,12 +161,12 @@ def test_images_that_repeat_and_people_in_names_of_files_are_told_their_owner(fi
     for copy in ("a/3.png", "a/4.png", "b/5.png"):
         (root / copy).write_bytes((root / "a" / "1.png").read_bytes())
     (note,) = prepare(root).private_notes
-    assert note.startswith("4 images are there more than once: 1 different, one of them 4 times; 1 in several classes")
+    assert note.startswith("4 images occur more than once: 1 different, one of them 4 times; 1 in several classes")
     named = fill(
         *(f"{label}/person{number // 2}_x_{number}.png" for label in "ab" for number in range(6)), root="named"
     )
     (note,) = prepare(named).private_notes
-    assert note.startswith("Files are named after persons")
+    assert note.startswith("File names suggest people")
 
 
 def test_public_images_may_lie_in_folders_of_people(fill):
@@ -205,7 +205,7 @@ def test_a_table_with_subjects(fill):
     [
         ("image,kind\n1.png,a\n", "Its columns are image, kind"),
         ("file,label\n", "holds no rows"),
-        ("file,label\n1.png,\n", "do not tell the class"),
+        ("file,label\n1.png,\n", "have no class"),
         ("file,label\n1.png,a\n1.png,b\n", "several labels in 'label'"),
         ("file,label\n../secret.png,a\n", "outside of the folder"),
         ("file,label\n,a\n", "names no file"),
@@ -233,11 +233,11 @@ def test_whose_images_a_table_tells_is_not_ignored(fill):
     root = fill("1.png", "2.png", "p/patient00001/study1/view1.png")
     table = root / "labels.csv"
     table.write_text("file,label,subject\n1.png,a,anna\n2.png,b,anna\n")
-    with pytest.raises(PackingError, match=r"The column 'subject' of labels\.csv says whose .*--unit subject"):
+    with pytest.raises(PackingError, match=r"The column 'subject' of labels\.csv identifies subjects.*--unit subject"):
         prepare(root, Choices(labels=table))
     assert prepare(root, Choices(labels=table), subjects=None).private_subjects is None
     table.write_text("file,label\np/patient00001/study1/view1.png,a\n2.png,b\n")
-    with pytest.raises(PackingError, match=r"such as patient00001/, says whose .*--unit subject"):
+    with pytest.raises(PackingError, match=r"such as patient00001/, identifies subjects.*--unit subject"):
         prepare(root, Choices(labels=table))
 
 
@@ -258,7 +258,7 @@ def test_ids_that_look_like_one_persons_are_asked_about(fill, ids):
 def test_ids_that_stand_for_nobody_are_refused(fill, blank):
     root = fill("1.png", "2.png")
     (root / "labels.csv").write_text(f"file,label,subject\n1.png,a,anna\n2.png,b,{blank}\n")
-    with pytest.raises(PackingError, match="stands for nobody"):
+    with pytest.raises(PackingError, match="is a placeholder"):
         prepare(root, Choices(labels="labels.csv"), subjects=True)
 
 
@@ -318,7 +318,7 @@ def test_what_is_said_of_nothing(tmp_path):
         prepare(tmp_path, Choices(attribute="Male"))
 
 
-def test_a_image_that_is_no_image_of_this_size_is_not_read_whole(fill, monkeypatch):
+def test_an_image_that_is_no_image_of_this_size_is_not_read_whole(fill, monkeypatch):
     root = fill("a/1.png")
     with (root / "a" / "huge.png").open("wb") as file:
         file.truncate(2**40)  # a hole of a terabyte

@@ -16,7 +16,7 @@ from obscura.preparing.depth import FORMAT_SCALE, Scale
 from obscura.preparing.errors import Unreadable
 from obscura.preparing.images import Target, look, prepare_image
 from obscura.preparing.sources import PIXELS_MAX
-from service.ingest.pictures import decode_image
+from service.ingest.pictures import decode_picture
 from service.ingest.request import IngestLimits, IngestRequest
 from tests.obscura.preparing.conftest import deep_png
 
@@ -40,7 +40,7 @@ def received(content: bytes, wanted: Target) -> np.ndarray:
         records_declared=1, source=Path(), target=Path(), format="zip", limits=IngestLimits(), source_key=b"",
         target_key=b"",
     )  # fmt: skip
-    return decode_image(content, request)
+    return decode_picture(content, request)
 
 
 def prepared(content: bytes, wanted: Target) -> np.ndarray:

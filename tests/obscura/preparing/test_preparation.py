@@ -153,8 +153,8 @@ def test_what_the_account_has_no_use_for_is_refused_before_anything_is_sent(peop
     assert prepare(tmp_path / "with.npz", subjects=True).private_subjects == 3
     assert prepare(tmp_path / "without.npz").private_subjects is None
     assert_refused(tmp_path / "without.npz", "third array 'subjects'", subjects=True)
-    assert_refused(tmp_path / "with.npz", "The array 'subjects' of with.npz says whose .*--unit subject")
-    assert_refused(tmp_path / "blank.npz", "stands for nobody", subjects=True)
+    assert_refused(tmp_path / "with.npz", "The array 'subjects' of with.npz identifies subjects.*--unit subject")
+    assert_refused(tmp_path / "blank.npz", "is a placeholder", subjects=True)
     package = prepare(tmp_path / "with.npz", subjects=None)
     assert (package.format, package.private_subjects) == ("zip", None)  # public: the ids stay here
 
@@ -174,7 +174,7 @@ def test_zip_and_idx_files_with_subjects(people, tmp_path):
     package = prepare(folder, subjects=True)
     assert (package.private_records, package.private_subjects) == (4, 2)
     assert len(members(b"".join(package.open()))) == 3
-    assert_refused(folder, "The file train-subjects-idx1-int says whose")
+    assert_refused(folder, "The file train-subjects-idx1-int identifies subjects")
     assert prepare(folder, subjects=None).private_subjects is None
     third.write_bytes(struct.pack(">2I4i", 0x801, 4, 7, 7, 9, 7))
     assert_refused(folder, "damaged", subjects=True)

@@ -135,7 +135,7 @@ def test_texts_that_people_read_as_one(group: list[Any]):
     assert look_alike(["P1", "P10", "1", "10", "1.5", "15"]) == []
 
 
-def test_whose_a_image_is_stands_in_its_path():
+def test_whose_an_image_is_stands_in_its_path():
     assert owner_in("train/patient00001/study1/view1_frontal.jpg") == "patient00001"
     assert owner_in("sub-01/ses-02/anat.png") == "sub-01"
     assert owner_in("train/normal/patient1.jpg") is None

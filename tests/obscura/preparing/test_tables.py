@@ -131,7 +131,7 @@ def test_numbers_and_names_of_classes_beside_each_other_give_names_in_the_order_
         said_of(Table("t", ("file", "label", "class"), [*rows, ("4", "10", "nine")]))
 
 
-def test_of_several_attributes_a_image_has_just_one() -> None:
+def test_of_several_attributes_an_image_has_just_one() -> None:
     rows = [("1", "1", "0"), ("2", "0", "1.0"), ("3", "1", "1"), ("4", "0", "0"), ("5", "-1", "1"), ("6", "", "1")]
     table = Table("t", ("file", "A", "B"), rows)
     assert said_of(table, Choices(attribute="A,B")) == ["A", "B", None, None, "", ""]
@@ -158,7 +158,7 @@ def test_of_several_columns_that_may_name_images_the_one_that_does_is_taken() ->
     unusual = Table("t", ("number", "what it shows", "label"), [("1", "a", "x"), ("2", "b", "y")])
     found = read_columns(unusual, Choices(), lambda cell: cell in "ab", subjects=False)
     assert [row.file for row in found.rows] == ["a", "b"]
-    with pytest.raises(ChoiceNeeded, match="names the images"):
+    with pytest.raises(ChoiceNeeded, match="contains the image names"):
         read_columns(unusual, Choices(), lambda _: True, subjects=False)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from service.api.answers import encode_cursor
 from service.api.deps import JSON_VALUES_MAX
-from service.api.pages import encode_cursor
 from service.api.problems import ERRORS_MAX
 from service.db.session import transaction
 from service.settings import Settings

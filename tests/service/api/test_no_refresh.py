@@ -287,7 +287,8 @@ def test_no_command_returns_what_was_spent(served, watched, tmp_path):
 
     for arguments in (["verify"], ["verify", "--clear"], ["status"], ["checkpoint"], ["public-key"], ["accept-clock"]):
         run("ledger", *arguments)
-    commands = {"verify", "status", "checkpoint", "public-key", "accept-clock"}
+    assert run("ledger", "accept", watch.account_id, "--reason", "nothing is missing") != 0
+    commands = {"accept", "accept-clock", "checkpoint", "public-key", "status", "verify"}
     assert {command.name for command in ledger_commands.ledger.registered_commands} == commands
 
     assert run("admins", "restore", "operator", "--out", str(tmp_path / "operator.key")) == 0

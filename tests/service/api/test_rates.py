@@ -7,11 +7,11 @@ from contextlib import suppress
 import httpx
 import pytest
 from fastapi import Request
+from limits import RateLimitItemPerMinute
 
 from scripts.with_services import REDIS_USUAL, REDIS_VARIABLE, private_redis, redis_answers
-from service.api.counts import ProcessCounts, SharedCounts, counts_of
 from service.api.problems import TooManyRequests
-from service.api.rates import PROJECT_KEYS, Rates, client_address, is_own_machine
+from service.api.rates import PROJECT_KEYS, Limiter, Rates, WrongKeys, client_address, is_own_machine, limiter_of
 from service.settings import Settings
 from tests.service.api.conftest import Served, serving
 
@@ -117,23 +117,39 @@ def test_the_keys_of_a_project_share_a_limit_and_a_key_beyond_its_own_takes_noth
     assert request.state.rate_headers["RateLimit-Policy"] == '"project";q=20;w=60'
 
 
-def test_a_window_ends_and_the_next_request_begins_another():
-    now = 0.0
-    rates = Rates(1, ProcessCounts(clock=lambda: now))
-    rates.pass_key(request_from("203.0.113.9"), "key_a")
-    now = 59.0
-    with pytest.raises(TooManyRequests, match="wait 1 seconds"):
-        rates.pass_key(request_from("203.0.113.9"), "key_a")
-    now = 60.0
-    rates.pass_key(request_from("203.0.113.9"), "key_a")
+def test_a_window_moves_with_the_time(monkeypatch: pytest.MonkeyPatch):
+    now = 1e9
+    rates, request = Rates(2), request_from("203.0.113.9")
+    monkeypatch.setattr("time.time", lambda: now)
+    rates.pass_key(request, "key_a")
+    now += 50
+    rates.pass_key(request, "key_a")
+    with pytest.raises(TooManyRequests, match="wait 10 seconds"):
+        rates.pass_key(request, "key_a")
+    now += 11
+    rates.pass_key(request, "key_a")
+    with pytest.raises(TooManyRequests, match="wait 49 seconds"):
+        rates.pass_key(request, "key_a")
+
+
+def test_what_is_counted_in_memory_is_bounded():
+    limiter = Limiter(names_max=10)
+    wrong = WrongKeys(limiter)
+    for number in range(1000):
+        wrong.count(f"{number}", "")
+        assert len(limiter._memory.events) <= 10
+
+
+def remaining(limiter: Limiter) -> int:
+    return limiter.hit(RateLimitItemPerMinute(10), "a").remaining
 
 
 def test_only_several_processes_ask_redis_and_each_counts_for_itself_where_it_is_away(tmp_path):
-    assert isinstance(counts_of(Settings(data_dir=tmp_path)), ProcessCounts)
-    assert isinstance(counts_of(Settings(data_dir=tmp_path, mode="celery", redis_url="amqp://broker")), ProcessCounts)
-    away = counts_of(Settings(data_dir=tmp_path, mode="celery", redis_url="redis://127.0.0.1:1/0"))
-    assert isinstance(away, SharedCounts)
-    assert [away.count("a", 60)[0] for _ in range(3)] == [1, 2, 3]
+    assert not limiter_of(Settings(data_dir=tmp_path)).is_shared
+    assert not limiter_of(Settings(data_dir=tmp_path, mode="celery", redis_url="amqp://broker")).is_shared
+    away = limiter_of(Settings(data_dir=tmp_path, mode="celery", redis_url="redis://127.0.0.1:1/0"))
+    assert away.is_shared
+    assert [remaining(away) for _ in range(3)] == [9, 8, 7]
 
 
 @pytest.mark.services
@@ -143,8 +159,7 @@ def test_several_processes_share_their_counts_and_two_installations_do_not():
         if not redis_answers(url):
             pytest.skip("no redis-server is installed and none answers; set OBSCURA_TEST_REDIS to the URL of one")
         name = os.urandom(8).hex()
-        one, two, other = (SharedCounts(url, installation + name) for installation in ("here", "here", "there"))
-        assert [each.count("a", 60)[0] for each in (one, two, one, other)] == [1, 2, 3, 1]
-        count, seconds = two.count("a", 60)
-        assert count == 4
-        assert 0 < seconds <= 60
+        one, two, other = (Limiter(url, installation + name) for installation in ("here", "here", "there"))
+        assert [remaining(each) for each in (one, two, one, other)] == [9, 8, 7, 9]
+        assert 59 < two.hit(RateLimitItemPerMinute(10), "a").seconds <= 60
+        assert one._paused_until < 0, "Redis has answered"

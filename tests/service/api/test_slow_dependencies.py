@@ -140,7 +140,7 @@ def test_while_the_provider_hangs_others_are_answered_and_it_is_asked_once(setti
         assert len(refused(answers)) == CROWD
         assert served.read("health/ready", scope=None)["unavailable"] == ["sign-in provider"]
         with pytest.raises(RuntimeError, match="inside calling"):
-            _in_a_request(served, lambda: served.app.state.service.provider._known(None))
+            _in_a_request(served, lambda: served.app.state.service.provider._connected())
 
 
 def test_while_a_webhook_is_silent_others_are_answered(settings: Settings, silent: str) -> None:

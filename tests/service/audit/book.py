@@ -16,9 +16,8 @@ from obscura.wire.words import DatasetState, EntryKind, Visibility
 from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
 from privacy.plans.private_steps import poisson_stage
 from service import jobs, ledger
-from service.audit.checkpoints import keep_checkpoint, write_checkpoint
 from service.audit.findings import FindingCode, Report
-from service.audit.receipts import Witness, keep_receipt
+from service.audit.proofs import Witness, keep_checkpoint, keep_receipt, write_checkpoint
 from service.audit.signing import SigningKey, make_signing_key, trusted_keys
 from service.audit.verify import verify
 from service.db.base import new_id

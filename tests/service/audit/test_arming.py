@@ -9,9 +9,8 @@ import pytest
 
 from obscura.wire.words import HoldState
 from service import jobs, ledger
-from service.audit.arming import clear_stops, verifications
-from service.audit.checkpoints import newest_checkpoint
-from service.audit.findings import Finding, FindingCode, Report
+from service.audit.findings import Finding, FindingCode, Report, clear_stops, verifications
+from service.audit.proofs import newest_checkpoint
 from service.db.session import SessionFactory, transaction
 from service.inspection import follow_up, inspect_at_start, watch_over
 from service.ledger.stops import ArmingStopped, arming_stops

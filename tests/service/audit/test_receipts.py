@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from service.audit.receipts import check_receipt
+from service.audit.proofs import check_receipt
 from service.audit.signing import SignatureRefused, SigningKeyUnusable, make_signing_key, open_signing_key, trusted_keys
 from service.inspection import inspect_ledger
 from service.settings import Settings

@@ -8,8 +8,7 @@ import pytest
 
 from obscura.wire.words import EntryKind
 from service.audit.findings import Fault, FindingCode
-from service.audit.prices import Prices
-from service.audit.replay import Line, LogReplay
+from service.audit.replay import Line, LogReplay, Prices
 from service.db.ledger_tables import Entry
 from service.ledger.chain import GENESIS_HASH, canonical_json, entry_hash, utc_text
 from service.wording import ENTRIES

@@ -18,7 +18,7 @@ from sqlalchemy.types import Integer
 
 from obscura.wire.words import DatasetState, EntryKind, Visibility
 from service import jobs, ledger
-from service.audit.facts import find_changed_facts
+from service.audit.beside import find_changed_rows
 from service.audit.findings import FindingCode
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
@@ -377,7 +377,7 @@ def test_a_log_that_cannot_be_read_again_accuses_no_row_beside_it(world: World) 
         session.execute(
             text("DELETE FROM entries WHERE account_id = :account AND kind = 'hold'"), {"account": account_id}
         )
-        found = list(find_changed_facts(session, [account_id], expected))
+        found = list(find_changed_rows(session, [account_id], expected))
     assert [finding.code for finding in found] == [FindingCode.LOG_UNREADABLE]
     assert "could not be read a second time" in found[0].message
 

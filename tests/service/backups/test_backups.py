@@ -12,12 +12,11 @@ import pytest
 from sqlalchemy import text
 
 from service import installation, ledger
-from service.audit.arming import clear_stops
-from service.audit.receipts import keep_newest
+from service.audit.findings import clear_stops
+from service.audit.proofs import keep_newest
 from service.backups.accepting import Outcome, accept
-from service.backups.databases import ProgramMissing
-from service.backups.making import back_up
-from service.backups.manifest import MANIFEST, BackupRefused, read_manifest
+from service.backups.databases import BackupRefused, ProgramMissing
+from service.backups.making import MANIFEST, back_up, read_manifest
 from service.backups.restoring import Restored, restore
 from service.datasets import receiving, states, vault
 from service.datasets.reading import Sent
@@ -27,7 +26,7 @@ from service.db.dataset_tables import Dataset
 from service.db.schema import upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import Conflict, Forbidden, InvalidInput
-from service.inspection import find_losses, inspect_ledger, nothing_stands, sign_heads
+from service.inspection import find_losses, inspect_ledger, may_remove, sign_heads
 from service.jobs import claimable
 from service.ledger.stops import InstallationLocked, lock_of
 from service.settings import Settings
@@ -223,7 +222,7 @@ def test_a_locked_installation_claims_nothing_and_removes_nothing(lone, tmp_path
     lose_and_restore(lone, tmp_path / "backup")
     with transaction(lone.factory, read_only=True) as session:
         assert claimable(session, now=lone.now) == []
-        assert not nothing_stands(session, settings)
+        assert not may_remove(session, settings)
     with pytest.raises(InstallationLocked, match="obscura ledger accept ACCOUNT"):
         lone.hold("patients")
 

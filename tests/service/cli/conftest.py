@@ -1,4 +1,9 @@
-"""The `obscura` command as people run it: a service in a process of its own, commands in others."""
+"""The world of the command line's tests.
+
+`shell` runs commands against a service in a process of its own, which all tests share. `obscura` runs a command in this
+process on a data folder, without a service; `book` is such a folder with a ledger and one release. `make_images` writes
+arrays to upload.
+"""
 
 import itertools
 import json
@@ -12,11 +17,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from obscura.cli.app import app
 from obscura.client.local_service import running_at
 from service.db.session import make_engine, make_session_factory
 from tests.conftest import NOW
@@ -50,8 +57,8 @@ class Ran:
 
     @property
     def json(self) -> Any:
-        """What it wrote to stdout, as JSON."""
-        return json.loads(self.out)
+        """What it wrote to stdout, as JSON, after what was logged."""
+        return json.loads(self.out if self.out[:1] in "[{" else self.out[self.out.index("{\n") :])
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -81,17 +88,33 @@ class Shell:
         return Ran(finished.returncode, finished.stdout, finished.stderr)
 
 
+@pytest.fixture
+def obscura(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """Run a command on a data folder in this process: `obscura(folder, "backup", code=1)`."""
+    monkeypatch.setattr("service.logs.configure_logging", lambda *_: None)  # it would hold for the tests after this one
+
+    def invoke(folder: Path, *arguments: str, code: int = 0) -> Ran:
+        done = CliRunner().invoke(app, ["--data-dir", str(folder), *arguments])
+        assert done.exit_code == code, f"{done.exit_code}\n{done.output}\n{done.exception!r}"
+        return Ran(done.exit_code, done.stdout, done.stderr)
+
+    return invoke
+
+
 @contextmanager
-def serving(data_dir: Path, python: str, module: str = "obscura.cli") -> Iterator[Shell]:
+def serving(
+    data_dir: Path, python: str, module: str = "obscura.cli", stderr: int | IO[str] = subprocess.PIPE
+) -> Iterator[Shell]:
     """Run a service with its embedded worker, and give commands that find it by its data directory.
 
     Args:
         data_dir: A new folder.
         python: What runs service and commands.
         module: What runs as `obscura`.
+        stderr: Where its log goes.
     """
     command = [python, "-m", module, "--data-dir", str(data_dir), "up", "--port", "0"]
-    process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=stderr, text=True)
     deadline = time.monotonic() + START_SECONDS
     while running_at(data_dir) is None:
         assert process.poll() is None, "the service did not start"

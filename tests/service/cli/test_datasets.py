@@ -61,7 +61,7 @@ def test_a_motley_folder_is_brought_to_what_is_stated_or_fixed(shell, people):
     assert (pushed["state"], pushed["width"], pushed["height"], pushed["channels"]) == ("ready", 32, 32, 3)
     pushed = shell("datasets", "push", str(root), "--public", "--size", "16", "--json")
     assert (pushed.json["state"], pushed.json["width"], pushed.json["height"]) == ("ready", 16, 16)
-    assert "8 pictures: 1 cropped to 16 x 16, 7 scaled to 16 x 16, 1 laid on white" in pushed.err
+    assert "8 images: 1 cropped to 16 x 16, 7 scaled to 16 x 16, 1 laid on white" in pushed.err
 
 
 def test_at_a_terminal_push_asks_before_it_declares(shell, make_images, tmp_path, monkeypatch):
@@ -70,11 +70,11 @@ def test_at_a_terminal_push_asks_before_it_declares(shell, make_images, tmp_path
     path = str(make_images(tmp_path / "asked.npz", 30))
     command = ("--url", url, "--token", token, "datasets", "push", path, "--public", "--name", "asked")
     for module in (datasets, jobs):
-        monkeypatch.setattr(module, "somebody_there", lambda: True)
+        monkeypatch.setattr(module, "is_interactive", lambda: True)
     with Client(url, token) as client:
         declined = CliRunner().invoke(app, command, input="n\n")
         assert declined.exit_code == 1
-        assert 'Stays here: pictures by class: "0" 15, "1" 15.' in declined.stderr
+        assert 'Stays here: images by class: "0" 15, "1" 15.' in declined.stderr
         assert "Nothing was declared or sent." in declined.stderr
         assert "asked" not in {each.name for each in client.datasets()}
         assert CliRunner().invoke(app, command, input="y\n").exit_code == 0

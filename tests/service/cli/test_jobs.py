@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from obscura.cli.console import UNBOUNDED, CliError, Exit, Output
-from obscura.cli.jobs import confirm, price_of_nothing, show_plan
+from obscura.cli.jobs import confirm, lossy_cancel_question, show_plan
 from obscura.client import Job
 from obscura.wire.job_schemas import BudgetFacts, PlanRecord, StageFacts
 from privacy.accounting.filter import open_filter
@@ -69,18 +69,18 @@ def job(**changes: Any) -> Job:
 
 
 def test_discarding_asks_with_the_price():
-    question = price_of_nothing(job(), discard=True)
+    question = lossy_cancel_question(job(), discard=True)
     assert question is not None
     assert "epsilon 0.413 of 1.0" in question
     assert "nothing of it would be published. Discard it?" in question
 
 
 def test_a_cancellation_that_publishes_asks_nothing():
-    assert price_of_nothing(job(), discard=False) is None
+    assert lossy_cancel_question(job(), discard=False) is None
 
 
 def test_one_that_could_publish_nothing_says_so_before():
-    question = price_of_nothing(job(publishes_if_cancelled=False), discard=False)
+    question = lossy_cancel_question(job(publishes_if_cancelled=False), discard=False)
     assert question is not None
     assert "epsilon 0.413 of 1.0, for good, and has nothing yet that could be published" in question
 
@@ -88,8 +88,8 @@ def test_one_that_could_publish_nothing_says_so_before():
 @pytest.mark.parametrize("discard", [False, True])
 def test_what_costs_nothing_or_has_ended_is_not_asked_about(discard):
     free = {"charged_nano": 0, "planned_nano": 10, "charged_epsilon": 0.0, "planned_epsilon": 1.0}
-    assert price_of_nothing(job(progress=free, publishes_if_cancelled=False), discard=discard) is None
-    assert price_of_nothing(job(state="succeeded", publishes_if_cancelled=None), discard=discard) is None
+    assert lossy_cancel_question(job(progress=free, publishes_if_cancelled=False), discard=discard) is None
+    assert lossy_cancel_question(job(state="succeeded", publishes_if_cancelled=None), discard=discard) is None
 
 
 def test_nobody_at_the_terminal_means_no(monkeypatch):

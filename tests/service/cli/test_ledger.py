@@ -2,51 +2,30 @@
 
 import json
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
 
 import pytest
-from typer.testing import CliRunner
 
-from obscura.cli import app as cli
 from service import ledger
-from service.audit.checkpoints import CHECKPOINT_FILE
+from service.audit.proofs import CHECKPOINT_FILE
 from service.db.access_tables import Installation
 from service.db.base import new_id
 from service.db.session import transaction
 from service.ledger.stops import arming_stops
 from tests.conftest import NOW
 from tests.service.audit.book import LedgerBook
-from tests.service.cli.conftest import Shell
+from tests.service.cli.conftest import Ran, Shell
 
 ALTERED = "UPDATE entries SET amount_nano = amount_nano + 1 WHERE sequence = 3"
 RESTORED = "UPDATE entries SET amount_nano = amount_nano - 1 WHERE sequence = 3"
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a command wrote, and its exit code."""
-
-    code: int
-    out: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out[self.out.index("{\n") :])  # after what was logged
-
-
 @pytest.fixture
-def run(book: LedgerBook, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run `obscura ledger ...` in this process: `run("verify", code=1)`."""
-    monkeypatch.setattr("service.logs.configure_logging", lambda *_: None)  # it would hold for the tests after this one
-
-    def invoke(*arguments: str, code: int = 0) -> Answer:
-        done = CliRunner().invoke(cli.app, ["--data-dir", str(book.data_dir), "ledger", *arguments])
-        assert done.exit_code == code, f"{done.exit_code}\n{done.output}\n{done.exception!r}"
-        return Answer(done.exit_code, done.stdout)
-
-    return invoke
+def run(book: LedgerBook, obscura: Callable[..., Ran]) -> Callable[..., Ran]:
+    """Run `obscura ledger ...` on the book: `run("verify", code=1)`."""
+    return partial(obscura, book.data_dir, "ledger")
 
 
 def test_the_exit_codes_of_the_real_command(book, tmp_path):

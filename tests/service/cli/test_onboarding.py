@@ -8,7 +8,7 @@ from obscura.cli.onboarding import drowned_here
 def test_a_class_with_too_few_pictures_is_told_with_the_number_that_it_needs():
     (said,) = drowned_here({"normal": 2000, "sick": 20}, 130)
     assert said.startswith("Stays here: of sick (20), expect static")
-    assert "from about 130 pictures" in said
+    assert "from about 130 images" in said
     assert "normal" not in said
 
 

@@ -58,7 +58,7 @@ def test_people_of_two_years_are_recognized_and_may_withdraw(shell, push, tmp_pa
     assert shell("accounts", "show", "seen in 2026", "--json").json == before, "no budget returns"
     shell("subjects", "withdraw", *named_by, code=2)
     refused = shell("subjects", "withdraw", *named_by, "unknown", code=2)
-    assert "stands for nobody" in refused.err
+    assert "is a placeholder" in refused.err
     asked = ("--recipe", "moments", "-e", "1.5", *SMALL)
     left.write_text("q3\n\ufeffq4\n", encoding="utf-8-sig")
     refused = shell("subjects", "withdraw", *named_by, "--ids-from", str(left), code=2)

@@ -7,7 +7,7 @@ import pytest
 from typer.main import get_command
 
 from obscura.cli.app import app
-from obscura.cli.push_options import in_flags
+from obscura.cli.datasets import in_flags
 from obscura.preparing import PushOptions
 
 PAGE = Path(__file__).parents[3] / "docs" / "choices.md"

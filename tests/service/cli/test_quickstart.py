@@ -86,7 +86,7 @@ def test_what_can_be_known_before_is_said_before(start, pets, tmp_path):
     asked = start(pets, "--at-most", "100")
     assert (asked.exit_code, "repeat the command with --yes" in asked.stderr) == (2, True)
     more = start(pets, "--yes", "--at-most", "39")
-    assert (more.exit_code, "more pictures than you stated" in more.stderr) == (2, True)
+    assert (more.exit_code, "more images than you stated" in more.stderr) == (2, True)
     taken = start(pets, "--yes", "--at-most", "100", "--out", pets)
     assert (taken.exit_code, "choose another place" in taken.stderr) == (1, True)
     loose = start(pets / "cat", "--yes", "--at-most", "100")
@@ -118,7 +118,7 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, mon
     with Client(url, token) as client:
         before = list(client.datasets())
         monkeypatch.setattr(quickstart, "confirm", no_to("Declare"))
-        monkeypatch.setattr(quickstart, "somebody_there", lambda: True)
+        monkeypatch.setattr(quickstart, "is_interactive", lambda: True)
         small = ("--size", "8", "--grey")
         declined = start(pets, *small, before=target, answers="100\n")
         assert 'thereby making public: classes "cat", "dog";' in declined.stderr
@@ -132,7 +132,7 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, mon
         monkeypatch.setattr(quickstart, "confirm", yes_and_then_a_picture_goes)
         monkeypatch.setattr(Onboarding, "try_on_public", never)
         broken = start(pets, *small, "--at-most", "100", before=target)
-        assert "The pictures changed while they were sent" in broken.stderr
+        assert "The images changed while they were sent" in broken.stderr
         assert f"To go on: obscura quickstart {pets} --epsilon 1 --at-most 100 --size 8 --grey" in broken.stderr
         assert list(client.datasets()) == before
         (account,) = [account for account in client.accounts() if account.name == "pets"]

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 
-from obscura.client.local_service import running_at
 from service.db.base import new_id
 from service.db.project_tables import Project
 from service.db.schema import upgrade_schema
@@ -20,7 +19,7 @@ from service.db.session import make_engine, make_session_factory, transaction
 from service.identity import projects
 from service.settings import Settings
 from service.storage.interface import key_of
-from tests.service.cli.conftest import START_SECONDS, Shell, environment
+from tests.service.cli.conftest import START_SECONDS, environment, serving
 
 MARK = "ins_" + "a" * 20
 MINIMUM_FREE = Settings.model_fields["disk_free_bytes_min"].default
@@ -55,20 +54,9 @@ def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path: Path
     release.mkdir(parents=True, mode=0o700)
     (data_dir / "installation").write_text(f"{MARK}\n")
     (data_dir / "admin.key").write_text("what its database knows\n")
-    command = [warm, "-m", "obscura.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
     said = tmp_path / "said.txt"
-    with open(said, "w") as file:
-        process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=file)
-        try:
-            deadline = time.monotonic() + START_SECONDS
-            while running_at(data_dir) is None:
-                assert process.poll() is None, said.read_text()
-                assert time.monotonic() < deadline, said.read_text()
-                time.sleep(0.1)
-            status = Shell(data_dir, warm)("ledger", "status", "--json").json
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
+    with open(said, "w") as file, serving(data_dir, warm, stderr=file) as shell:
+        status = shell("ledger", "status", "--json").json
     lines = said.read_text().splitlines()
     told = " ".join(line for line in lines if not line.startswith("{"))  # a narrow terminal breaks lines
     sentence = (

@@ -87,7 +87,7 @@ def test_a_wrong_key_is_refused_and_not_repeated(closed, key):
     client = closed.client()
     answer = client.post("/login", data={"key": key})
     assert answer.status_code == 401
-    assert "not known here" in answer.text
+    assert "unknown or was revoked" in answer.text
     assert not key or key not in answer.text
     assert COOKIE not in client.cookies
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from obscura.image_types import CHUNKS_MAX, SCANS_MAX, SEGMENTS_MAX
 from obscura.preparing.errors import Unreadable
-from obscura.preparing.pictures import Target, look, prepare_picture
+from obscura.preparing.images import Target, look, prepare_image
 from obscura.wire.faults import Fault
 from service.ingest.faults import explain
 from tests.service.ingest.conftest import picture
@@ -66,7 +66,7 @@ def test_what_lasts_longer_than_its_size_explains_is_refused(declare, fault, dat
 @pytest.mark.parametrize("data", LASTING.values(), ids=LASTING)
 def test_their_owner_is_told_before_they_are_sent(data):
     reason = "scans" if data[0] == Fault.IMAGE_SCANS else "parts"
-    for read in (look, lambda content: prepare_picture(content, Target(6, 4, 3))):
+    for read in (look, lambda content: prepare_image(content, Target(6, 4, 3))):
         with pytest.raises(Unreadable, match=reason):
             read(data[1])
 

@@ -65,9 +65,10 @@ def empty(engine: Engine) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_verification(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine's charges have made-up prices: the verification beside the jobs would find them and stop all work."""
+def no_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reconcile without the verification of prices and keys: the machine's charges and datasets are made up."""
     monkeypatch.setattr("workers.supervise.reconcile.watch_over", lambda *_args, **_more: None)
+    monkeypatch.setattr("workers.supervise.reconcile.states.check_keys", lambda *_args, **_more: None)
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def test_without_an_answer_sessions_go_on_for_a_minute_and_keys_for_the_grace(ho
         assert "a key goes on without its word until" in refused.json()["detail"]
         assert house.admin.get("/v1/accounts").status_code == 200  # the installation's own admins get in
         assert house.admin.get("/v1/admins").status_code == 200
-        house.app.state.service.provider._metadata = None
+        house.app.state.service.provider._client = None
         new = house.browser().get("/login/provider")
         assert (new.status_code, "does not answer" in new.text) == (503, True)
     finally:
@@ -136,7 +136,7 @@ def test_sessions_and_keys_open_again_when_it_answers(house: House, monkeypatch:
     program = house.program(house.key_of(browser))
     provider = house.app.state.service.provider
     with monkeypatch.context() as patch:
-        patch.setattr(provider, "_metadata", None)
+        patch.setattr(provider, "_client", None)
         patch.setattr("service.identity.provider.TIMEOUT_SECONDS", 0.000001)
         assert house.confirm(20 * MINUTE) == 0
         assert [browser.get("/you").status_code, opens(program)] == [401, False]
@@ -202,11 +202,11 @@ def test_only_what_is_about_the_person_ends_what_is_theirs(
 ) -> None:
     browser = house.sign_in("ana")
 
-    def refuse(*_args: Any, **_more: Any) -> None:
+    async def refuse(*_args: Any, **_more: Any) -> None:
         raise OAuthError(said)
 
     with monkeypatch.context() as patch:
-        patch.setattr("service.identity.provider.OAuth2Client.fetch_token", refuse)
+        patch.setattr("service.identity.provider.StarletteOAuth2App.fetch_access_token", refuse)
         assert house.confirm(MINUTE / 2) == gone
     assert browser.get("/you").status_code == (303 if gone else 200)
     assert house.confirm(1) == (not gone)

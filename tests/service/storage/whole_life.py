@@ -7,7 +7,7 @@ import pytest
 from obscura.wire.words import JobState
 from service import installation, jobs
 from service.audit.findings import FindingCode
-from service.audit.receipts import kept_receipts
+from service.audit.proofs import kept_receipts
 from service.datasets import deletion
 from service.datasets.vault import Vault
 from service.db.job_tables import Sample

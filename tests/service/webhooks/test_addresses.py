@@ -90,7 +90,7 @@ MALFORMED_HOSTS = [
 @pytest.mark.parametrize("host", MALFORMED_HOSTS, ids=ascii)
 def test_a_malformed_host_port_or_user_is_refused(host, private):
     for url in (f"https://{host}/", f"https://{host}", f"https://{host}/hook?token=a"):
-        with pytest.raises(AddressRefused, match="A webhook's URL is like"):
+        with pytest.raises(AddressRefused, match="A webhook's URL must look like"):
             read_url(url, private=private)
 
 

@@ -13,8 +13,7 @@ from sqlalchemy import select, update
 
 from obscura.wire.words import NoticeKind
 from service import jobs
-from service.audit import arming
-from service.audit.findings import Finding, FindingCode
+from service.audit.findings import Finding, FindingCode, stop_arming
 from service.db.access_tables import ApiKey, Person
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
@@ -151,8 +150,8 @@ def test_a_decision_that_waits_and_a_stop_are_told(told):
         person = session.get_one(ApiKey, key).admin_id
         asked = admins.ask_removal(session, admin_id=str(person), reason="leaves", asked_with=key, now=told.shop.now)
         findings = [Finding(FindingCode.CHAIN_BROKEN, "broken", told.shop.account_id)]
-        assert arming.stop_arming(session, findings, now=told.shop.now) == 1
-        assert arming.stop_arming(session, findings, now=told.shop.now) == 0
+        assert stop_arming(session, findings, now=told.shop.now) == 1
+        assert stop_arming(session, findings, now=told.shop.now) == 0
     said = [(where, event["type"], event["data"]) for where, event in told.deliver()]
     decision = {"request_id": asked.id, "action": "remove", "state": "pending"}
     stop = {"account_id": told.shop.account_id, "state": "stopped"}
@@ -160,7 +159,7 @@ def test_a_decision_that_waits_and_a_stop_are_told(told):
     expected += [("prj_default", "trainings.stopped", stop)]
     assert sorted(said, key=str) == sorted(expected, key=str)
     with transaction(told.shop.factory) as session:
-        arming.stop_arming(session, [Finding(FindingCode.NOT_VERIFIABLE, "away")], now=told.shop.now)
+        stop_arming(session, [Finding(FindingCode.NOT_VERIFIABLE, "away")], now=told.shop.now)
     everybody = told.deliver()
     assert sorted(where for where, _ in everybody) == sorted(["None", "prj_default", heart])
     assert [event["data"] for _, event in everybody] == [{"state": "stopped"}] * 3
@@ -342,7 +341,7 @@ def test_what_is_told_holds_ids_kinds_and_states_alone(told):
     claim = told.shop.charged(job_id=told.shop.submit())
     told.shop.publish(claim, release_id="rel_" + "a" * 20)
     with transaction(told.shop.factory) as session:
-        arming.stop_arming(session, [Finding(FindingCode.CHAIN_BROKEN, "b", told.shop.account_id)], now=told.shop.now)
+        stop_arming(session, [Finding(FindingCode.CHAIN_BROKEN, "b", told.shop.account_id)], now=told.shop.now)
     key, _, _ = (make(told, name) for name in ("one", "two", "three"))
     with transaction(told.shop.factory) as session:
         decided = decisions.acting_key(session, key)

@@ -16,8 +16,7 @@ from PIL import Image
 from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import sure_at_most
 from workers.evaluation.grid import as_pixels, write_grid
-from workers.evaluation.panels import measure
-from workers.evaluation.report import PaidStage, ReleaseFacts, write_report
+from workers.evaluation.report import PaidStage, ReleaseFacts, measure, write_report
 
 CLASSES = ("Shirt", "Bag", "Boot & <shoe>")
 CARD = {"epsilon": 0.99991, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}

@@ -7,21 +7,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import privacy.plans
 import workers.recipes
+from obscura.wire.words import ReleaseKind
 from privacy.errors import ContributionUnbounded, InvalidParameter
 from privacy.plans.dp_diffusion import CENTRAL
 from privacy.plans.private_steps import STEPS
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json, recipe_of, useful_from_nano
+from service.storage.files import digest_directory
 from tests.workers.small_trainings import (
     ACCOUNT,
     FACTS,
+    SMALL,
     Memory,
     Purse,
     digits,
+    drawn_twice,
+    evaluated,
+    published_by,
     small_plan,
     stop_at,
     train,
@@ -147,6 +154,34 @@ def test_subject_accounts_refuse_records_of_nobody(recipe: str) -> None:
     with pytest.raises(ContributionUnbounded):
         train(small_plan(recipe, facts), digits(50), facts, budget=purse)
     assert purse.paid == []
+
+
+# --- as a job -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options"),
+    [
+        ("dpgan", {"estimator": "topagg", "freeze": "random"}),
+        ("dp_diffusion", {"estimator": "gep", "freeze": "random", "central_images": 2, "guidance": 0.5}),
+    ],
+    ids=["dpgan", "dp_diffusion"],
+)
+def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(
+    workshop: Any, recipe: str, options: dict[str, Any]
+) -> None:
+    job_id = workshop.train(recipe=recipe, epsilon=8.0, evaluate=True, **{**SMALL[recipe], **options})
+    published = published_by(workshop, job_id)
+    assert published.kind is ReleaseKind.GENERATOR
+    directory = workshop.settings.data_dir / published.artifact_dir
+    assert digest_directory(directory) == published.artifact_sha256
+    assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.html"}
+    assert published.card["epsilon"] <= 8.0
+    assert published.card["stages"] == [stage["name"] for stage in workshop.job(job_id).plan["stages"]]
+    assert {event["type"] for event in published.card["events"]} == {"poisson_gaussian"}
+    assert set(evaluated(workshop, published)["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
+    assert len(np.unique(drawn_twice(workshop, published), axis=0)) == 30
+    assert workshop.balance().spent_nano == workshop.hold(job_id).captured_nano
 
 
 # --- how to add one -------------------------------------------------------------------------------------------------

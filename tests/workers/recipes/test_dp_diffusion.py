@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
-from obscura.wire.words import ReleaseKind
 from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
@@ -26,10 +25,7 @@ from tests.workers.small_trainings import (
     Memory,
     Purse,
     digits,
-    drawn_twice,
-    evaluated,
     nearly_without_noise,
-    published_by,
     share_nearest_to_own_class,
     silence,
     small_plan,
@@ -262,19 +258,3 @@ def test_noise_levels_above_the_start_are_not_learned() -> None:
 def test_moments_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameter):
         diffusion_plan(**options)
-
-
-# --- as a job -------------------------------------------------------------------------------------------------------
-
-
-def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(workshop: Any) -> None:
-    options = {**OPTIONS, "estimator": "gep", "freeze": "random", "central_images": 2, "guidance": 0.5}
-    job_id = workshop.train(recipe="dp_diffusion", epsilon=8.0, evaluate=True, **options)
-    published = published_by(workshop, job_id)
-    assert published.kind is ReleaseKind.GENERATOR
-    directory = workshop.settings.data_dir / published.artifact_dir
-    assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.html"}
-    assert published.card["epsilon"] <= 8.0
-    assert published.card["stages"] == [CENTRAL, STEPS]
-    assert set(evaluated(workshop, published)["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
-    assert len(np.unique(drawn_twice(workshop, published), axis=0)) == 30

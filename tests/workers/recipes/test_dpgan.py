@@ -12,21 +12,16 @@ import torch
 from models.discriminator import Discriminator
 from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.portable.layers import with_planes
-from obscura.wire.words import ReleaseKind
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts
-from service.storage.files import digest_directory
 from tests.workers.small_trainings import (
     DIGITS,
     FACTS,
     SMALL,
     Memory,
     digits,
-    drawn_twice,
-    evaluated,
     nearly_without_noise,
-    published_by,
     share_nearest_to_own_class,
     silence,
     small_plan,
@@ -211,21 +206,3 @@ def test_the_average_of_the_generator_is_what_is_released() -> None:
     last = weights(found.generator)
     torch.testing.assert_close(weights(found.released()), expected)
     assert not torch.equal(last, expected)
-
-
-# --- as a job -------------------------------------------------------------------------------------------------------
-
-
-def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(workshop: Any) -> None:
-    options = {**OPTIONS, "estimator": "topagg", "freeze": "random"}
-    job_id = workshop.train(recipe="dpgan", epsilon=8.0, evaluate=True, **options)
-    published = published_by(workshop, job_id)
-    assert published.kind is ReleaseKind.GENERATOR
-    directory = workshop.settings.data_dir / published.artifact_dir
-    assert digest_directory(directory) == published.artifact_sha256
-    assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.html"}
-    assert published.card["epsilon"] <= 8.0
-    assert published.card["events"][0]["type"] == "poisson_gaussian"
-    assert set(evaluated(workshop, published)["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
-    assert len(np.unique(drawn_twice(workshop, published), axis=0)) == 30
-    assert workshop.balance().spent_nano == workshop.hold(job_id).captured_nano

@@ -14,8 +14,7 @@ from sqlalchemy import delete, event, select
 from obscura.wire.words import EarlyEnd, HoldState, JobState, Outcome
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger, queue
-from service.audit.arming import clear_stops, stop_arming
-from service.audit.findings import Finding, FindingCode
+from service.audit.findings import Finding, FindingCode, clear_stops, stop_arming
 from service.audit.signing import open_signing_key
 from service.db.access_tables import Outbox
 from service.db.audit_tables import AuditEvent

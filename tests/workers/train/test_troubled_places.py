@@ -9,8 +9,7 @@ import pytest
 
 from obscura.wire.words import JobState
 from service import ledger
-from service.audit.arming import clear_stops, stop_arming
-from service.audit.findings import Finding, FindingCode
+from service.audit.findings import Finding, FindingCode, clear_stops, stop_arming
 from service.db.job_tables import FailureCode
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, Run

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
-from service.audit.receipts import keep_receipt
+from service.audit.proofs import keep_receipt
 from service.audit.signing import SigningKeyUnusable, open_signing_key
 from service.db.base import release_id_of
 from service.db.job_tables import Release

@@ -114,7 +114,7 @@ def test_frames_are_one_subject_together(tmp_path):
         prepare(root, stated.replace(frames="all"))
 
 
-def test_public_files_may_be_of_one_person_and_a_class_without_a_image_is_lost(tmp_path):
+def test_public_files_may_be_of_one_person_and_a_class_without_pixels_is_lost(tmp_path):
     root = two_by_two(tmp_path)
     assert prepare(root, subjects=None).private_records == 4
     (root / "odd").mkdir()
@@ -129,12 +129,12 @@ def test_burnt_in_text_is_warned_of(tmp_path, value, warned):
     assert ("4 may show text" in package.summary) == warned
 
 
-def test_files_without_a_image_are_counted(tmp_path):
+def test_files_without_pixels_are_counted(tmp_path):
     root = two_by_two(tmp_path)
     content = dicom_file(RAMP)
     pixels, rows = content.index(b"\xe0\x7f\x10\x00"), content.index(b"\x28\x00\x02\x00")
     (root / "sick" / "report.dcm").write_bytes(content[:rows])
-    assert "1 DICOM file without an image" in prepare(root, subjects=True).summary
+    assert "1 DICOM file without pixels" in prepare(root, subjects=True).summary
     (root / "sick" / "cut.dcm").write_bytes(content[:pixels])  # it says that it has pixels
     with pytest.raises(BrokenImages, match="its pixels are missing"):
         prepare(root, subjects=True)
@@ -169,7 +169,7 @@ def test_objects_that_are_no_images_are_left_out_and_counted(tmp_path, kind):
     file.save_as(root / "sick/object")
     package = prepare(root, subjects=True)
     assert package.private_records == 4
-    assert ("1 DICOM object without an image" if "values" in tags else "1 DICOM file without a") in package.summary
+    assert ("1 DICOM object without an image" if "values" in tags else "1 DICOM file without pixels") in package.summary
     table = tmp_path / "labels.csv"
     table.write_text("file,label\nnormal/P1/IM0,normal\nsick/P3/IM2,sick\nsick/object,sick\n")
     assert prepare(root, Choices(labels=table), subjects=True).private_records == 2

@@ -6,34 +6,6 @@ from obscura.client import AuthError, Client, NotFoundError
 from service.identity.admins import introduce
 
 
-def test_one_person_with_two_keys_raises_nothing_and_admits_nobody(fresh):
-    """What was found: the first admin makes two keys, asks with one and approves with the other."""
-    url, token = fresh.url, fresh.tokens["admin"]
-    people = {"name": "people", "owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "record"}
-    with Client(url, token) as first:
-        keys = [first.create_key(name=name, scopes=["admin"]).token for name in ("one", "two")]
-        account = first.create_account(**people)
-    with Client(url, keys[0]) as one, Client(url, keys[1]) as two:
-        raised = one.request_raise(account.id, epsilon=4.0, reason="more")
-        with pytest.raises(AuthError, match="two people"):
-            two.approve(raised.id)
-        token_of_bob, introduction = introduce()
-        bob = one.ask_admission(name="bob", introduction=introduction, reason="the second").admin
-        asked = one.ask_admission(name="puppet", introduction=introduce()[1], reason="a third").request
-        with pytest.raises(AuthError, match="two people"):
-            two.approve(asked.id)
-        with Client(url, token_of_bob) as real:
-            with pytest.raises(AuthError, match="before you were an admin"):
-                real.approve(raised.id)
-            real.decline(raised.id)
-            assert real.approve(one.request_raise(account.id, epsilon=4.0, reason="more").id).state == "approved"
-            assert real.decline(asked.id).state == "declined"
-            assert [row.name for row in real.admins()] == ["first admin", "bob"]
-            made = list(real.keys())
-            listed = {key.name: key.admin_id for key in made}
-            assert listed["one"] == listed["two"] == listed["first admin"] != listed["bob"] == bob.id
-
-
 def test_a_person_is_admitted_and_removed_by_two_others(fresh):
     url, token = fresh.url, fresh.tokens["admin"]
     tokens, introductions = zip(*(introduce() for _ in range(2)), strict=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.audit.receipts import check_receipt, kept_receipts
+from service.audit.proofs import check_receipt, kept_receipts
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.session import make_engine, make_session_factory, transaction

@@ -1,8 +1,8 @@
-"""Membership inference by a threshold on the loss: how often an attacker tells records that were trained on.
+"""Membership inference by a threshold on the loss: how often an attacker recognises records that were trained on.
 
-The attack of Section 5.3 of Yu et al. 2021 (arXiv:2106.09352), after Sablayrolles et al. 2019: a record is called a
-member where its loss is below a threshold. Half of the members and of the non-members choose the threshold, the other
-half measures. Losses of private records are private: this is for public data alone, where there is nothing to protect.
+The attack of Section 5.3 of Yu et al. 2021 (arXiv:2106.09352), after Sablayrolles et al. 2019: a record counts as a
+member if its loss is below a threshold. Half of the records choose the threshold, the other half measures. Losses of
+private records are private, so use it with public data alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 @dataclass(frozen=True)
 class MembershipInference:
-    """What the attack achieved on records that did not choose its threshold.
+    """The success of the attack on records that did not choose its threshold.
 
     Attributes:
         success_rate: share of right answers, in [0, 1]; members and non-members count the same, so chance is 1/2.

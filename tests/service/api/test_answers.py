@@ -9,8 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.testclient import TestClient
 
 from service.api import problems
-from service.api.conditional import send_file
-from service.api.pages import decode_cursor, encode_cursor
+from service.api.answers import decode_cursor, encode_cursor, send_file
 from service.errors import InvalidInput
 
 CONTENT = bytes(range(256)) * 8

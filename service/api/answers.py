@@ -1,0 +1,158 @@
+"""Answers: records, files and pages.
+
+Records and files have ETags and are conditional; files also answer byte ranges (RFC 9110, sections 8.8.3, 13 and 14).
+Pages are bounded and have opaque cursors (keyset pagination, stable while rows are added).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.responses import FileResponse
+from pydantic import BaseModel
+from sqlalchemy import ColumnElement, Select
+from sqlalchemy.orm import Session
+from starlette import responses
+
+from obscura.wire.schemas import ApiRecord, Page
+from service.api.deps import PageRequest, Service
+from service.api.problems import RangeNotSatisfiable
+from service.db.session import transaction
+from service.errors import InvalidInput, NotFound
+from service.views.rows import newest
+
+CHUNK_BYTES = 1 << 18
+REVALIDATE = "private, no-cache"
+
+
+def is_fresh(request: Request, etag: str) -> bool:
+    """Return whether If-None-Match names this representation (weak comparison)."""
+    header = request.headers.get("if-none-match")
+    if header is None:
+        return False
+    candidates = {candidate.strip().removeprefix("W/") for candidate in header.split(",")}
+    return "*" in candidates or etag in candidates
+
+
+def answer(
+    request: Request, record: BaseModel, *, status_code: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """Send a record with its ETag, or 304 if the client already has it."""
+    body = record.model_dump_json().encode()
+    return answer_bytes(request, body, "application/json", status_code=status_code, headers=headers)
+
+
+def answer_bytes(
+    request: Request, body: bytes, media_type: str, *, status_code: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """Send a representation with its ETag, or 304 if the client already has it."""
+    etag = f'"{hashlib.sha256(body).hexdigest()}"'
+    common = {"ETag": etag, "Cache-Control": REVALIDATE, **(headers or {})}
+    if request.method == "GET" and is_fresh(request, etag):
+        return Response(status_code=304, headers=common)
+    return Response(body, status_code=status_code, headers=common, media_type=media_type)
+
+
+class _Download(FileResponse):
+    """A file, whole or one range, without Last-Modified.
+
+    An unreadable range, or several, means the whole file (RFC 9110, section 14.2).
+    """
+
+    chunk_size = CHUNK_BYTES
+
+    def set_stat_headers(self, stat_result: os.stat_result) -> None:
+        self.headers["Content-Length"] = str(stat_result.st_size)
+
+    def _should_use_range(self, http_if_range: str) -> bool:
+        return http_if_range == self.headers["ETag"]
+
+    @classmethod
+    def _parse_range_header(cls, http_range: str, file_size: int) -> list[tuple[int, int]]:
+        try:
+            return [] if "," in http_range else super()._parse_range_header(http_range, file_size)
+        except responses.MalformedRangeHeader:
+            return []
+        except responses.RangeNotSatisfiable:
+            raise RangeNotSatisfiable(file_size) from None
+
+
+def send_file(request: Request, path: Path, *, sha256: str, media_type: str, filename: str | None = None) -> Response:
+    """Stream a file with a strong ETag (its SHA-256), If-None-Match, Range and If-Range."""
+    etag = f'"{sha256}"'
+    headers = {"ETag": etag, "Accept-Ranges": "bytes", "Cache-Control": REVALIDATE}
+    if is_fresh(request, etag):
+        return Response(status_code=304, headers=headers)
+    return _Download(path, headers=headers, media_type=media_type, filename=filename)
+
+
+def encode_cursor(values: Sequence[str | int]) -> str:
+    """Encode the position after a row."""
+    return base64.urlsafe_b64encode(json.dumps(list(values)).encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
+    """Decode a cursor of `encode_cursor` with values of these types; raise InvalidInput otherwise."""
+    try:
+        values = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (binascii.Error, ValueError):
+        values = None
+    matches = isinstance(values, list) and [type(value) for value in values] == list(kinds)
+    if not matches or not all(map(_is_plain, values)):
+        raise _foreign_cursor()
+    return list(values)
+
+
+def answer_newest(
+    service: Service,
+    request: Request,
+    page: PageRequest,
+    table: Any,
+    show: Callable[[Session, Sequence[Any]], Sequence[ApiRecord]],
+    *conditions: ColumnElement[bool],
+    columns: Select[*tuple[Any, ...]] | None = None,
+    moment: str = "created_at",
+) -> Response:
+    """Send a page of a table's rows that the caller may see, newest first.
+
+    `show` makes the records. A cursor holds an id, not a time: times are shown to the minute only.
+    """
+    with transaction(service.factory, read_only=True) as session:
+        before = None if page.cursor is None else decode_cursor(page.cursor, [str])[0]
+        try:
+            rows, last = newest(
+                session, table, *conditions, limit=page.limit, before=before, columns=columns, moment=moment
+            )
+        except NotFound:
+            raise _foreign_cursor() from None
+        shown = Page[Any](items=list(show(session, rows)), next_cursor=last and encode_cursor([last]))
+    return answer(request, shown)
+
+
+def narrowed(table: Any, **wanted: Any) -> list[ColumnElement[bool]]:
+    """Return equality conditions for the values that are not None."""
+    return [getattr(table, name) == value for name, value in wanted.items() if value is not None]
+
+
+def each(show: Callable[[Any], ApiRecord]) -> Callable[[Session, Sequence[Any]], list[ApiRecord]]:
+    """Return a `show` for records that need nothing but their row."""
+    return lambda _session, rows: [show(row) for row in rows]
+
+
+def _is_plain(value: str | int) -> bool:
+    # Both databases can compare ids, and integers below 2**63.
+    if isinstance(value, int):
+        return 0 <= value < 2**63
+    return len(value) <= 64 and value.isascii() and value.isprintable()
+
+
+def _foreign_cursor() -> InvalidInput:
+    return InvalidInput("This cursor is not one that this list gave out. Start again without a cursor.")

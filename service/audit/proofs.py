@@ -1,0 +1,352 @@
+"""Signed proofs of spending: a receipt for each release, and checkpoints of the newest entry of every account.
+
+A receipt holds the whole CAPTURE entry, and its hash covers every entry before it. Checkpoints are chained, so that no
+log can be rewritten before one. The newest receipt of each account and the newest checkpoint are also kept as files
+beside the database, and contradict a database that was restored from an older backup. `scripts/verify_receipt.py`
+checks a receipt without this package.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, func, select
+from sqlalchemy.orm import Session
+
+from obscura.wire.words import EntryKind
+from service.audit.findings import Finding, FindingCode
+from service.audit.rows import checkpoints_after, moment
+from service.audit.signing import (
+    DOCUMENT_BYTES_MAX,
+    RECEIPTS,
+    SignatureRefused,
+    SigningKey,
+    bytes_of,
+    check_signed,
+    keep_newer,
+    read_document,
+)
+from service.db.job_tables import Release
+from service.db.ledger_tables import Account, Checkpoint, Entry
+from service.errors import LedgerCorruption
+from service.ledger.chain import GENESIS_HASH, body_hash, canonical_json, entry_body, utc_text
+from service.logs import get_logger
+from service.storage.interface import Storage
+from service.times import to_the_hour
+
+RECEIPT_FORMAT, CHECKPOINT_FORMAT, VERSION = "obscura receipt", "obscura checkpoint", 1
+CHECKPOINT_HOURS = 1.0
+CHECKPOINT_ENTRIES = 1000
+CHECKPOINT_FILE = "checkpoint.json"
+TERMS = ("id", "epsilon", "delta", "unit", "adjacency", "rate", "base", "capacity_nano", "spent_nano")
+_RECEIPT_NAME = re.compile(r"(acc_[a-z2-7]{20})\.json")
+_MISSING = (
+    "Checkpoint {}, which is kept beside the database, is not in it. Checkpoints were removed, or the database is "
+    "older than what was signed, and what was spent since would be spent again."
+)
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A signed entry of a log.
+
+    Attributes:
+        source: for people.
+        spent_nano: the spending of the account up to this entry; None where only the hash is known.
+    """
+
+    account_id: str
+    sequence: int
+    hash: str
+    source: str
+    spent_nano: int | None = None
+
+
+def make_receipt(session: Session, capture: Entry, *, release_id: str, key: SigningKey) -> dict[str, Any]:
+    """Sign that a release was paid for. Call it in the transaction that has just captured the hold.
+
+    Args:
+        session: in the capturing transaction, which holds the account's lock.
+        capture: the entry that paid, checked.
+        key: the ledger's.
+    """
+    account = session.get_one(Account, capture.account_id)
+    terms = {name: getattr(account, name) for name in TERMS}
+    return key.sign(
+        {
+            "format": RECEIPT_FORMAT,
+            "version": VERSION,
+            "release_id": release_id,
+            "artifact_sha256": capture.details["artifact_sha256"],
+            "account": terms | {"capacity_nano": capture.capacity_nano, "spent_nano": capture.spent_nano},
+            "entry": entry_body(capture),
+            "entry_hash": capture.hash,
+        }
+    )
+
+
+def check_receipt(document: object, trusted: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the statement of a receipt, after a check of its signature and of its parts against each other.
+
+    Args:
+        document: of any type.
+        trusted: public keys by fingerprint.
+
+    Raises:
+        SignatureRefused: it is malformed, contradicts itself, or no trusted key has signed it.
+    """
+    statement = check_signed(document, format=RECEIPT_FORMAT, version=VERSION, trusted=trusted)
+    try:
+        entry, account = statement["entry"], statement["account"]
+        sound = (
+            body_hash(entry) == statement["entry_hash"]
+            and entry["kind"] == EntryKind.CAPTURE.value
+            and entry["details"]["artifact_sha256"] == statement["artifact_sha256"]
+            and entry["details"].get("release", {"id": statement["release_id"]})["id"] == statement["release_id"]
+            and entry["account_id"] == account["id"]
+            and (entry["capacity_nano"], entry["spent_nano"]) == (account["capacity_nano"], account["spent_nano"])
+            and set(account) == set(TERMS)
+        )
+    except (KeyError, TypeError, ValueError):
+        sound = False
+    if not sound:
+        raise SignatureRefused("Its parts contradict each other.")
+    return statement
+
+
+def witness_of(statement: Mapping[str, Any], source: str) -> Witness:
+    """Return the entry that a checked receipt proves."""
+    entry = statement["entry"]
+    spent_nano = int(entry["spent_nano"])
+    return Witness(str(entry["account_id"]), int(entry["sequence"]), str(statement["entry_hash"]), source, spent_nano)
+
+
+def accounts_with_receipts(storage: Storage) -> list[str]:
+    """Return the accounts with a receipt beside the database."""
+    return [match[1] for name in storage.list(RECEIPTS) if (match := _RECEIPT_NAME.fullmatch(name))]
+
+
+def kept_receipts(storage: Storage) -> dict[str, bytes | None]:
+    """Return the receipts beside the database by account; None where one cannot be read.
+
+    A file that is longer than a signed document may be is cut after one byte too many, so that it is refused.
+    """
+    files = storage.read_all(RECEIPTS, "acc_", bytes_max=DOCUMENT_BYTES_MAX).items()
+    return {match[1]: content for name, content in files if (match := _RECEIPT_NAME.fullmatch(name))}
+
+
+def keep_receipt(storage: Storage, receipt: Mapping[str, Any]) -> bool:
+    """Keep a receipt beside the database unless a newer one is there. Call it after the commit.
+
+    A process that dies between its commit and this leaves the file one receipt behind until `keep_newest` runs, which
+    weakens detection by that receipt and raises no false alarm. A newer file is the evidence that the database is too
+    old, so it stays.
+
+    Returns:
+        Whether the file was written.
+    """
+    name = f"{receipt['statement']['entry']['account_id']}.json"
+    if not _RECEIPT_NAME.fullmatch(name):
+        raise LedgerCorruption("Ledger: a receipt names no account of ours.")
+    # Ordered by spending, which never falls: after a restore sequence numbers are given again.
+    return keep_newer(storage, name, receipt, lambda kept: int(kept["statement"]["entry"]["spent_nano"]))
+
+
+def keep_newest(session: Session, storage: Storage) -> int:
+    """Bring the kept receipts up to the releases in the database; return how many files were written.
+
+    Damaged receipts are skipped: a full verification reports them.
+    """
+    kept, written = kept_receipts(storage), 0
+    for account_id in session.scalars(select(Release.account_id).distinct()).all():
+        latest = select(func.max(Release.created_at)).where(Release.account_id == account_id).scalar_subquery()
+        query = select(Release.id, Release.receipt).where(Release.account_id == account_id)
+        receipts: dict[int, dict[str, Any]] = {}  # several can be of the same minute
+        for row in session.execute(query.where(Release.created_at == latest)):
+            try:
+                receipts[int(row.receipt["statement"]["entry"]["sequence"])] = row.receipt
+            except (KeyError, TypeError, ValueError):
+                get_logger(__name__).error("receipt_unreadable", release_id=row.id)
+        if receipts and kept.get(account_id) != bytes_of(receipts[max(receipts)]):
+            written += keep_receipt(storage, receipts[max(receipts)])
+    return written
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A checkpoint with a sound signature.
+
+    Attributes:
+        heads: by account, [sequence, hash, spent_nano] of its newest entry.
+    """
+
+    sequence: int
+    hash: str
+    heads: dict[str, Any]
+
+    def witnesses(self, source: str) -> Iterator[Witness]:
+        """Yield the entries that it proves."""
+        for account_id, (sequence, digest, spent_nano) in self.heads.items():
+            yield Witness(account_id, int(sequence), str(digest), f"{source} {self.sequence}", int(spent_nano))
+
+
+def newest_checkpoint(session: Session) -> Checkpoint | None:
+    """Return the newest checkpoint, unchecked."""
+    return session.scalar(select(Checkpoint).order_by(Checkpoint.sequence.desc()).limit(1))
+
+
+def checkpoint_due(session: Session, *, now: datetime) -> bool:
+    """Return whether there are new entries, and the newest checkpoint is an hour or CHECKPOINT_ENTRIES old."""
+    try:
+        newest = newest_checkpoint(session)
+    except ValueError:  # unreadable, which verification reports
+        return True
+    accounts, entries = session.execute(select(func.count(Account.id), func.sum(Account.head_sequence))).one()
+    if newest is None:
+        return bool(accounts)
+    moved = int(entries or 0) - sum(int(head[0]) for head in newest.heads.values())
+    return moved != 0 and (moved >= CHECKPOINT_ENTRIES or now - newest.created_at >= timedelta(hours=CHECKPOINT_HOURS))
+
+
+def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: SigningKey, now: datetime) -> Checkpoint:
+    """Sign heads that were just verified.
+
+    Args:
+        heads: by account, [sequence, hash, spent_nano] of its newest verified entry.
+        key: the ledger's.
+
+    Raises:
+        sqlalchemy.exc.IntegrityError: another process has written this checkpoint.
+    """
+    newest = newest_checkpoint(session)
+    sequence, previous_hash = (newest.sequence + 1, newest.hash) if newest else (1, GENESIS_HASH)
+    # To the hour, as entries are: an exact time would reveal how far a training was.
+    signed_at = to_the_hour(now) if newest is None else max(to_the_hour(now), newest.created_at)
+    signed = key.sign(_statement(sequence, heads, previous_hash, utc_text(signed_at)))
+    checkpoint = Checkpoint(
+        sequence=sequence,
+        heads=dict(heads),
+        previous_hash=previous_hash,
+        hash=body_hash(signed["statement"]),
+        key_id=key.key_id,
+        signature=signed["signature"],
+        created_at=signed_at,
+    )
+    session.add(checkpoint)
+    session.flush()
+    return checkpoint
+
+
+def keep_checkpoint(storage: Storage, checkpoint: Checkpoint, trusted: Mapping[str, bytes]) -> bool:
+    """Keep a committed checkpoint beside the database unless a newer one is there, or its key is not trusted here.
+
+    Returns:
+        Whether the file was written.
+    """
+    public = trusted.get(checkpoint.key_id)
+    if public is None:
+        return False
+    created_at = utc_text(checkpoint.created_at)
+    statement = _statement(checkpoint.sequence, checkpoint.heads, checkpoint.previous_hash, created_at)
+    document = _document(statement | {"key_id": checkpoint.key_id}, public, checkpoint.signature)
+    return keep_newer(storage, CHECKPOINT_FILE, document, _age)
+
+
+def _age(document: Mapping[str, Any]) -> tuple[str, int]:
+    """Order by time first, because numbers are given again after a restore."""
+    return str(document["statement"]["created_at"]), int(document["statement"]["sequence"])
+
+
+def read_checkpoint_file(storage: Storage, trusted: Mapping[str, bytes]) -> Signed | None:
+    """Return the checkpoint beside the database; None if there is no such file.
+
+    Raises:
+        SignatureRefused: it cannot be read, or no trusted key has signed it.
+    """
+    if not storage.holds(f"{RECEIPTS}/{CHECKPOINT_FILE}"):
+        return None
+    document = read_document(storage.open(RECEIPTS, CHECKPOINT_FILE))
+    statement = check_signed(document, format=CHECKPOINT_FORMAT, version=VERSION, trusted=trusted)
+    return Signed(int(statement["sequence"]), body_hash(statement), dict(statement["heads"]))
+
+
+def check_checkpoints(
+    session: Session, trusted: Mapping[str, bytes], kept: Signed | None = None, *, newest_alone: bool = False
+) -> tuple[list[Witness], list[Finding], Signed | None]:
+    """Check the hashes, links and signatures of the checkpoints.
+
+    Args:
+        trusted: public keys by fingerprint.
+        kept: the checkpoint beside the database, which must be among them.
+        newest_alone: skip the checkpoints before the newest, and its link to them.
+
+    Returns:
+        The entries that sound checkpoints prove, each once; the findings; and the newest sound checkpoint.
+    """
+    witnesses: dict[tuple[str, int, str], Witness] = {}
+    findings: list[Finding] = []
+    last, missing = Signed(0, GENESIS_HASH, {}), kept
+    if newest_alone:
+        last = Signed((session.scalar(select(func.max(Checkpoint.sequence))) or 1) - 1, "", {})
+        missing = kept if kept is not None and kept.sequence > last.sequence else None
+    first = last
+    while not findings and (rows := checkpoints_after(session, last.sequence)):
+        for row in rows:
+            try:
+                last = _check_checkpoint(row, last, trusted)
+            except SignatureRefused as why:
+                message = f"Checkpoint {last.sequence + 1} {why.message}."
+                findings = [Finding(FindingCode.CHECKPOINT_BROKEN, message)]
+                break
+            for witness in last.witnesses("checkpoint"):
+                witnesses.setdefault((witness.account_id, witness.sequence, witness.hash), witness)
+            if missing is not None and (missing.sequence, missing.hash) == (last.sequence, last.hash):
+                missing = None
+    if missing is not None and not findings:
+        findings = [Finding(FindingCode.CHECKPOINT_MISSING, _MISSING.format(missing.sequence))]
+    return list(witnesses.values()), findings, None if last is first else last
+
+
+def _statement(sequence: int, heads: Mapping[str, Any], previous_hash: str, created_at: str | None) -> dict[str, Any]:
+    return {
+        "format": CHECKPOINT_FORMAT,
+        "version": VERSION,
+        "sequence": sequence,
+        "heads": dict(heads),
+        "previous_hash": previous_hash,
+        "created_at": created_at,
+    }
+
+
+def _document(statement: Mapping[str, Any], public: bytes, signature: str) -> dict[str, Any]:
+    return {"statement": dict(statement), "public_key": public.hex(), "signature": signature}
+
+
+def _check_checkpoint(row: Row[Any], before: Signed, trusted: Mapping[str, bytes]) -> Signed:
+    if row.sequence != before.sequence + 1:
+        raise SignatureRefused("is missing")
+    public = trusted.get(row.key_id)
+    if public is None:
+        raise SignatureRefused("is signed by a key that is not trusted here")
+    try:
+        heads = json.loads(row.heads)
+        canonical = canonical_json(heads).decode("ascii") == row.heads
+        statement = _statement(row.sequence, heads, row.previous_hash, moment(row.created_at)) | {"key_id": row.key_id}
+        digest = body_hash(statement)
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        raise SignatureRefused("cannot be understood") from None
+    if not canonical or digest != row.hash:
+        raise SignatureRefused("does not match its hash")
+    try:
+        document = _document(statement, public, row.signature)
+        check_signed(document, format=CHECKPOINT_FORMAT, version=VERSION, trusted=trusted)
+    except SignatureRefused:
+        raise SignatureRefused("does not carry the signature of its key") from None
+    if row.previous_hash != before.hash and before.hash:
+        raise SignatureRefused("does not link to the one before it")
+    return Signed(row.sequence, digest, heads)
