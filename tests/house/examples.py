@@ -92,7 +92,7 @@ SHOWN = {
         "text",
         "$ obscura quickstart",
     ): "tests/service/cli/test_quickstart.py compares it with a run",
-    ("docs/quickstart.md", "text", "1,400 pictures"): "tests/service/cli/test_quickstart.py compares it with a run",
+    ("docs/quickstart.md", "text", "1,400 images"): "tests/service/cli/test_quickstart.py compares it with a run",
     ("docs/audit_log.md", "text", "{"): "an event; tests/service/test_recording.py compares its fields",
     ("docs/webhooks.md", "text", "{"): "a request; tests/service/webhooks/test_delivering.py compares one",
     ("docs/classifiers.md", "json", "{"): "the description of a network; test_examples.py reads it",

@@ -199,14 +199,6 @@ def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
     np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(1))
 
 
-def test_an_upload_from_before_there_were_leases_is_ended(factory, settings, declare):
-    dataset_id = declare()
-    with transaction(factory) as session:
-        session.get_one(Dataset, dataset_id).state = DatasetState.RECEIVING
-    assert receiving.clean_up(settings, factory, now=datetime.now(UTC)) == 1
-    assert state(factory, dataset_id) is DatasetState.DECLARED
-
-
 def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(factory, settings, declare):
     (settings.data_dir / "quarantine").mkdir()
     (settings.data_dir / "datasets").mkdir()

@@ -110,7 +110,7 @@ def test_subjects_are_sent_exactly_where_they_are_protected(served):
 def test_subjects_withdraw_and_the_answer_says_nothing_of_them(served):
     account = served.account(unit="subject")
     path, known = f"accounts/{account['id']}/withdrawals", {"subjects_recognised": True}
-    assert "ids ended with the upload" in served.send(path, {"subjects": ["x"]}, status=422)["detail"]
+    assert "their ids were not kept" in served.send(path, {"subjects": ["x"]}, status=422)["detail"]
     dataset = declared(served, account["id"], **known)
     body, writers = upload()
     assert served.upload(dataset["id"], body).status_code == 200
