@@ -95,6 +95,26 @@ def test_hold_arm_charge_capture_spends_what_was_charged_and_returns_the_rest(ac
     assert (row.charged_nano, row.captured_nano, row.amount_nano) == (700, 700, 1000)
 
 
+def test_a_hold_that_was_never_armed_is_returned_in_full(account_book: AccountBook) -> None:
+    hold_id = account_book.hold(1000)
+    assert account_book.give_back(hold_id) is HoldState.RETURNED
+    assert account_book.money() == (0, 0, CAPACITY)
+    assert account_book.kinds() == ["open", "hold", "release"]
+
+
+def test_an_armed_hold_without_charges_captures_nothing(account_book: AccountBook) -> None:
+    hold_id = account_book.armed(1000)
+    assert account_book.capture(hold_id, 1, sha=None) is HoldState.CAPTURED
+    assert account_book.money() == (0, 0, CAPACITY)
+
+
+def test_an_artifact_that_was_not_paid_for_is_not_published(account_book: AccountBook) -> None:
+    hold_id = account_book.armed(1000)
+    with pytest.raises(Conflict, match="Nothing was charged"):
+        account_book.capture(hold_id, 1)
+    assert account_book.hold_row(hold_id).state is HoldState.ARMED
+
+
 def test_replaying_a_step_changes_nothing(account_book: AccountBook) -> None:
     hold_id = account_book.armed(1000, charged_nano=10)
     account_book.arm(hold_id, 1)
@@ -175,6 +195,26 @@ def test_a_job_has_one_hold(account_book: AccountBook) -> None:
 # --- attempts and charge-ahead ----------------------------------------------------------------------------------------
 
 
+def test_a_later_attempt_shuts_out_the_earlier_one(account_book: AccountBook) -> None:
+    hold_id = account_book.armed(1000, charged_nano=100)
+    account_book.fence(hold_id, 2)
+    for stale in (
+        lambda: account_book.arm(hold_id, 1),
+        lambda: account_book.charge(hold_id, 1, 1),
+        lambda: account_book.capture(hold_id, 1),
+        lambda: account_book.fence(hold_id, 1),
+    ):
+        with pytest.raises(StaleAttempt) as caught:
+            stale()
+        assert caught.value.numbers["current_attempt"] == 2
+    with pytest.raises(Conflict):  # the new attempt has not opened the data yet
+        account_book.charge(hold_id, 2, 1)
+    account_book.arm(hold_id, 2)
+    assert account_book.charge(hold_id, 2, 50) == 150  # replayed steps are charged again
+    account_book.capture(hold_id, 2)
+    assert account_book.money() == (150, 0, CAPACITY - 150)
+
+
 def test_charges_never_exceed_the_hold(account_book: AccountBook) -> None:
     hold_id = account_book.armed(100, charged_nano=60)
     with pytest.raises(HoldExhausted) as caught:
@@ -184,6 +224,16 @@ def test_charges_never_exceed_the_hold(account_book: AccountBook) -> None:
     with pytest.raises(HoldExhausted):
         account_book.charge(hold_id, 1, 1)
     assert account_book.hold_row(hold_id).charged_nano == 100
+
+
+def test_a_charge_that_was_rolled_back_was_never_made(account_book: AccountBook) -> None:
+    hold_id = account_book.armed(100)
+    with account_book.factory() as session:  # the process dies before its commit
+        ledger.charge(session, hold_id=hold_id, attempt=1, amount_nano=30, stage="votes", now=account_book.now)
+        session.rollback()
+    assert account_book.hold_row(hold_id).charged_nano == 0
+    assert account_book.kinds() == ["open", "hold", "arm"]
+    assert account_book.charge(hold_id, 1, 30) == 30
 
 
 def test_settling_returns_what_was_held_and_captures_what_was_armed(account_book: AccountBook) -> None:
