@@ -210,7 +210,7 @@ def test_the_question_names_no_number_of_the_images(tmp_path):
         ([SIGNED, SIGNED], Scale(depth=12), "--window LOW,HIGH"),
         ([TWELVE, TWELVE], Scale(window="auto"), "would change with one of them"),
         ([deep_png(np.dstack([RAMP] * 3))] * 2, Scale(depth=12), "eight bits a channel first"),
-        ([tiff(np.full((SIDE, SIDE), np.nan, "f4"), 1, 3)] * 2, Scale(window=(0, 1)), "no numbers"),
+        ([tiff(np.full((SIDE, SIDE), np.nan, "f4"), 1, 3)] * 2, Scale(window=(0, 1)), "not numbers"),
     ],
 )
 def test_what_does_not_go_with_the_images_is_refused(tmp_path, files, scale, says):

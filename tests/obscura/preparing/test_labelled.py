@@ -79,7 +79,7 @@ def test_the_column_whose_cells_name_images_is_taken_or_proposed(tmp_path, head)
     cells = [("9," if "," in head else "") + name for name in [*NAMES, "gone.png"]]
     root = labelled(tmp_path, NAMES, cells, head)
     column = head.rpartition(",")[2]
-    with pytest.raises(ChoiceNeeded, match=f"Cells of '{column}' do name them") as error:
+    with pytest.raises(ChoiceNeeded, match=f"Column '{column}' matches image files") as error:
         prepare(root, Choices(labels="t.csv"))
     assert error.value.flags == (f"--file-column {column}",)
     chosen = Choices(labels="t.csv", file_column=column, skip_broken=True)

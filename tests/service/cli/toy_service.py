@@ -19,8 +19,8 @@ START = (
 
 
 def main() -> int:
-    for package in (privacy.plans, workers.recipes):
-        package.__path__.append(str(TOYS))
+    privacy.plans.__path__.append(str(TOYS / "plans"))
+    workers.recipes.__path__.append(str(TOYS / "recipes"))
     RECIPES["toy"] = recipe_of("toy")  # before anything asks for all of them
     if sys.argv[1:2] == [RUNNER]:
         from workers.train import runner

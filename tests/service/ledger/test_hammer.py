@@ -1,6 +1,6 @@
 """Eight processes on one account, killed again and again: nothing is overspent, lost or doubled. The naive way is.
 
-OBSCURA_HAMMER_REQUESTS=N makes N requests instead of 1,000.
+HAMMER_REQUESTS=N makes N requests instead of 1,000.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.service.ledger.hammer_worker import KILLS_MIN, read_journal, seconds_
 
 WORKER = "tests.service.ledger.hammer_worker"
 PROCESSES = 8
-REQUESTS = int(os.environ.get("OBSCURA_HAMMER_REQUESTS", "1000"))
+REQUESTS = int(os.environ.get("HAMMER_REQUESTS", "1000"))
 LEFT_FOR_HAMMER = 1500  # nano-units: too little for all jobs, so many are refused
 SECONDS_MAX = 50 + seconds_max(REQUESTS)
 
