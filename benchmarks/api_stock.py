@@ -20,7 +20,7 @@ from service.db.access_tables import ApiKey, Decision
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview, Release, Sample, Sweep
-from service.db.ledger_tables import HoldRow
+from service.db.ledger_tables import Hold
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import SessionFactory, transaction
 from service.identity import admins
@@ -132,13 +132,13 @@ def lay_in(factory: SessionFactory, data_dir: Path, *, accounts: int, jobs: int,
 
 
 def _holds(factory: SessionFactory, ids: list[str], running: set[str], count: int) -> Sequence[Any]:
-    columns = (HoldRow.id, HoldRow.job_id, HoldRow.account_id, HoldRow.amount_nano)
+    columns = (Hold.id, Hold.job_id, Hold.account_id, Hold.amount_nano)
     with transaction(factory, read_only=True) as session:
-        armed = session.execute(select(*columns).where(HoldRow.id.in_(running))).all()
+        armed = session.execute(select(*columns).where(Hold.id.in_(running))).all()
         # Ids are random, so this takes from all accounts; some of the first, whose jobs the routes are asked for.
-        ended = select(*columns).where(HoldRow.account_id.in_(ids), HoldRow.id.not_in(running)).order_by(HoldRow.id)
-        first = session.execute(ended.where(HoldRow.account_id == ids[0]).limit(TRIALS)).all()
-        others = ended.where(HoldRow.id.not_in([hold.id for hold in first]))
+        ended = select(*columns).where(Hold.account_id.in_(ids), Hold.id.not_in(running)).order_by(Hold.id)
+        first = session.execute(ended.where(Hold.account_id == ids[0]).limit(TRIALS)).all()
+        others = ended.where(Hold.id.not_in([hold.id for hold in first]))
         return [*armed, *first, *session.execute(others.limit(count - len(armed) - len(first))).all()]
 
 

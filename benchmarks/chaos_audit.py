@@ -19,7 +19,7 @@ from service.datasets.vault import Vault
 from service.db.base import is_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
+from service.db.ledger_tables import Account, Entry, Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import Conflict, NotFound
 from service.inspection import inspect_ledger
@@ -30,7 +30,7 @@ from service.storage.files import digest_directory
 from service.storage.interface import key_of
 from service.storage.journals import journalled, journalled_jobs
 
-_CAPTURES = select(EntryRow.job_id, EntryRow.account_id).where(EntryRow.kind == EntryKind.CAPTURE)
+_CAPTURES = select(Entry.job_id, Entry.account_id).where(Entry.kind == EntryKind.CAPTURE)
 
 
 @dataclass
@@ -136,11 +136,11 @@ def audit(settings: Settings, accepted: set[str], uploads: Mapping[str, bytes]) 
 def _look_at_jobs(found: Audit, factory: SessionFactory, accepted: set[str]) -> None:
     with transaction(factory, read_only=True) as session:
         rows = session.execute(select(Job.id, Job.state, Job.attempt, Job.attempts_lost)).all()
-        charged = select(Job.recipe, Job.options).join(HoldRow, HoldRow.id == Job.hold_id)
-        paid = session.execute(charged.where(HoldRow.charged_nano > 0)).all()
+        charged = select(Job.recipe, Job.options).join(Hold, Hold.id == Job.hold_id)
+        paid = session.execute(charged.where(Hold.charged_nano > 0)).all()
         told = [
             Counter(session.scalars(select(Release.job_id))),
-            Counter(map(tuple, session.execute(select(HoldRow.job_id, HoldRow.account_id)))),
+            Counter(map(tuple, session.execute(select(Hold.job_id, Hold.account_id)))),
             Counter(map(tuple, session.execute(_CAPTURES))),
         ]
     found.jobs_twice = len({job for counts in told for job, times in counts.items() if times > 1})
@@ -170,19 +170,19 @@ def pixels_sha256(settings: Settings, factory: SessionFactory, dataset_id: str) 
 
 def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) -> None:
     with transaction(factory, read_only=True) as session:
-        rows = session.execute(select(HoldRow.job_id, HoldRow.captured_nano, HoldRow.id)).all()
+        rows = session.execute(select(Hold.job_id, Hold.captured_nano, Hold.id)).all()
         captured = {row.job_id: row.captured_nano for row in rows}
-        charges = select(EntryRow.details).where(EntryRow.kind == EntryKind.CHARGE)
+        charges = select(Entry.details).where(Entry.kind == EntryKind.CHARGE)
         counted = {  # releases in the log of stages that are priced as a whole
             row.job_id: max(
-                session.scalars(charges.where(EntryRow.hold_id == row.id)),
+                session.scalars(charges.where(Entry.hold_id == row.id)),
                 key=lambda details: sum(details.get("released", {}).values()),
                 default={},
             ).get("released", {})
             for row in rows
         }
-        states = session.scalars(select(HoldRow.state)).all()
-        found.held_nano = int(session.scalar(select(func.sum(AccountRow.held_nano))) or 0)
+        states = session.scalars(select(Hold.state)).all()
+        found.held_nano = int(session.scalar(select(func.sum(Account.held_nano))) or 0)
     found.holds_open = sum(state in (HoldState.HELD, HoldState.ARMED) for state in states)
     for job_id in journalled_jobs(storage_of(settings)):
         shown = journalled(storage_of(settings), job_id)
@@ -194,7 +194,7 @@ def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) 
 
 def _look_at_files(found: Audit, settings: Settings, factory: SessionFactory) -> None:
     with transaction(factory, read_only=True) as session:
-        details = session.scalars(select(EntryRow.details).where(EntryRow.kind == EntryKind.CAPTURE)).all()
+        details = session.scalars(select(Entry.details).where(Entry.kind == EntryKind.CAPTURE)).all()
         rows = session.execute(select(Release.id, Release.artifact_sha256))
         releases = {row.id: row.artifact_sha256 for row in rows}
         live = set(session.scalars(select(Job.id).where(Job.state.not_in(ENDED))))

@@ -43,7 +43,7 @@ from obscura.errors import ApiError, ObscuraClientError
 from obscura.wire.words import EntryKind
 from scripts.with_services import free_port
 from service import ledger
-from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
+from service.db.ledger_tables import Account, Entry, Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.identity import admins, decisions
 from service.ledger.stops import LOCKING, arming_stops
@@ -391,9 +391,9 @@ def proved_spending(data_dir: Path) -> dict[str, int]:
 def refunds(world: World, proved: Mapping[str, int]) -> int:
     """Count jobs and accounts whose database shows less spending than was proved, trusting no check of the service."""
     with world.opened() as factory, transaction(factory, read_only=True) as session:
-        shown = {row.id: row.spent_nano for row in session.execute(select(AccountRow.id, AccountRow.spent_nano))}
-        shown |= {row.job_id: row.charged_nano for row in session.execute(select(HoldRow.job_id, HoldRow.charged_nano))}
-        for details in session.scalars(select(EntryRow.details).where(EntryRow.kind == EntryKind.ACCEPT)):
+        shown = {row.id: row.spent_nano for row in session.execute(select(Account.id, Account.spent_nano))}
+        shown |= {row.job_id: row.charged_nano for row in session.execute(select(Hold.job_id, Hold.charged_nano))}
+        for details in session.scalars(select(Entry.details).where(Entry.kind == EntryKind.ACCEPT)):
             for job_id, nano in details["journals"].items():
                 shown[job_id] = shown.get(job_id, 0) + nano
     return sum(nano > shown.get(name, 0) for name, nano in proved.items())
@@ -438,7 +438,7 @@ def raise_limits(world: World) -> None:
     with world.opened() as factory, transaction(factory) as session:
         names = [admins.admit_on_machine(session, name=name, now=now)[1] for name in ("asks", "approves")]
         asking, approving = (f"key_{token.split('_')[1]}" for token in names)
-        for account_id, epsilon in session.execute(select(AccountRow.id, AccountRow.epsilon)).all():
+        for account_id, epsilon in session.execute(select(Account.id, Account.epsilon)).all():
             request = ledger.request_raise(
                 session, account_id=account_id, epsilon=epsilon + 1, reason="a raise", asked_with=asking, now=now
             )

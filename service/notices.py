@@ -15,7 +15,7 @@ from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import NoticeKind
 from service.db.access_tables import ApiKey, Person
 from service.db.base import canonical_text, new_id
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account
 from service.db.project_tables import DEFAULT_PROJECT, Project
 from service.db.webhook_tables import Delivery, Webhook
 from service.logs import get_logger
@@ -39,7 +39,7 @@ def tell_of_decision(session: Session, project_id: str | None, *, now: datetime,
 
 def tell_of_stop(session: Session, account_id: str | None, *, now: datetime) -> None:
     """Notify webhooks that trainings are stopped, of one account or (None) of all."""
-    project_id = session.scalar(select(AccountRow.project_id).where(AccountRow.id == account_id))
+    project_id = session.scalar(select(Account.project_id).where(Account.id == account_id))
     whose = true() if project_id is None else or_(Webhook.project_id == project_id, Webhook.project_id.is_(None))
     facts = {"state": "stopped"} | ({} if project_id is None else {"account_id": str(account_id)})
     _tell(session, NoticeKind.TRAININGS_STOPPED, whose, project_id, now, facts)

@@ -290,7 +290,7 @@ class Release(Live, release_schemas.ReleaseRecord):
             if share.ended_at is None and share.project_id == project_id:
                 answer = self._transport.request("DELETE", f"{self.path}/shares/{share.id}", repeatable=True)
                 return self._transport.parse(share_schemas.ShareRecord, answer)
-        raise NotFoundError("not_found", 404, f"Release {self.id} is not shared so.", {}, [])
+        raise NotFoundError("not_found", 404, f"Release {self.id} has no such share.", {}, [])
 
     def _repr_html_(self) -> str:
         grid = None

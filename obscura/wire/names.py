@@ -79,7 +79,7 @@ def same_names(names: Sequence[str]) -> list[str]:
 
 
 def _is_seen(character: str) -> bool:
-    """Tell whether a character is drawn, and is known: no control, mark of direction, or space but the usual one."""
+    """Return whether a character is visible: no control character, direction mark, or space other than U+0020."""
     return character.isprintable() and not any(first <= ord(character) <= last for first, last in _BLANK)
 
 

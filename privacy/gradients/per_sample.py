@@ -169,7 +169,7 @@ class _Seen(NamedTuple):
 
 @contextmanager
 def _outputs_only(model: nn.Module, seen: dict[str, _Seen], backprops: dict[str, torch.Tensor]) -> Iterator[None]:
-    """Let passes within the block compute gradients of layer outputs, not of parameters, and store both."""
+    """Within the block, store inputs and gradients of layer outputs, and compute no gradients of parameters."""
     watched: dict[str, nn.Module] = {}
     parameters: list[nn.Parameter] = []
     for name, layer in model.named_modules():

@@ -55,7 +55,7 @@ class Snapshot:
 
     @property
     def final(self) -> bool:
-        """Whether nothing will follow."""
+        """Return whether this is the last event."""
         return self.record.state in FINAL_STATES
 
 

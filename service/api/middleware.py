@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class GateLimits:
     body_seconds_max: float = 30.0
 
 
-class Middleware:
+class Middleware(ABC):
     """Base of middleware that handles HTTP requests and passes everything else on."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -62,9 +63,9 @@ class Middleware:
         handle = self.handle if scope["type"] == "http" else self.app
         await handle(scope, receive, send)
 
+    @abstractmethod
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an HTTP request."""
-        raise NotImplementedError
 
 
 class CommonHeaders(Middleware):

@@ -93,7 +93,7 @@ class Limiter:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several processes count together."""
+        """Return whether several processes share the counts."""
         return self._shared is not None
 
     def hit(self, limit: RateLimitItem, name: str) -> Window:

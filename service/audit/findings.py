@@ -123,12 +123,12 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found."""
+        """Return whether there are no findings."""
         return not self.findings
 
     @property
     def stops(self) -> bool:
-        """Whether a finding stops arming."""
+        """Return whether any finding blocks arming."""
         return any(finding.stops for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:

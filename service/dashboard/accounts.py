@@ -24,7 +24,7 @@ from service.dashboard.pages import AccountInDoubt, PageRoute, form_page, page
 from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account
 from service.db.project_tables import Project
 from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
@@ -83,7 +83,7 @@ def _first_steps(session: Session) -> dict[str, bool]:
     """Return which steps towards a first release an installation has completed."""
     private = Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE
     steps = {
-        "account": visible(session, AccountRow, select(AccountRow.id)),
+        "account": visible(session, Account, select(Account.id)),
         "images": visible(session, Dataset, select(Dataset.id)).where(*private),
         "training": visible(session, Job, select(Job.id)).where(Job.recipe.in_(list(RECIPES))),
     }

@@ -37,7 +37,7 @@ from service.datasets.reading import Sent, UploadTooLarge
 from service.datasets.vault import DatasetContext
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.errors import InvalidInput, ObscuraError
 from service.identity.access import Principal, Scope, find, visible
@@ -74,8 +74,8 @@ def new_dataset(
 ) -> HTMLResponse:
     """Show the form that declares a dataset; the page's script sends it with the images."""
     with transaction(dashboard.factory, read_only=True) as session:
-        choices = visible(session, AccountRow, select(AccountRow.id, AccountRow.name, AccountRow.unit))
-        accounts = session.execute(choices.where(~AccountRow.closed).limit(ROWS_MAX)).all()
+        choices = visible(session, Account, select(Account.id, Account.name, Account.unit))
+        accounts = session.execute(choices.where(~Account.closed).limit(ROWS_MAX)).all()
     shown: dict[str, Any] = {"values": {"account_id": account}, "wrong": {}, "accounts": accounts}
     return page(request, "dataset_new.html", **shown, upload_max=dashboard.service.settings.upload_bytes_max)
 
@@ -110,7 +110,7 @@ def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLRespon
         row = find(session, Dataset, dataset_id)
         values: dict[str, Any] = {
             "dataset": dataset_view(row),
-            "account": None if row.account_id is None else find(session, AccountRow, row.account_id),
+            "account": None if row.account_id is None else find(session, Account, row.account_id),
             "jobs": jobs.recent(session, dashboard.clock(), using, limit=RECENT_JOBS),
             "needing": deletion.jobs_needing(session, dataset_id),
             "formats": FORMATS,

@@ -24,7 +24,7 @@ from obscura.wire.words import DatasetState, JobState
 from privacy.errors import InvalidParameter, PrivacyError
 from privacy.plans.registry import RECIPES
 from service.db.access_tables import Idempotency
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account
 from service.errors import InvalidInput, LargeDelta, ObscuraError
 from service.identity.access import visible
 from service.jobs.submission import remember
@@ -165,8 +165,8 @@ class Filters:
 
     def shown(self, session: Session, path: str) -> dict[str, Any]:
         """Return the template values that every list needs: filters, choices and position."""
-        named = visible(session, AccountRow, select(AccountRow.id, AccountRow.name))
-        choices = named.order_by(AccountRow.name).limit(ROWS_MAX)
+        named = visible(session, Account, select(Account.id, Account.name))
+        choices = named.order_by(Account.name).limit(ROWS_MAX)
         return {
             "filters": self._texts(),
             "list_path": self.address(path),
@@ -196,7 +196,7 @@ class Filters:
             conditions.append(table.recipe == _one_of("recipe", self.recipe, list(RECIPES)))
         if self.account:
             conditions.append(table.account_id == self.account)
-            own = visible(session, AccountRow, select(AccountRow.id)).where(AccountRow.id == self.account)
+            own = visible(session, Account, select(Account.id)).where(Account.id == self.account)
             conditions.append(own.exists())
         if self.q:
             newest = visible(session, table, select(table.id)).order_by(table.created_at.desc()).limit(SEARCHED_MAX)

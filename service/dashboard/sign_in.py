@@ -105,7 +105,7 @@ def _begin(request: Request, dashboard: Dashboard, principal: Principal, target:
 
 
 def set_session(request: Request, response: Response, cookie: str) -> None:
-    """Let the browser bring a session's cookie from now on."""
+    """Set the session cookie."""
     response.set_cookie(
         cookie_name(request),
         cookie,

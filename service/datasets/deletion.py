@@ -21,7 +21,7 @@ from service.datasets import fingerprints, states
 from service.datasets.vault import Vault, dataset_of, destroy_file, version_of
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.job_tables import Job, Sweep
-from service.db.ledger_tables import EntryRow
+from service.db.ledger_tables import Entry
 from service.db.session import SessionFactory, among, transaction
 from service.dependencies import calling
 from service.errors import Conflict, ObscuraError
@@ -239,7 +239,7 @@ def _unread(session: Session, account_id: str) -> Sequence[tuple[str, int]]:
     Returns:
         Dataset and attempt whose fingerprints must be removed after the commit.
     """
-    read = exists().where(EntryRow.account_id == account_id, EntryRow.kind == EntryKind.HOLD)
+    read = exists().where(Entry.account_id == account_id, Entry.kind == EntryKind.HOLD)
     kept = exists().where(_with_content(account_id), Dataset.erased_at.is_(None))
     if session.scalar(select(or_(read, kept))):
         return []

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import Adjacency, Unit
 from service.db.dataset_tables import Dataset, Fingerprint
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account
 from service.db.session import SessionFactory, transaction
 from service.errors import InvalidInput
 
@@ -266,10 +266,10 @@ def settle(
     if known.public:
         raise KnownAsPublic
     concerned = set(known.accounts)
-    own = session.get_one(AccountRow, dataset.account_id)
+    own = session.get_one(Account, dataset.account_id)
     if concerned - {own.id} and own.unit is Unit.SUBJECT and _has_had_content(session, own.id, besides=dataset.id):
         concerned.add(own.id)
-    payer = session.get_one(AccountRow, concerned.pop()) if concerned else own
+    payer = session.get_one(Account, concerned.pop()) if concerned else own
     if concerned or payer.project_id != own.project_id or not at_least_as_strict(payer, own):
         raise OverlapRefused
     if known.of_subjects - {payer.id}:

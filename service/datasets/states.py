@@ -22,7 +22,7 @@ from service.datasets.reading import Content, Upload
 from service.datasets.vault import Vault
 from service.db.base import new_id
 from service.db.dataset_tables import KEY_MISSING, Dataset
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account
 from service.errors import AccountClosed, Conflict, InvalidInput, require_name
 from service.identity import projects
 from service.identity.access import find, require_project
@@ -93,7 +93,7 @@ def declare(
     if records_declared > settings.images_max:
         raise InvalidInput(f"At most {settings.images_max} records.", images_max=settings.images_max)
     require_project(session)
-    account = None if account_id is None else find(session, AccountRow, account_id)
+    account = None if account_id is None else find(session, Account, account_id)
     if account is not None:
         ledger.require_open(account)
     project_id = projects.choose(session) if account is None else account.project_id
@@ -123,7 +123,7 @@ def declare(
     return dataset
 
 
-def _check_subjects(account: AccountRow | None, records_declared: int, subjects_declared: int | None) -> None:
+def _check_subjects(account: Account | None, records_declared: int, subjects_declared: int | None) -> None:
     if account is None:
         if subjects_declared is not None:
             raise InvalidInput("A public dataset protects nobody, so it declares no subjects.")
@@ -194,7 +194,7 @@ def begin_upload(
         raise Conflict(f"Dataset {dataset_id} {reason}.", state=dataset.state.value)
     session.refresh(dataset)
     if dataset.account_id is not None:
-        account = session.get_one(AccountRow, dataset.account_id)
+        account = session.get_one(Account, dataset.account_id)
         ledger.require_open(account)
         if dataset.subjects_recognised and account.subjects_key_check is not None:
             recognition.require_same_key(session, account.id, subjects_key_check)
@@ -244,7 +244,7 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
         return dataset  # accepted before; the answer was lost
     own_id = dataset.account_id
     if own_id is not None:  # before any look-up, so that the answer does not depend on the content
-        ledger.require_open(session.get_one(AccountRow, own_id))
+        ledger.require_open(session.get_one(Account, own_id))
     images, subjects = content.private_fingerprints, content.private_subjects
     payer_id = fingerprints.settle(session, dataset, images, known, subjects)
     values = {"format": content.format, "content_sha256": content.sha256, "content_bytes": content.bytes}

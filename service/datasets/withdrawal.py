@@ -30,7 +30,7 @@ from service import jobs
 from service.datasets import deletion, fingerprints, reading, recognition, states
 from service.datasets.vault import DatasetContext, key_id_of
 from service.db.dataset_tables import Dataset, WithdrawnSubject
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account
 from service.db.session import SessionFactory, transaction
 from service.dependencies import calling
 from service.disk import require_room
@@ -95,7 +95,7 @@ def withdraw(
     with calling("storage"):
         with transaction(factory) as session:
             require_project(session)
-            account = find(session, AccountRow, account_id)
+            account = find(session, Account, account_id)
             _require_found(session, account)
             recognition.require_same_key(session, account_id, subjects_key_check)
             numbers = recognition.numbers_of(private_ids, account.project_id, key)
@@ -108,7 +108,7 @@ def withdraw(
     return replace(begun, waiting=not all(done))
 
 
-def _require_found(session: Session, account: AccountRow) -> None:
+def _require_found(session: Session, account: Account) -> None:
     if account.unit is not Unit.SUBJECT:
         raise InvalidInput(
             f"Account *{account.name}* protects single records, so the service does not know whose an image is. "
@@ -123,12 +123,12 @@ def _require_found(session: Session, account: AccountRow) -> None:
         )
 
 
-def _of(account: AccountRow) -> tuple[ColumnElement[bool], ...]:
+def _of(account: Account) -> tuple[ColumnElement[bool], ...]:
     return Dataset.account_id == account.id, Dataset.subjects_declared.is_not(None), Dataset.state.not_in(deletion.GONE)
 
 
 def _begin(
-    session: Session, account: AccountRow, numbers: Collection[int], *, cancel_jobs: bool, now: datetime
+    session: Session, account: Account, numbers: Collection[int], *, cancel_jobs: bool, now: datetime
 ) -> Withdrawal:
     """Record who withdraws. From the commit on nothing is trained on the account's datasets until it is complete.
 
@@ -214,13 +214,13 @@ def recall(settings: Settings, factory: SessionFactory, *, now: datetime) -> Non
     for account_id in accounts_withdrawn_from(storage):
         noted = read_withdrawn(storage, account_id)
         with transaction(factory, read_only=True) as session:
-            account = session.get(AccountRow, account_id)
+            account = session.get(Account, account_id)
             known = account is None or noted <= recognition.withdrawn_from(session, account_id)
         if account is None or known:
             continue
         get_logger(__name__).warning("withdrawals_recalled", account_id=account_id)
         with transaction(factory) as session:
-            _begin(session, session.get_one(AccountRow, account_id), noted, cancel_jobs=True, now=now)
+            _begin(session, session.get_one(Account, account_id), noted, cancel_jobs=True, now=now)
 
 
 def _replace(context: DatasetContext, dataset: Dataset, account_id: str, numbers: Collection[int]) -> bool:

@@ -169,12 +169,6 @@ class Hold(Base):
     __mapper_args__ = {"version_id_col": last_sequence, "version_id_generator": False}  # noqa: RUF012 - protocol of SQLAlchemy
 
 
-# The names of these classes in modules that have a class `Account`, `Entry` or `Hold` of their own.
-AccountRow = Account
-EntryRow = Entry
-HoldRow = Hold
-
-
 class Checkpoint(Base):
     """The signed heads of all accounts at one moment. Checkpoints are chained and append-only, like entries.
 

@@ -22,7 +22,7 @@ from service.db.audit_tables import AuditEvent
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Made, Release, Share, Sweep
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account
 from service.db.project_tables import DEFAULT_PROJECT, EVERY_PROJECT, Project
 from service.db.session import LAST, Last, SessionFactory, with_info
 from service.db.webhook_tables import Webhook
@@ -140,12 +140,12 @@ def _rule(table: type[Base], project_id: str | None, *, alone: bool) -> ColumnEl
 
 
 def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
-    accounts = select(AccountRow.id).where(AccountRow.project_id == project_id)
+    accounts = select(Account.id).where(Account.project_id == project_id)
     maker = aliased(Job)
     condition: ColumnElement[bool]
     if table is Project:
         condition = Project.id == project_id
-    elif table in (AccountRow, Admin, ApiKey, AuditEvent, Dataset, Decision, Job, Webhook):
+    elif table in (Account, Admin, ApiKey, AuditEvent, Dataset, Decision, Job, Webhook):
         condition = table.project_id == project_id
     elif table is Share:
         condition = Share.release_id.in_(select(Release.id).where(Release.account_id.in_(accounts)))
@@ -175,7 +175,7 @@ def project_of(session: Session, account_id: str | None) -> str:
 
 def projects_of(session: Session, account_ids: Iterable[str]) -> dict[str, str]:
     """Return the projects of accounts, by account id."""
-    asked = select(AccountRow.id, AccountRow.project_id).where(AccountRow.id.in_(set(account_ids)))
+    asked = select(Account.id, Account.project_id).where(Account.id.in_(set(account_ids)))
     return {row.id: row.project_id for row in session.execute(asked)}
 
 

@@ -23,7 +23,7 @@ from obscura.wire.schemas import (
 )
 from obscura.wire.words import EntryKind
 from service import ledger
-from service.db.ledger_tables import AccountRow, HoldRow
+from service.db.ledger_tables import Account, Hold
 from service.errors import LedgerCorruption, NotFound
 from service.identity.access import require_visible, visible
 from service.logs import get_logger
@@ -118,7 +118,7 @@ def part_of_budget(payer: Payer, spent_nano: int) -> float | None:
 
 def read(session: Session, account_id: str) -> Payer:
     """Return an account, compared with its log."""
-    require_visible(session, AccountRow, account_id)
+    require_visible(session, Account, account_id)
     return Payments.read(session, [account_id]).payer(account_id)
 
 
@@ -128,8 +128,8 @@ def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer
     Args:
         after: Id of the last account of the previous page.
     """
-    order = AccountRow.created_at, AccountRow.id
-    query = visible(session, AccountRow, select(AccountRow.id)).order_by(*order).limit(limit + 1)
+    order = Account.created_at, Account.id
+    query = visible(session, Account, select(Account.id)).order_by(*order).limit(limit + 1)
     if after is not None:
         last = ledger.get_account(session, after)
         query = query.where(tuple_(*order) > (last.created_at, last.id))
@@ -196,8 +196,8 @@ def spending(session: Session, account_id: str) -> list[SpendPoint]:
 def open_holds(session: Session, account_id: str) -> list[ledger.Hold] | None:
     """Return the open holds of an account, oldest first; None in doubt."""
     # Literal, because SQLite uses the partial index on open holds only if it sees the states.
-    of_account = HoldRow.account_id == account_id
-    query = visible(session, HoldRow, select(HoldRow.id)).where(of_account, text("state IN ('held', 'armed')"))
-    ids = session.scalars(query.order_by(HoldRow.created_at).limit(ROWS_MAX)).all()
+    of_account = Hold.account_id == account_id
+    query = visible(session, Hold, select(Hold.id)).where(of_account, text("state IN ('held', 'armed')"))
+    ids = session.scalars(query.order_by(Hold.created_at).limit(ROWS_MAX)).all()
     paid = Payments.read(session, [account_id], ids)
     return None if isinstance(paid.payer(account_id), DoubtfulAccount) else [paid.holds[id] for id in ids]

@@ -17,7 +17,7 @@ from obscura.wire.words import TRAIN, UNFINISHED, JobState
 from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sample
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account
 from service.errors import NotFound
 from service.identity.access import visible
 from service.jobs import charged_before_useful
@@ -55,8 +55,8 @@ JOBS = select(
     Job.finished_at,
 )
 ON_PAGES = (
-    JOBS.add_columns(AccountRow.name.label("account_name"), Dataset.name.label("dataset_name"))
-    .outerjoin(AccountRow, AccountRow.id == Job.account_id)
+    JOBS.add_columns(Account.name.label("account_name"), Dataset.name.label("dataset_name"))
+    .outerjoin(Account, Account.id == Job.account_id)
     .outerjoin(Dataset, Dataset.id == Job.dataset_id)
 )
 # Literal, because SQLite uses the partial index on open jobs only if it sees the states.

@@ -7,7 +7,7 @@ from benchmarks.api_stock import Stock, lay_in
 from service.audit.findings import FindingCode
 from service.audit.verify import verify
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import AccountRow, EntryRow
+from service.db.ledger_tables import Account, Entry
 from service.db.session import transaction
 
 STOCK = Stock("acc_a", "ds_a", "job_a", "swp_a", "rel_a", "smp_a", "dec_a", "prv_a", "token")
@@ -24,12 +24,12 @@ def test_every_route_has_an_address():
 def test_what_is_laid_in_is_as_much_as_was_asked_for_and_its_logs_are_sound(factory, tmp_path):
     stock = lay_in(factory, tmp_path, accounts=4, jobs=100, entries=1200)
     with transaction(factory, read_only=True, snapshot=True) as session:
-        tables = (AccountRow, Job, EntryRow)
+        tables = (Account, Job, Entry)
         counts = {table: session.scalar(select(func.count()).select_from(table)) for table in tables}
         report = verify(session, trusted={})
         assert session.get(Release, stock.release_id) is not None
-    assert (counts[AccountRow], counts[Job]) == (4, 100)
-    assert 1000 <= (counts[EntryRow] or 0) <= 1300
+    assert (counts[Account], counts[Job]) == (4, 100)
+    assert 1000 <= (counts[Entry] or 0) <= 1300
     chains = {"entry_missing", "hash_mismatch", "chain_broken", "balance_mismatch"}
     assert chains <= set(FindingCode)
     assert not chains & {finding.code.value for finding in report.findings}

@@ -18,7 +18,7 @@ from obscura.wire.words import EntryKind
 from service import ledger
 from service.db.base import release_id_of
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import EntryRow
+from service.db.ledger_tables import Entry
 from service.db.session import transaction
 from service.storage import storage_of
 from service.storage.interface import key_of
@@ -154,7 +154,7 @@ class Scene:
         """Every job has ended, every journal is paid for, every artifact is captured, and the ledger verifies."""
         with transaction(self.shop.factory, read_only=True) as session:
             everything = set(session.scalars(select(Job.id)))
-            ended = select(EntryRow.job_id, EntryRow.account_id).where(EntryRow.kind == EntryKind.CAPTURE)
+            ended = select(Entry.job_id, Entry.account_id).where(Entry.kind == EntryKind.CAPTURE)
             captured = session.execute(ended).all()
         found = audit(self.shop.settings, everything, {})
         assert found.sound, found

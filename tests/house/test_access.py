@@ -7,8 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 OWNED = {
-    *("AccountRow", "Admin", "ApiKey", "AuditEvent", "Dataset", "Decision", "EntryRow", "Evaluation"),
-    *("HoldRow", "Job", "Preview", "Project", "Release", "Sample", "Share", "Sweep", "Webhook"),
+    *("Account", "Admin", "ApiKey", "AuditEvent", "Dataset", "Decision", "Entry", "Evaluation"),
+    *("Hold", "Job", "Preview", "Project", "Release", "Sample", "Share", "Sweep", "Webhook"),
 }
 LEAVE_OUT = {"visible", "newest", "answer_newest"}  # what takes a query and leaves out what the caller may not see
 READERS = {"select", "get", "get_one"}
@@ -28,6 +28,9 @@ WHOLE = {
     "datasets/withdrawal.py": "goes on with what was begun, and tells a restored database, without being asked",
     "identity/decisions.py": "finds who asks and decides and whom they count as, and whether the same was asked for",
     "installation.py": "compares database and data folder",
+    "ledger/accounts.py": "a name must be free in every project; pages read an account that was found",
+    "ledger/holds.py": "a job has one hold, whoever asks",
+    "ledger/rows.py": "checks that the account is visible, then locks and verifies; audits read every hold",
     "ledger/limits.py": "writes down who asked for a raise and who approved it",
     "metrics.py": "counts everybody's jobs, for whoever is on call",
     "notices.py": "tells each webhook what its own project's members see",

@@ -30,7 +30,7 @@ from service.datasets.vault import Vault, write_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release
-from service.db.ledger_tables import HoldRow
+from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.ingest.array_files import (
     IMAGES_NAME,
@@ -167,7 +167,7 @@ class Workshop:
         with transaction(self.factory, read_only=True) as session:
             return jobs.get_job(session, job_id)
 
-    def hold(self, job_id: str) -> HoldRow:
+    def hold(self, job_id: str) -> Hold:
         with transaction(self.factory, read_only=True) as session:
             hold_id = jobs.get_job(session, job_id).hold_id
             assert hold_id is not None

@@ -211,7 +211,7 @@ class _Watch:
             self._reported_minutes = minutes
 
     def _time_limit(self) -> Stop:
-        """Let a training publish what it has paid for, if it can."""
+        """End a training at its time limit; it publishes its paid steps if it can."""
         attempt = self._attempt
         with suppress(SQLAlchemyError), transaction(self._factory) as session:
             if jobs.end_early(session, job_id=attempt.job_id, attempt=attempt.number, why=jobs.EarlyEnd.TIME_LIMIT):

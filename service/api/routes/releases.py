@@ -20,7 +20,7 @@ from service.api.answers import answer, answer_bytes, answer_newest, send_file
 from service.api.deps import PROBLEMS, VIEW, ApiRoute, OfAccount, Paging, Running, Service
 from service.api.problems import JobNotSucceeded, Pending, SampleRemoved
 from service.db.job_tables import Evaluation, Job, Release, Sample
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.errors import NotFound
 from service.identity.access import find, visible
@@ -49,7 +49,7 @@ def list_releases(service: Running, request: Request, page: Paging, account_id: 
     """List releases, newest first, optionally of one account. Releases shared with you belong to no account you see."""
     if account_id is not None:
         with transaction(service.factory, read_only=True) as session:
-            own = visible(session, AccountRow, select(AccountRow.id)).where(AccountRow.id == account_id)
+            own = visible(session, Account, select(Account.id)).where(Account.id == account_id)
             account_id = session.scalar(own) or ""
     conditions = [] if account_id is None else [Release.account_id == account_id]
     return answer_newest(service, request, page, Release, views.records, *conditions, columns=views.RELEASES)

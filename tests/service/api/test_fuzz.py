@@ -27,7 +27,7 @@ from service.db.access_tables import ApiKey, Decision
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample, Sweep
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account
 from service.db.session import SessionFactory, transaction
 from service.identity import admins, auth
 from service.identity.access import Scope
@@ -39,7 +39,7 @@ CALLERS = (None, "read", "admin") if EXAMPLES else ("admin",)
 SEED = 20261122
 IDS_MAX = 8  # of each kind, from which requests choose
 KINDS: dict[str, Any] = {
-    "account_id": AccountRow,
+    "account_id": Account,
     "dataset_id": Dataset,
     "evaluation_dataset_id": Dataset,
     "job_id": Job,

@@ -28,7 +28,7 @@ from service.datasets.vault import DatasetContext
 from service.db.base import Base, CanonicalJson, UtcDateTime, new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, FailureCode, Job
-from service.db.ledger_tables import EntryRow
+from service.db.ledger_tables import Entry
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import LedgerCorruption
 from service.jobs import kinds
@@ -360,7 +360,7 @@ def test_a_training_is_compared_with_its_hold_before_anything_is_opened(world: W
 def test_entries_that_are_gone_accuse_no_row_beside_the_log(world: World) -> None:
     """Whatever a missing entry said, the rows that it was about were edited by nobody."""
     with transaction(world.factory, read_only=True) as session:
-        rows = session.execute(select(EntryRow.account_id, EntryRow.sequence)).all()
+        rows = session.execute(select(Entry.account_id, Entry.sequence)).all()
     for account_id, sequence in rows:
         for which in ("=", ">="):
             with world.tampered() as session:
@@ -373,7 +373,7 @@ def test_a_log_that_cannot_be_read_again_accuses_no_row_beside_it(world: World) 
     """As where an index hides rows that the replay has read."""
     account_id = world.accounts["patients"]
     with world.tampered() as session:
-        expected = {account_id: session.query(EntryRow).filter_by(account_id=account_id).count()}
+        expected = {account_id: session.query(Entry).filter_by(account_id=account_id).count()}
         session.execute(
             text("DELETE FROM entries WHERE account_id = :account AND kind = 'hold'"), {"account": account_id}
         )

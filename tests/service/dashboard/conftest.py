@@ -19,7 +19,7 @@ from service import ledger
 from service.api.events import StreamLimits
 from service.db.base import new_id
 from service.db.job_tables import Job, Release, Sample
-from service.db.ledger_tables import HoldRow
+from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
 from service.main import create_app
 from service.settings import Settings
@@ -163,8 +163,8 @@ class Site:
     def job(self, job_id: str) -> Job:
         return self.row(Job, job_id)
 
-    def hold_of(self, job_id: str) -> HoldRow:
-        return self.row(HoldRow, self.job(job_id).hold_id)
+    def hold_of(self, job_id: str) -> Hold:
+        return self.row(Hold, self.job(job_id).hold_id)
 
     def execute(self, statement: str, **values: object) -> None:
         with transaction(self.factory) as session:

@@ -20,7 +20,7 @@ from service.datasets.vault import make_fingerprint_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview
-from service.db.ledger_tables import AccountRow, HoldRow
+from service.db.ledger_tables import Account, Hold
 from service.db.session import transaction
 from service.errors import InvalidInput
 from service.jobs import kinds
@@ -80,27 +80,27 @@ def test_an_account_is_opened_once_and_refusals_stand_at_their_fields(site):
     assert faults.keys() == {"epsilon", "owner", "delta"}
     assert faults["epsilon"] == "This is a number."
     assert 'value="patients"' in refused.text, "what was right is still there"
-    assert site.rows(AccountRow) == []
+    assert site.rows(Account) == []
     first, second = (send(admin, "/accounts/new", "/accounts", **ACCOUNT) for _ in range(2))
     assert first.headers["location"] == second.headers["location"]
-    (account,) = site.rows(AccountRow)
+    (account,) = site.rows(Account)
     assert (account.name, account.epsilon, account.unit.value) == ("patients", 3.0, "record")
     taken = send(admin, "/accounts/new", "/accounts", **ACCOUNT | {"once": "c" * 32})
     assert taken.status_code == 422
     assert "patients" in taken.text
     assert send(admin, "/accounts/new", "/accounts", **ACCOUNT | {"once": ""}).status_code == 422
-    assert len(site.rows(AccountRow)) == 1
+    assert len(site.rows(Account)) == 1
 
 
 def test_a_large_delta_is_confirmed_on_the_form(site):
     admin = site.signed_in("admin")
     assert "accept_large_delta" not in admin.get("/accounts/new").text
     warned = send(admin, "/accounts/new", "/accounts", **ACCOUNT | {"delta": "0.05"})
-    assert (warned.status_code, site.rows(AccountRow)) == (422, [])
+    assert (warned.status_code, site.rows(Account)) == (422, [])
     assert_shown(warned.text, "1 in 20", 'name="accept_large_delta"', 'value="0.05"')
     accepted = ACCOUNT | {"delta": "0.05", "accept_large_delta": "true"}
     assert send(admin, "/accounts/new", "/accounts", **accepted).status_code == 303
-    assert [account.delta for account in site.rows(AccountRow)] == [0.05]
+    assert [account.delta for account in site.rows(Account)] == [0.05]
 
 
 def test_uploading_needs_the_script_and_the_pages_say_so(site, declared):
@@ -131,7 +131,7 @@ def test_neighbouring_files_are_declared_as_their_owner_states_and_received_or_r
         assert (answer.status_code, row.state) in {(200, DatasetState.READY), (422, DatasetState.DECLARED)}
         shown.append((row.classes, row.width, row.height, row.channels, row.records_declared, row.subjects_declared))
     assert shown == [shown[0]] * 4
-    (paying,) = site.rows(AccountRow)
+    (paying,) = site.rows(Account)
     assert (paying.spent_nano, paying.held_nano) == (0, 0)
 
 
@@ -311,7 +311,7 @@ def test_a_price_above_half_of_what_is_left_is_confirmed(site, open_account, dec
         asked = send(trainer, "/train", action, **fields, once="c" * 32)
         assert asked.status_code == 422
         assert_shown(asked.text, 'name="confirmed"', "required", "more than half", "never comes back")
-        assert (site.rows(Job), site.rows(HoldRow)) == ([], [])
+        assert (site.rows(Job), site.rows(Hold)) == ([], [])
     small = send(trainer, "/train", "/jobs", **one | {"epsilon": "0.4", "once": "a" * 32})
     assert small.status_code == 303
     fields = one | {"epsilon": "0.6", "once": "b" * 32}

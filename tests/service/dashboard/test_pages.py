@@ -16,7 +16,7 @@ from service import ledger
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
-from service.db.ledger_tables import EVERYWHERE, AccountRow, ArmingStop
+from service.db.ledger_tables import EVERYWHERE, Account, ArmingStop
 from service.db.session import transaction
 from service.storage.interface import key_of
 from tests.service.dashboard.conftest import assert_shown, send, token_of
@@ -90,7 +90,7 @@ def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):
     parts = ("", "/data", "/jobs", "/ledger")
     shown = " ".join(words_of(site.client().get(f"/accounts/{stock.account}{part}").text) for part in parts)
     assert_shown(shown, "60,000", "28 × 28 × 1", "Held, data not opened yet", "Charged ahead: Votes", "DataLens")
-    assert site.row(AccountRow, stock.account).head_hash in shown.replace(" ", "")
+    assert site.row(Account, stock.account).head_hash in shown.replace(" ", "")
 
 
 def test_the_ledger_is_read_in_pages(site, stock):

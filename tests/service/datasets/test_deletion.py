@@ -19,7 +19,7 @@ from service.datasets import deletion, states, vault
 from service.datasets.fingerprints import KnownAsPrivate, OverlapRefused
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
-from service.db.ledger_tables import EntryRow
+from service.db.ledger_tables import Entry
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import Conflict, InvalidInput, NotFound, ObscuraError
 from service.identity.access import find, on_behalf, visible
@@ -109,7 +109,7 @@ class Desk:
 
     def books(self) -> tuple[object, ...]:
         """Every entry and every job."""
-        entries = select(EntryRow.hash).order_by(EntryRow.account_id, EntryRow.sequence)
+        entries = select(Entry.hash).order_by(Entry.account_id, Entry.sequence)
         with transaction(self.factory, read_only=True) as session:
             return session.scalars(entries).all(), session.scalars(select(Job.id).order_by(Job.id)).all()
 

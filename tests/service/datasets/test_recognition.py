@@ -14,7 +14,7 @@ from service.datasets.recognition import recognise
 from service.datasets.vault import Vault
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset, Fingerprint
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account
 from service.db.project_tables import Project
 from service.db.session import transaction
 from service.errors import InvalidInput
@@ -117,7 +117,7 @@ def test_the_same_id_in_another_project_is_somebody_else(people: SubjectWorld) -
         project = Project(id=new_id("prj"), name="others", created_at=datetime.now(UTC))
         session.add(project)
         session.flush()
-        session.get_one(AccountRow, elsewhere).project_id = project.id
+        session.get_one(Account, elsewhere).project_id = project.id
     first, second = (people.numbers(people.upload(account_id, ["7"]), ["7"]) for account_id in (here, elsewhere))
     assert first != second
 

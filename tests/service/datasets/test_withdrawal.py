@@ -20,7 +20,7 @@ from service.datasets.vault import Vault
 from service.datasets.withdrawal import Withdrawal
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset, WithdrawnSubject
-from service.db.ledger_tables import AccountRow
+from service.db.ledger_tables import Account
 from service.db.project_tables import Project
 from service.db.session import transaction
 from service.errors import Conflict, InvalidInput, NotFound
@@ -115,7 +115,7 @@ def test_whoever_was_not_there_withdraws_alike(people: SubjectWorld) -> None:
             project = Project(id=new_id("prj"), name=name, created_at=datetime.now(UTC))
             session.add(project)
             session.flush()
-            session.get_one(AccountRow, account_id).project_id = project.id
+            session.get_one(Account, account_id).project_id = project.id
         dataset_id = people.upload(account_id, ids)
         done = people.withdraw(account_id, "anna")
         later = people.upload(account_id, ["anna", "dora"])

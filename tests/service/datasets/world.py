@@ -19,7 +19,7 @@ from service.datasets.reading import Sent
 from service.datasets.vault import DatasetContext, Vault
 from service.datasets.withdrawal import Withdrawal
 from service.db.dataset_tables import Dataset, Fingerprint
-from service.db.ledger_tables import EntryRow
+from service.db.ledger_tables import Entry
 from service.db.session import SessionFactory, transaction
 from service.ingest.array_files import IMAGES_NAME
 from service.sealing import SealBroken
@@ -93,7 +93,7 @@ class World:
     def books(self) -> list[Any]:
         """Every entry, every balance and every fingerprint."""
         with transaction(self.factory, read_only=True) as session:
-            entries = session.scalars(select(EntryRow.hash).order_by(EntryRow.account_id, EntryRow.sequence)).all()
+            entries = session.scalars(select(Entry.hash).order_by(Entry.account_id, Entry.sequence)).all()
             prints = session.execute(select(Fingerprint.digest, Fingerprint.dataset_id)).all()
         return [entries, sorted(map(tuple, prints))]
 

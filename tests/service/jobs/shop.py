@@ -13,7 +13,7 @@ from service.audit.signing import SigningKey
 from service.db.access_tables import Idempotency, Outbox
 from service.db.base import new_id
 from service.db.job_tables import Job, Release, Sample, Sweep
-from service.db.ledger_tables import HoldRow
+from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
 from service.jobs import FailureCode
 
@@ -171,7 +171,7 @@ class Shop:
     def trials(self, sweep_id: str) -> list[Job]:
         return list(self.read(jobs.jobs_of_sweep, sweep_id))
 
-    def hold_of(self, job_id: str) -> HoldRow:
+    def hold_of(self, job_id: str) -> Hold:
         return self.read(ledger.get_hold, self.job(job_id).hold_id)
 
     def hold_state(self, job_id: str) -> HoldState:
@@ -195,7 +195,7 @@ class Shop:
         with transaction(self.factory, read_only=True) as session:
             return {
                 table.__tablename__: session.scalar(select(func.count()).select_from(table)) or 0
-                for table in (Sweep, Job, HoldRow, Outbox, Idempotency, Sample)
+                for table in (Sweep, Job, Hold, Outbox, Idempotency, Sample)
             }
 
     def assert_nothing_written(self) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from obscura.wire.words import HoldState
 from service import jobs, ledger
 from service.db.job_tables import Job, Sweep
-from service.db.ledger_tables import HoldRow
+from service.db.ledger_tables import Hold
 from service.db.session import transaction
 from service.errors import (
     AccountFrozen,
@@ -159,7 +159,7 @@ def test_sweeps_and_jobs_at_once_never_leave_half_a_sweep(shop):
         sweeps = session.scalars(select(Sweep.id)).all()
         of_each = dict(session.execute(select(Job.sweep_id, func.count()).group_by(Job.sweep_id)).all())
         alone = session.scalars(select(Job.id).where(Job.sweep_id.is_(None))).all()
-        held_nano = session.scalar(select(func.sum(HoldRow.amount_nano)).where(HoldRow.state == HoldState.HELD))
+        held_nano = session.scalar(select(func.sum(Hold.amount_nano)).where(Hold.state == HoldState.HELD))
     assert sweeps
     assert sorted(accepted) == sorted([*sweeps, *alone])
     assert {sweep: of_each[sweep] for sweep in sweeps} == dict.fromkeys(sweeps, 4)
