@@ -27,7 +27,7 @@ from service.db.webhook_tables import Webhook
 from service.errors import NotFound
 from service.identity import admins, decisions
 from service.identity.access import visible
-from service.webhooks.hooks import states_of
+from service.webhooks.delivering import states_of
 
 
 def admin(row: Admin) -> AdminRecord:

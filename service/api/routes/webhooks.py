@@ -16,7 +16,7 @@ from service.db.webhook_tables import Webhook
 from service.dependencies import SECONDS_MAX
 from service.identity.access import find
 from service.views import admins as views
-from service.webhooks import delivering, hooks
+from service.webhooks import delivering
 from service.webhooks.sending import Sender
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], responses=PROBLEMS, route_class=ApiRoute)
@@ -31,7 +31,7 @@ def create_webhook(service: Running, admin: Admin, body: WebhookRequest) -> Resp
     """
     private, now = service.settings.webhooks_private, service.clock()
     with transaction(service.factory) as session:
-        webhook = hooks.create(session, admin, **body.model_dump(), private=private, now=now)
+        webhook = delivering.create(session, admin, **body.model_dump(), private=private, now=now)
         record = NewWebhookRecord(**dict(views.webhooks(session, [webhook], now)[0]), secret=webhook.secret)
     headers = {"Location": "/v1/webhooks", "Cache-Control": "no-store"}
     return Response(record.model_dump_json(), status_code=201, headers=headers, media_type="application/json")
@@ -56,5 +56,5 @@ def remove_webhook(service: Running, request: Request, webhook_id: WebhookId) ->
     """Send nothing more to an address, pending deliveries included."""
     with transaction(service.factory) as session:
         (record,) = views.webhooks(session, [find(session, Webhook, webhook_id)], service.clock())
-        hooks.remove(session, webhook_id)
+        delivering.remove(session, webhook_id)
     return answer(request, record)
