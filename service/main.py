@@ -17,12 +17,13 @@ from service import dashboard, installation, queue
 from service.api import middleware, problems
 from service.api.auditing import Audit, EventWriter, LogLimits
 from service.api.deps import Service
-from service.api.events import StreamLimits, stream_slots
+from service.api.events import StreamLimits
 from service.api.rates import Rates, WrongKeys, limiter_of
 from service.api.routes import routers
 from service.api.routes.health import VERSION
+from service.api.slots import Slots
 from service.api.strict import refuse_the_unknown
-from service.api.uploading import UploadLimits, upload_slots
+from service.api.uploading import UploadLimits
 from service.audit.signing import SigningKeyUnusable, make_signing_key
 from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal
 from service.datasets.vault import DatasetContext
@@ -108,9 +109,9 @@ def create_app(
         settings=settings,
         engine=engine,
         factory=factory,
-        streams=stream_slots(stream_limits),
+        streams=Slots(stream_limits),
         clock=clock,
-        uploads=upload_slots(upload_limits),
+        uploads=Slots(upload_limits),
         ring=workers.doorbell.ring,
         key_uses=key_uses,
         disks=DiskProbe(settings),

@@ -34,7 +34,7 @@ from service.identity.decisions import pending_first
 from service.identity.projects import PROJECTS_MAX
 from service.ledger.stops import arming_stops
 from service.views import accounts, datasets, jobs, releases, sweeps
-from service.views.admins import decisions_of
+from service.views.admins import decisions
 from service.wording import NONE_SHOWN
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -65,7 +65,7 @@ def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLR
 
 def _pending_raises(session: Session, now: datetime, *conditions: ColumnElement[bool]) -> list[DecisionRecord]:
     chosen = Decision.action == DecisionAction.RAISE, Decision.state == DecisionState.PENDING, *conditions
-    shown = decisions_of(session, pending_first(session, *chosen, limit=REQUESTS_MAX), now)
+    shown = decisions(session, pending_first(session, *chosen, limit=REQUESTS_MAX), now)
     return [asked for asked in shown if asked.state == DecisionState.PENDING]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from obscura.wire.admin_schemas import AdmissionRequest
-from obscura.wire.schemas import LimitChangeRequest, ReasonRequest
+from obscura.wire.admin_schemas import AdminRecord, AdmissionRequest
+from obscura.wire.schemas import LimitChangeRequest, ReasonRequest, record_of
 from service import ledger
-from service.api.routes.decisions import EFFECTS
+from service.api.routes.admins import EFFECTS
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
 from service.dashboard.forms import read_fields
 from service.dashboard.pages import PageRoute, SignInNeeded, page
@@ -71,7 +71,7 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
         rows = admins.admins(session)
-        records, names = [views.admin(row) for row in rows], admins.names(session, rows)
+        records, names = [record_of(AdminRecord, row) for row in rows], admins.names(session, rows)
         newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
         keys = views.keys(session, session.scalars(newest_keys).all())
         departments = session.scalars(visible(session, Project).limit(PROJECTS_MAX)).all()
@@ -109,7 +109,7 @@ def show_decisions(request: Request, dashboard: Running, viewer: Reader) -> HTML
     with transaction(dashboard.factory, read_only=True) as session:
         chosen = decisions.readable_by(viewer.principal)
         rows = decisions.pending_first(session, *chosen, limit=RECENT_REQUESTS)
-        requests = views.decisions_of(session, rows, dashboard.clock())
+        requests = views.decisions(session, rows, dashboard.clock())
     return page(request, "decisions.html", requests=requests)
 
 

@@ -16,7 +16,7 @@ from obscura.wire.release_schemas import EvaluationRequest, SampleRequest
 from obscura.wire.schemas import Identifier
 from obscura.wire.share_schemas import ShareRequest
 from service import jobs, reports, weights
-from service.api.ordering import order
+from service.api.routes.orders import order
 from service.api.routes.releases import read_content
 from service.dashboard.access import Admin, Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.forms import Filters, read_fields

@@ -25,9 +25,8 @@ from privacy.errors import PrivacyError
 from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
 from service import jobs
-from service.api.ordering import order, order_sweep
 from service.api.routes.jobs import describe_recipe
-from service.api.routes.orders import read_picture
+from service.api.routes.orders import order, order_sweep, read_picture
 from service.dashboard.access import Dashboard, Form, Running, Trainer, Viewer, find_viewer
 from service.dashboard.forms import (
     Body,

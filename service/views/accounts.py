@@ -138,11 +138,6 @@ def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer
     return [paid.payer(id) for id in ids[:limit]], ids[limit - 1] if len(ids) > limit else None
 
 
-def entry(row: ledger.Entry) -> EntryRecord:
-    """Return the record of a ledger entry."""
-    return record_of(EntryRecord, row)
-
-
 @dataclass(frozen=True)
 class EntriesPage:
     """Part of an account's log, newest first, with its chain verified."""
@@ -168,7 +163,7 @@ def newest_entries(session: Session, account_id: str, before: int | None) -> Ent
     start = max(end - 1 - ENTRIES_A_PAGE, 0)
     rows = ledger.entries(session, account_id, start, end - 1 - start) if end - 1 > start else []
     newer = min(end + ENTRIES_A_PAGE, head + 1) if end <= head else None
-    return EntriesPage([entry(row) for row in reversed(rows)], start + 1 if start > 0 else None, newer)
+    return EntriesPage([record_of(EntryRecord, row) for row in reversed(rows)], start + 1 if start > 0 else None, newer)
 
 
 @dataclass(frozen=True)

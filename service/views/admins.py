@@ -9,35 +9,29 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.admin_schemas import (
-    AdminRecord,
     AuditEventRecord,
     DecisionRecord,
     KeyRecord,
     PersonRecord,
-    ProjectRecord,
     ProjectUseRecord,
 )
 from obscura.wire.schemas import record_of
 from obscura.wire.webhook_schemas import WebhookRecord
 from service import quotas
-from service.db.access_tables import Admin, ApiKey, Decision, Person
+from service.db.access_tables import ApiKey, Decision, Person
 from service.db.audit_tables import AuditEvent
 from service.db.project_tables import EVERY_PROJECT, Project
 from service.db.webhook_tables import Webhook
 from service.errors import NotFound
-from service.identity import admins, decisions
+from service.identity import admins
 from service.identity.access import visible
+from service.identity.decisions import REQUEST_LIFETIME, names_in, state_at
 from service.webhooks.delivering import states_of
 
 
-def admin(row: Admin) -> AdminRecord:
-    """Return the record of an admin."""
-    return record_of(AdminRecord, row)
-
-
-def decisions_of(session: Session, rows: Sequence[Decision], now: datetime) -> list[DecisionRecord]:
+def decisions(session: Session, rows: Sequence[Decision], now: datetime) -> list[DecisionRecord]:
     """Return the records of requests that two people decide."""
-    names = decisions.names_in(session, rows)
+    names = names_in(session, rows)
     return [
         record_of(
             DecisionRecord,
@@ -46,8 +40,8 @@ def decisions_of(session: Session, rows: Sequence[Decision], now: datetime) -> l
             introduction=None if row.key_hash is None else f"{row.key_id}:{row.key_hash}",
             shared_with=None if row.shared_with == EVERY_PROJECT else row.shared_with,
             shared_with_name=names.get(row.shared_with or ""),
-            state=decisions.state_at(row, now),
-            expires_at=row.asked_at + decisions.REQUEST_LIFETIME,
+            state=state_at(row, now),
+            expires_at=row.asked_at + REQUEST_LIFETIME,
             asked_by_name=names[row.asked_by],
             decided_by_name=names.get(row.decided_by or ""),
         )
@@ -57,13 +51,8 @@ def decisions_of(session: Session, rows: Sequence[Decision], now: datetime) -> l
 
 def decision(session: Session, row: Decision, now: datetime) -> DecisionRecord:
     """Return the record of one request."""
-    (record,) = decisions_of(session, [row], now)
+    (record,) = decisions(session, [row], now)
     return record
-
-
-def project(row: Project) -> ProjectRecord:
-    """Return the record of a project."""
-    return record_of(ProjectRecord, row)
 
 
 def project_uses(session: Session, rows: Sequence[Project]) -> list[ProjectUseRecord]:
