@@ -77,9 +77,7 @@ class Service:
     def storage(self) -> Storage:
         return storage_of(self.settings)
 
-    def do(
-        self, act: Callable[Concatenate[Session, Given], Result], *args: Given.args, **named: Given.kwargs
-    ) -> Result:
+    def do(self, act: Callable[Concatenate[Session, Given], Out], *args: Given.args, **named: Given.kwargs) -> Out:
         """Call a function in a writing transaction of its own."""
         with transaction(self.factory) as session:
             return act(session, *args, **named)
