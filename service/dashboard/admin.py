@@ -175,7 +175,7 @@ def show_audit_log(
     """Show the newest events."""
     viewer.require(Scope.AUDIT)
     with transaction(service.factory, read_only=True) as session:
-        shown = views.newest_events(session, before=before, limit=EVENTS_SHOWN + 1)
+        shown = views.events(session, newest=True, before=before, limit=EVENTS_SHOWN + 1)
         asked = {event.key_id for event in shown}
         keys = session.scalars(visible(session, ApiKey).where(ApiKey.id.in_(asked))).all()
     return page(

@@ -81,9 +81,8 @@ class Payments:
         accounts = ledger.audited_accounts(session, {id for id in account_ids if id is not None})
         faults = {hold.account_id: fault for hold, fault in holds.values() if fault is not None}
         faults |= {id: fault for id, (_, fault) in accounts.items() if fault is not None}
-        return cls(
-            {id: row for id, (row, _) in accounts.items()}, {id: hold for id, (hold, _) in holds.items()}, faults
-        )
+        sound = {id: hold for id, (hold, _) in holds.items()}
+        return cls({id: row for id, (row, _) in accounts.items()}, sound, faults)
 
     def require_sound(self) -> Self:
         """Raise LedgerCorruption if the log contradicts any of them."""

@@ -32,18 +32,11 @@ from service.views.rows import ROWS_MAX, newest
 EVALUATIONS_SHOWN = 20
 
 # Without card and receipt, which are long and have addresses of their own.
-RELEASES = select(
-    Release.id,
-    Release.kind,
-    Release.job_id,
-    Release.account_id,
-    Release.dataset_id,
-    Release.name,
-    Release.artifact_sha256,
-    Release.summary,
-    Release.incomplete,
-    Release.created_at,
+_COLUMNS = (
+    *("id", "kind", "job_id", "account_id", "dataset_id", "name", "artifact_sha256", "summary", "incomplete"),
+    "created_at",
 )
+RELEASES = select(*[getattr(Release, name) for name in _COLUMNS])
 _ON_PAGES = RELEASES.add_columns(Release.card, Dataset.name.label("dataset_name")).join(Release.dataset)
 
 

@@ -173,5 +173,5 @@ def list_audit_events(
     `limit` mean that there are no more yet. Empty if the service keeps no audit log. Treat it as private.
     """
     with transaction(service.factory, read_only=True) as session:
-        records = views.oldest_events(session, after=after, limit=limit)
+        records = views.events(session, after=after, limit=limit)
     return Lines("".join(f"{record.model_dump_json()}\n" for record in records))
