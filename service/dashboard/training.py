@@ -77,7 +77,6 @@ class TrainingForm:
 
     @property
     def grid_lines(self) -> list[str]:
-        """The options of a sweep with their values."""
         return self.grids.splitlines()
 
     def body(self, schema: type[Body]) -> Body:
@@ -96,17 +95,6 @@ class TrainingForm:
                 raise FieldsRefused({place: str(error)}) from None
             fields["name"] = self.name.strip() or "; ".join(self.grid_lines)[:NAME_MAX]
         return read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
-
-    def errors_by_field(self, wrong: Mapping[str, str]) -> dict[str, str]:
-        """Return the errors of a request by the names of this form's fields."""
-        places = {line.partition("=")[0]: f"values-{number}" for number, line in enumerate(self.grid_lines, start=1)}
-        places["trials"] = places.pop(EPSILON, "grids")  # of a trial the request's schema validates epsilon alone
-        return {places.get(name, name): message for name, message in wrong.items()}
-
-    def places(self) -> list[tuple[str, str]]:
-        """Return the options of a sweep with their values, and empty places for more."""
-        lines = [line.partition("=")[::2] for line in self.grid_lines]
-        return [*lines, *[("", "")] * (GRIDS_SHOWN - len(lines))]
 
     def command(self) -> str:
         """Return the command that does the same."""
@@ -247,7 +235,10 @@ def _page(
             dataset = find(session, Dataset, chosen.dataset or next(iter(names)))
             payer = accounts.read(session, str(dataset.account_id))
             most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
-            chosen = replace(chosen, dataset=dataset.id, epsilon=chosen.epsilon or _prefilled(most))
+            part = PART_PREFILLED * most  # rounded down to a step of the slider, or to three digits below one
+            part = math.floor(part / EPSILON_STEP) * EPSILON_STEP if part >= EPSILON_STEP else part
+            prefilled = show_epsilon(part, up=False) if most > 0 else "1"
+            chosen = replace(chosen, dataset=dataset.id, epsilon=chosen.epsilon or prefilled)
             if template != "_price.html":  # the price is requested at every step of the slider
                 values["public"] = releases.datasets_like(session, datasets.dataset(dataset))
             values |= {"most": most, "payer": payer}
@@ -256,11 +247,14 @@ def _page(
                 values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
             elif payer.balance is not None and (refused is None or "confirmed" in problems_of(refused)[0]):
                 try:
-                    part = _planned(session, service.settings, chosen)
-                    values |= {"command": chosen.command(), "part": part, "search" if chosen.grids else "plan": part}
+                    plan = _planned(session, service.settings, chosen)
+                    values |= {"command": chosen.command(), "part": plan, "search" if chosen.grids else "plan": plan}
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
+    tried = [line.partition("=")[::2] for line in chosen.grid_lines]
+    places = {option: f"values-{number}" for number, (option, _) in enumerate(tried, start=1)}
+    places["trials"] = places.pop(EPSILON, "grids")  # of a trial the request's schema validates epsilon alone
     recipe = RECIPES.get(chosen.recipe)
     return page(
         request,
@@ -273,9 +267,9 @@ def _page(
         recipes=RECIPES,
         recipe=None if recipe is None else describe_recipe(recipe),
         **chosen.parts(recipe),
-        tried=chosen.places(),
+        tried=[*tried, *[("", "")] * (GRIDS_SHOWN - len(tried))],
         in_words=values_in_words,
-        wrong=chosen.errors_by_field(wrong),
+        wrong={places.get(name, name): fault for name, fault in wrong.items()},
         message=message,
         once=fresh_once(),
         part_confirmed=PART_CONFIRMED,
@@ -319,10 +313,3 @@ def _names(session: Session, chosen: str) -> dict[str, str]:
             raise NotFound("There is no such private dataset.")
         names = {row.id: row.name, **names}
     return names
-
-
-def _prefilled(most: float) -> str:
-    """Return a third of the affordable epsilon, rounded down to a step of the slider, or to three digits below one."""
-    third = PART_PREFILLED * most
-    rounded = math.floor(third / EPSILON_STEP) * EPSILON_STEP if third >= EPSILON_STEP else third
-    return show_epsilon(rounded, up=False) if most > 0 else "1"
