@@ -41,7 +41,7 @@ WHOLE = {
     "jobs/lifecycle.py": "workers take any job",
     "jobs/lookup.py": "what is known with a release that was found: its classes, recipe and options",
     "jobs/sharing.py": "finds a project to share with, and ends what others draw when it ends",
-    "webhooks/delivering.py": "sends a webhook's notices to its own URL, and counts the webhooks of the caller's project",
+    "webhooks/delivering.py": "sends a webhook's notices to its URL, and counts the caller's webhooks",
     "jobs/sweeps.py": "ends the jobs of a sweep that was found already",
 }
 
