@@ -126,14 +126,14 @@ class Site:
             opened.sendall(content)
             self._sockets.append(opened)
 
-    def worst(self, path: str, seconds: float) -> tuple[int, float]:
-        """Keep reading a path; returns how often, and the seconds of the slowest read."""
+    def worst(self, seconds: float) -> tuple[int, float]:
+        """Keep reading /v1/jobs; return how often, and the seconds of the slowest read."""
         slowest, count, until = 0.0, 0, time.perf_counter() + seconds
         while time.perf_counter() < until:
             started = time.perf_counter()
-            status, _ = self.ask("GET", path)
+            status, _ = self.ask("GET", "/v1/jobs")
             if status not in (0, 200):
-                raise RuntimeError(f"GET {path} gave {status}")
+                raise RuntimeError(f"GET /v1/jobs gave {status}")
             slowest, count = max(slowest, time.perf_counter() - started), count + 1
             time.sleep(0.05)
         return count, slowest
@@ -152,12 +152,10 @@ class Door:
     Attributes:
         attack: starts the attackers and returns how many there are.
         environment: of the service; {silent} stands for a port, {storage} for a bucket behind {silent}.
-        reads: the path that the other caller reads.
     """
 
     attack: Callable[[Site], int]
     environment: dict[str, str] = field(default_factory=dict)
-    reads: str = "/v1/jobs"
 
 
 def storage_hangs(site: Site) -> int:
@@ -297,10 +295,10 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
     """Crowd one door and return its row."""
     door = DOORS[name]
     with tempfile.TemporaryDirectory(prefix="obscura-crowd-") as folder, opened(door, Path(folder)) as site:
-        site.worst(door.reads, 1.0)  # nothing is measured before the service is warm
+        site.worst(1.0)  # nothing is measured before the service is warm
         attackers = door.attack(site)
         time.sleep(0.5)
-        reads, slowest = site.worst(door.reads, seconds)
+        reads, slowest = site.worst(seconds)
         site.end()
         figures = {"reads": reads, "worst_seconds": round(slowest, 3)}
         return {"door": name, "attackers": attackers, **figures, "statuses": sorted(site.statuses)}

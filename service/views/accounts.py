@@ -107,14 +107,6 @@ class Payments:
         )
 
 
-def part_of_budget(payer: Payer, spent_nano: int) -> float | None:
-    """Return spent budget as a fraction of the lifetime budget; None in doubt."""
-    balance = payer.balance
-    if balance is None:
-        return None
-    return spent_nano / max(balance.capacity_nano, balance.spent_nano + balance.held_nano)
-
-
 def read(session: Session, account_id: str) -> Payer:
     """Return an account, compared with its log."""
     require_visible(session, Account, account_id)

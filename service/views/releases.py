@@ -24,7 +24,7 @@ from service.identity.access import is_own, projects_of, visible
 from service.jobs.kinds import evaluate
 from service.jobs.kinds.evaluate import newest_evaluations, with_figures
 from service.jobs.kinds.sample import show as show_sample
-from service.views.accounts import Payer, part_of_budget
+from service.views.accounts import Payer
 from service.views.datasets import dataset
 from service.views.jobs import payments_of
 from service.views.rows import ROWS_MAX, newest
@@ -95,7 +95,10 @@ class WholeRelease(ReleaseView):
     @property
     def used_share(self) -> float | None:
         """Its cost as a fraction of the account's lifetime budget; None in doubt."""
-        return None if self.payer is None or self.hold is None else part_of_budget(self.payer, self.hold.captured_nano)
+        if self.hold is None or self.payer is None or self.payer.balance is None:
+            return None
+        balance = self.payer.balance
+        return self.hold.captured_nano / max(balance.capacity_nano, balance.spent_nano + balance.held_nano)
 
     @property
     def chance(self) -> float:
