@@ -93,12 +93,17 @@ def filled(path: str, stock: Stock) -> list[str]:
 class Service:
     """A running service: its process, and what requests need."""
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str, headers: dict[str, str]) -> None:
-        self.process, self.address, self.headers = process, urlsplit(url), headers
+    def __init__(self, process: subprocess.Popen[bytes], url: str, token: str) -> None:
+        self.process, self.address = process, urlsplit(url)
+        self.headers = {"Authorization": f"Bearer {token}"}
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        connection = self.connect()
+        connection.request("POST", "/login", urlencode({"key": token}), form)
+        self.headers["Cookie"] = (connection.getresponse().getheader("Set-Cookie") or "").split(";")[0]
 
-    def connect(self) -> http.client.HTTPConnection:
+    def connect(self, timeout_seconds: float = 120) -> http.client.HTTPConnection:
         """Open a connection that is kept."""
-        return http.client.HTTPConnection(self.address.hostname or "", self.address.port, timeout=120)
+        return http.client.HTTPConnection(self.address.hostname or "", self.address.port, timeout=timeout_seconds)
 
     def get(self, connection: http.client.HTTPConnection, path: str) -> int:
         """Ask for a path and read the answer; returns its length."""
@@ -108,6 +113,12 @@ class Service:
         if answer.status != 200:
             raise RuntimeError(f"GET {path} gave {answer.status}: {body[:300]!r}")
         return len(body)
+
+    def create(self, path: str, facts: Mapping[str, Any]) -> str:
+        """Create something by a POST of JSON and return its id."""
+        connection = self.connect()
+        connection.request("POST", path, json.dumps(facts), self.headers | {"Content-Type": "application/json"})
+        return str(json.loads(connection.getresponse().read())["id"])
 
     def cpu_seconds(self) -> float:
         """Return the processor time that the process has used, all its threads together.
@@ -126,9 +137,7 @@ def service(url: str, data_dir: Path, token: str, further: Mapping[str, str] = {
     with (data_dir / "log").open("wb") as log:
         process = subprocess.Popen(command, env=kept | changes | further, stdout=subprocess.DEVNULL, stderr=log)
     try:
-        running = Service(process, _address(process, data_dir), {"Authorization": f"Bearer {token}"})
-        running.headers["Cookie"] = _signed_in(running, token)
-        yield running
+        yield Service(process, _address(process, data_dir), token)
     finally:
         process.terminate()
         process.wait()
@@ -146,16 +155,6 @@ def _address(process: subprocess.Popen[bytes], data_dir: Path) -> str:
             except OSError:
                 continue
     raise RuntimeError(f"the service did not start: {(data_dir / 'log').read_text()[-2000:]}")
-
-
-def _signed_in(running: Service, token: str) -> str:
-    connection = running.connect()
-    connection.request(
-        "POST", "/login", urlencode({"key": token}), {"Content-Type": "application/x-www-form-urlencoded"}
-    )
-    answer = connection.getresponse()
-    answer.read()
-    return (answer.getheader("Set-Cookie") or "").split(";")[0]
 
 
 def measure(running: Service, path: str, clients: int, seconds: float) -> dict[str, float]:
@@ -205,11 +204,7 @@ def upload(running: Service) -> dict[str, float]:
     np.savez(packed, images=images, labels=np.arange(count, dtype=np.int64) % 10)
     facts = {"name": "upload", "visibility": "public", "classes": [f"class {number}" for number in range(10)]}
     facts |= {"height": side, "width": side, "channels": 1, "records_declared": count}
-    connection = running.connect()
-    connection.request(
-        "POST", "/v1/datasets", json.dumps(facts), running.headers | {"Content-Type": "application/json"}
-    )
-    dataset_id = json.loads(connection.getresponse().read())["id"]
+    dataset_id, connection = running.create("/v1/datasets", facts), running.connect()
     body, cpu, started = packed.getvalue(), running.cpu_seconds(), time.perf_counter()
     connection.request("PUT", f"/v1/datasets/{dataset_id}/content?format=npz", body, running.headers)
     answer = connection.getresponse()

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
-import json
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,18 +88,13 @@ class Site:
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, bytes]:
         """Send one request on a new connection; return the status, 0 if no answer came in time, and the body."""
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_SECONDS)) as opened:
+        with contextlib.closing(self.running.connect(TIMEOUT_SECONDS)) as opened:
             try:
                 opened.request(method, path, body, self.running.headers if headers is None else headers)
                 answer = opened.getresponse()
                 return answer.status, answer.read()
             except (OSError, http.client.HTTPException):
                 return 0, b""
-
-    def create(self, path: str, facts: Mapping[str, Any]) -> str:
-        """Create something by a POST of JSON and return its id."""
-        headers = self.running.headers | {"Content-Type": "application/json"}
-        return str(json.loads(self.ask("POST", path, json.dumps(facts).encode(), headers)[1])["id"])
 
     @property
     def port(self) -> int:
@@ -167,7 +161,7 @@ def storage_hangs(site: Site) -> int:
 
 def webhook_tests(site: Site) -> int:
     """Test a webhook whose host does not answer."""
-    webhook_id = site.create("/v1/webhooks", {"url": f"http://127.0.0.1:{site.silent.port}/"})
+    webhook_id = site.running.create("/v1/webhooks", {"url": f"http://127.0.0.1:{site.silent.port}/"})
     site.repeat(ATTACKERS, lambda: site.ask("POST", f"/v1/webhooks/{webhook_id}/test", b""))
     return ATTACKERS
 
@@ -233,7 +227,7 @@ def slow_uploads(site: Site) -> int:
     facts = {"name": "d", "visibility": "public", "classes": ["a"], "height": 4, "width": 4, "channels": 1}
     own = "".join(f"{name}: {value}\r\n" for name, value in site.running.headers.items())
     for _ in range(ATTACKERS):
-        dataset_id = site.create("/v1/datasets", facts | {"records_declared": 9})
+        dataset_id = site.running.create("/v1/datasets", facts | {"records_declared": 9})
         head = f"PUT /v1/datasets/{dataset_id}/content?format=npz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n"
         site.hold(1, f"{head}{own}\r\nx".encode())
     return ATTACKERS
