@@ -48,22 +48,9 @@ def test_a_url_that_is_no_webhooks_is_refused(url):
 
 MALFORMED_HOSTS = [
     *("xn--", "xn--a", "a.xn--", "xn--ls8h.example", "xn--zzzzzz99999.org", "xn--zzzzzz99999.org:8443", "xn--.xn--"),
-    *(
-        "a..b",
-        ".a",
-        "..",
-        ".",
-        "-a.example",
-        "a-.example",
-        "%00",
-        "a%20b",
-        "a%2eb",
-        "*.example.org",
-        "a,b",
-        "a;b",
-        "a'b",
-    ),
-    *("a" * 64 + ".example", ".".join(["a" * 60] * 5), "[::1", "::1]", "[::zz]", "[]", "[v1.a]", "[1.2.3.4]", "[a]"),
+    *("a..b", ".a", "..", ".", "-a.example", "a-.example", "%00", "a%20b", "a%2eb", "*.example.org"),
+    *("a,b", "a;b", "a'b", "[::1", "::1]", "[::zz]", "[]", "[v1.a]", "[1.2.3.4]", "[a]"),
+    *("a" * 64 + ".example", ".".join(["a" * 60] * 5), "h.example#", "?x", "#x", "@h.example"),
     *("h.example:0", "h.example:65536", "h.example:-1", "h.example:a", "h.example:99999999999999999999"),
     *(
         "h.example:443:443",
@@ -74,15 +61,8 @@ MALFORMED_HOSTS = [
         "@h.example",
         "h.example\\@i.example",
     ),
-    *(
-        "\u0661\u0662\u0667.0.0.1",
-        "\u200d.example",
-        "\u202eh.example",
-        "h\x00.example",
-        "h\ud800.example",
-        "\u2603.net",
-    ),
-    *("127.1", "0x7f.1", "2130706433", "0x7f000001", "1.2.3.4.5", "256.1.1.1", "1.2.3.4.", "h.example#", "?x", "#x"),
+    *("\u0661\u0662\u0667.0.0.1", "\u200d.example", "\u202eh.example", "h\x00.example", "h\ud800.example"),
+    *("\u2603.net", "127.1", "0x7f.1", "2130706433", "0x7f000001", "1.2.3.4.5", "256.1.1.1", "1.2.3.4."),
 ]
 
 
