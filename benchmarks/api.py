@@ -93,12 +93,17 @@ def filled(path: str, stock: Stock) -> list[str]:
 class Service:
     """A running service: its process, and what requests need."""
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str, headers: dict[str, str]) -> None:
-        self.process, self.address, self.headers = process, urlsplit(url), headers
+    def __init__(self, process: subprocess.Popen[bytes], url: str, token: str) -> None:
+        self.process, self.address = process, urlsplit(url)
+        self.headers = {"Authorization": f"Bearer {token}"}
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        connection = self.connect()
+        connection.request("POST", "/login", urlencode({"key": token}), form)
+        self.headers["Cookie"] = (connection.getresponse().getheader("Set-Cookie") or "").split(";")[0]
 
-    def connect(self) -> http.client.HTTPConnection:
+    def connect(self, timeout_seconds: float = 120) -> http.client.HTTPConnection:
         """Open a connection that is kept."""
-        return http.client.HTTPConnection(self.address.hostname or "", self.address.port, timeout=120)
+        return http.client.HTTPConnection(self.address.hostname or "", self.address.port, timeout=timeout_seconds)
 
     def get(self, connection: http.client.HTTPConnection, path: str) -> int:
         """Ask for a path and read the answer; returns its length."""
@@ -108,6 +113,12 @@ class Service:
         if answer.status != 200:
             raise RuntimeError(f"GET {path} gave {answer.status}: {body[:300]!r}")
         return len(body)
+
+    def create(self, path: str, facts: Mapping[str, Any]) -> str:
+        """Create something by a POST of JSON and return its id."""
+        connection = self.connect()
+        connection.request("POST", path, json.dumps(facts), self.headers | {"Content-Type": "application/json"})
+        return str(json.loads(connection.getresponse().read())["id"])
 
     def cpu_seconds(self) -> float:
         """Return the processor time that the process has used, all its threads together.
@@ -126,9 +137,7 @@ def service(url: str, data_dir: Path, token: str, further: Mapping[str, str] = {
     with (data_dir / "log").open("wb") as log:
         process = subprocess.Popen(command, env=kept | changes | further, stdout=subprocess.DEVNULL, stderr=log)
     try:
-        running = Service(process, _address(process, data_dir), {"Authorization": f"Bearer {token}"})
-        running.headers["Cookie"] = _signed_in(running, token)
-        yield running
+        yield Service(process, _address(process, data_dir), token)
     finally:
         process.terminate()
         process.wait()
@@ -146,16 +155,6 @@ def _address(process: subprocess.Popen[bytes], data_dir: Path) -> str:
             except OSError:
                 continue
     raise RuntimeError(f"the service did not start: {(data_dir / 'log').read_text()[-2000:]}")
-
-
-def _signed_in(running: Service, token: str) -> str:
-    connection = running.connect()
-    connection.request(
-        "POST", "/login", urlencode({"key": token}), {"Content-Type": "application/x-www-form-urlencoded"}
-    )
-    answer = connection.getresponse()
-    answer.read()
-    return (answer.getheader("Set-Cookie") or "").split(";")[0]
 
 
 def measure(running: Service, path: str, clients: int, seconds: float) -> dict[str, float]:
@@ -196,20 +195,16 @@ def measure(running: Service, path: str, clients: int, seconds: float) -> dict[s
     }
 
 
-def upload(running: Service, megabytes: int) -> dict[str, float]:
-    """Declare a public dataset and send its npz; returns how fast it went, validation included."""
-    side, count = 28, megabytes * 1_000_000 // (28 * 28)
+def upload(running: Service) -> dict[str, float]:
+    """Declare a public dataset and send its npz of 100 MB; return how fast it went, validation included."""
+    side, count = 28, 100_000_000 // (28 * 28)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (count, side, side), dtype=np.uint8)
     packed = io.BytesIO()
     np.savez(packed, images=images, labels=np.arange(count, dtype=np.int64) % 10)
     facts = {"name": "upload", "visibility": "public", "classes": [f"class {number}" for number in range(10)]}
     facts |= {"height": side, "width": side, "channels": 1, "records_declared": count}
-    connection = running.connect()
-    connection.request(
-        "POST", "/v1/datasets", json.dumps(facts), running.headers | {"Content-Type": "application/json"}
-    )
-    dataset_id = json.loads(connection.getresponse().read())["id"]
+    dataset_id, connection = running.create("/v1/datasets", facts), running.connect()
     body, cpu, started = packed.getvalue(), running.cpu_seconds(), time.perf_counter()
     connection.request("PUT", f"/v1/datasets/{dataset_id}/content?format=npz", body, running.headers)
     answer = connection.getresponse()
@@ -233,7 +228,7 @@ def measure_database(kind: str, options: argparse.Namespace, folder: Path) -> li
     with database(kind, folder) as url:
         started = time.perf_counter()
         engine = make_engine(url)
-        sizes = {name: getattr(options, name) for name in STOCK}
+        sizes = QUICK if options.quick else STOCK
         stock = lay_in(make_session_factory(engine), data_dir, **sizes)
         engine.dispose()
         vault.make_fingerprint_key(Settings(data_dir=data_dir))  # no start makes one where the ledger has findings
@@ -245,10 +240,10 @@ def measure_database(kind: str, options: argparse.Namespace, folder: Path) -> li
                     found = measure(running, address, clients, options.seconds)
                     name = path + (f" ({address.rpartition('/')[2]})" if path.startswith("/parts/") else "")
                     name += address[address.index("?") :] if "?" in address else ""
-                    row = {"database": kind, "route": name, "clients": clients, "stored": options.entries}
+                    row = {"database": kind, "route": name, "clients": clients, "stored": sizes["entries"]}
                     rows.append(row | {key: round(value, 3) for key, value in found.items()})
                     print("  ".join(str(value) for value in rows[-1].values()), flush=True)
-            found = upload(running, options.megabytes)
+            found = upload(running)
             rows.append({"database": kind, "route": "PUT /v1/datasets/{dataset_id}/content", "clients": 1} | found)
             print("  ".join(str(value) for value in rows[-1].values()), flush=True)
     return rows
@@ -278,24 +273,16 @@ def missed(rows: list[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--quick", action="store_true", help=f"other defaults: {QUICK}")
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the rows")
     parser.add_argument("--databases", nargs="+", default=list(DATABASES), choices=list(DATABASES))
     parser.add_argument("--seconds", type=float, default=1.0, help="for each route and number of clients")
-    parser.add_argument("--megabytes", type=int, default=100, help="of the upload")
-    for name, count in STOCK.items():
-        parser.add_argument(f"--{name}", type=int, default=count)
-    if parser.parse_args().quick:
-        parser.set_defaults(**QUICK)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for kind in options.databases:
             rows += measure_database(kind, options, Path(folder))
-    results = machine() | {
-        "stock": {name: getattr(options, name) for name in STOCK},
-        "rows": rows,
-        "missed": missed(rows),
-    }
+    stock = QUICK if options.quick else STOCK
+    results = machine() | {"stock": stock, "rows": rows, "missed": missed(rows)}
     write_json(options.json, results)
     for what in results["missed"]:
         print(f"missed: {what}")

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
-import json
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,18 +88,13 @@ class Site:
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, bytes]:
         """Send one request on a new connection; return the status, 0 if no answer came in time, and the body."""
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_SECONDS)) as opened:
+        with contextlib.closing(self.running.connect(TIMEOUT_SECONDS)) as opened:
             try:
                 opened.request(method, path, body, self.running.headers if headers is None else headers)
                 answer = opened.getresponse()
                 return answer.status, answer.read()
             except (OSError, http.client.HTTPException):
                 return 0, b""
-
-    def create(self, path: str, facts: Mapping[str, Any]) -> str:
-        """Create something by a POST of JSON and return its id."""
-        headers = self.running.headers | {"Content-Type": "application/json"}
-        return str(json.loads(self.ask("POST", path, json.dumps(facts).encode(), headers)[1])["id"])
 
     @property
     def port(self) -> int:
@@ -126,14 +120,14 @@ class Site:
             opened.sendall(content)
             self._sockets.append(opened)
 
-    def worst(self, path: str, seconds: float) -> tuple[int, float]:
-        """Keep reading a path; returns how often, and the seconds of the slowest read."""
+    def worst(self, seconds: float) -> tuple[int, float]:
+        """Keep reading /v1/jobs; return how often, and the seconds of the slowest read."""
         slowest, count, until = 0.0, 0, time.perf_counter() + seconds
         while time.perf_counter() < until:
             started = time.perf_counter()
-            status, _ = self.ask("GET", path)
+            status, _ = self.ask("GET", "/v1/jobs")
             if status not in (0, 200):
-                raise RuntimeError(f"GET {path} gave {status}")
+                raise RuntimeError(f"GET /v1/jobs gave {status}")
             slowest, count = max(slowest, time.perf_counter() - started), count + 1
             time.sleep(0.05)
         return count, slowest
@@ -152,12 +146,10 @@ class Door:
     Attributes:
         attack: starts the attackers and returns how many there are.
         environment: of the service; {silent} stands for a port, {storage} for a bucket behind {silent}.
-        reads: the path that the other caller reads.
     """
 
     attack: Callable[[Site], int]
     environment: dict[str, str] = field(default_factory=dict)
-    reads: str = "/v1/jobs"
 
 
 def storage_hangs(site: Site) -> int:
@@ -169,7 +161,7 @@ def storage_hangs(site: Site) -> int:
 
 def webhook_tests(site: Site) -> int:
     """Test a webhook whose host does not answer."""
-    webhook_id = site.create("/v1/webhooks", {"url": f"http://127.0.0.1:{site.silent.port}/"})
+    webhook_id = site.running.create("/v1/webhooks", {"url": f"http://127.0.0.1:{site.silent.port}/"})
     site.repeat(ATTACKERS, lambda: site.ask("POST", f"/v1/webhooks/{webhook_id}/test", b""))
     return ATTACKERS
 
@@ -235,7 +227,7 @@ def slow_uploads(site: Site) -> int:
     facts = {"name": "d", "visibility": "public", "classes": ["a"], "height": 4, "width": 4, "channels": 1}
     own = "".join(f"{name}: {value}\r\n" for name, value in site.running.headers.items())
     for _ in range(ATTACKERS):
-        dataset_id = site.create("/v1/datasets", facts | {"records_declared": 9})
+        dataset_id = site.running.create("/v1/datasets", facts | {"records_declared": 9})
         head = f"PUT /v1/datasets/{dataset_id}/content?format=npz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n"
         site.hold(1, f"{head}{own}\r\nx".encode())
     return ATTACKERS
@@ -297,10 +289,10 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
     """Crowd one door and return its row."""
     door = DOORS[name]
     with tempfile.TemporaryDirectory(prefix="obscura-crowd-") as folder, opened(door, Path(folder)) as site:
-        site.worst(door.reads, 1.0)  # nothing is measured before the service is warm
+        site.worst(1.0)  # nothing is measured before the service is warm
         attackers = door.attack(site)
         time.sleep(0.5)
-        reads, slowest = site.worst(door.reads, seconds)
+        reads, slowest = site.worst(seconds)
         site.end()
         figures = {"reads": reads, "worst_seconds": round(slowest, 3)}
         return {"door": name, "attackers": attackers, **figures, "statuses": sorted(site.statuses)}

@@ -62,14 +62,12 @@ def folder_names(names: Sequence[str]) -> tuple[str, ...]:
     Names that are so already are kept ("0", "1", ...); otherwise every name gets its label as a prefix: "T-shirt/top"
     becomes "0_T-shirt_top", and the Windows device name "con" becomes "0_con".
     """
-    plain = tuple(_harmless(name) for name in names)
+    plain = []
+    for name in names:
+        letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+        plain.append(re.sub(r"[^A-Za-z0-9-]+", "_", letters).strip("_-")[:64] or "class")
     distinct = {name.lower() for name in plain}
-    if plain == tuple(sorted(plain)) and len(distinct) == len(plain) and not distinct & _DEVICES:
-        return plain
+    if plain == sorted(plain) and len(distinct) == len(plain) and not distinct & _DEVICES:
+        return tuple(plain)
     digits = len(str(len(names) - 1))
     return tuple(f"{label:0{digits}d}_{name}" for label, name in enumerate(plain))
-
-
-def _harmless(name: str) -> str:
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    return re.sub(r"[^A-Za-z0-9-]+", "_", plain).strip("_-")[:64] or "class"

@@ -61,30 +61,16 @@ FULL_AGAIN = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Proofs:
-    """Signed statements from outside the database.
+    """Signed statements from outside the database."""
 
-    Attributes:
-        witnesses: the entries that receipts prove.
-        kept: the checkpoint beside the database.
-        terms: of accounts, by their newest receipts.
-        findings: receipts and checkpoints that are refused.
-    """
-
-    witnesses: list[proofs.Witness]
-    kept: proofs.Signed | None
-    terms: dict[str, Any]
-    findings: list[Finding]
+    witnesses: list[proofs.Witness]  # the entries that receipts prove
+    kept: proofs.Signed | None  # the checkpoint beside the database
+    terms: dict[str, Any]  # of accounts, by their newest receipts
+    findings: list[Finding]  # receipts and checkpoints that are refused
 
 
 def read_proofs(settings: Settings, given: Sequence[Path] = ()) -> Proofs:
-    """Read receipts and the kept checkpoint. Call it before the snapshot of the database is taken.
-
-    Args:
-        given: further receipts, which users hold.
-
-    Raises:
-        SigningKeyUnusable: a public key beside the signing key cannot be read.
-    """
+    """Read receipts, further ones `given` by users too, and the kept checkpoint. Call it before taking the snapshot."""
     storage, trusted = storage_of(settings), trusted_keys(settings.ledger_key_path)
     terms: dict[str, Any] = {}
     witnesses: list[proofs.Witness] = []
@@ -132,9 +118,6 @@ def inspect_ledger(
             that may still charge.
         given: further receipts, which users hold.
         thorough: hash the files of every release too, and have SQLite check its own file.
-
-    Raises:
-        SigningKeyUnusable: a public key beside the signing key cannot be read.
     """
     storage, read = storage_of(settings), read_proofs(settings, given)
     mark = installation.mark_of(storage)
@@ -171,7 +154,10 @@ def find_changed_artifacts(factory: SessionFactory, storage: Storage) -> Iterato
         try:
             directory = storage.open(key_of(row.id))
             same = digest_directory(directory) == row.artifact_sha256
-            shows_its_card = same and _shows_card(directory, row.card)
+            path, shows_its_card = directory / CARD_FILE, same
+            if same and path.exists():
+                with open_regular(path) as file:
+                    shows_its_card = _same_json(file.read(), row.card)
         except StorageUnavailable:
             raise
         except (ObscuraError, OSError):
@@ -188,23 +174,15 @@ def find_changed_artifacts(factory: SessionFactory, storage: Storage) -> Iterato
             yield None
 
 
-def _shows_card(directory: Path, shown: str) -> bool:
-    path = directory / CARD_FILE
-    if not path.exists():
-        return True
+def _same_json(published: bytes, shown: str) -> bool:
     try:
-        with open_regular(path) as file:
-            return bool(json.load(file) == json.loads(shown))
+        return bool(json.loads(published) == json.loads(shown))
     except ValueError:
         return False
 
 
 def require_clock(factory: SessionFactory, *, now: datetime) -> None:
-    """Refuse to start with a clock that contradicts the ledger.
-
-    Raises:
-        ClockRefused: it does; the reason is logged in one sentence.
-    """
+    """Raise ClockRefused, and log why, if the clock contradicts the ledger."""
     try:
         with transaction(factory, read_only=True) as session:
             ledger.require_clock(session, now)
@@ -218,10 +196,6 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
 
     Returns:
         One sentence for the operator if there is a finding or a stop: what is wrong, and what to do. It is also logged.
-
-    Raises:
-        sqlalchemy.exc.SQLAlchemyError: the stop cannot be written, because the database is away.
-        StorageUnavailable: the storage does not answer.
     """
     try:
         with transaction(factory, read_only=True) as session:
@@ -236,26 +210,25 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
     follow_up(factory, report, now=now)
     with transaction(factory, read_only=True) as session:
         codes = [stop.code for stop in arming_stops(session)]
-    sentence = _sentence(report, codes)
-    if sentence is not None:
-        get_logger(__name__).error("trainings_stopped", what_to_do=sentence)
-    return sentence
-
-
-def _sentence(report: Report, codes: Sequence[str]) -> str | None:
     mismatch = [finding.message for finding in report.findings if finding.code is FindingCode.INSTALLATION_MISMATCH]
     found = sorted({*codes, *(finding.code.value for finding in report.findings)})
-    if mismatch or not found:
-        return mismatch[0] if mismatch else None
-    if LOCKING.intersection(found):
-        return (
+    if mismatch:
+        sentence = mismatch[0]
+    elif LOCKING.intersection(found):
+        sentence = (
             f"The installation is locked, because its database is older than its storage ({', '.join(found)}): run "
             "`obscura ledger verify`, which lists what is missing, and `obscura ledger accept ACCOUNT` for each."
         )
-    return (
-        f"The check of the ledger has found {', '.join(found)}: nothing is removed, and no private data is opened for "
-        "the accounts concerned, until `obscura ledger verify --clear`, which says what is wrong, finds nothing more."
-    )
+    elif found:
+        sentence = (
+            f"The check of the ledger has found {', '.join(found)}: nothing is removed, and no private data is opened "
+            "for the accounts concerned, until `obscura ledger verify --clear`, which says what is wrong, finds "
+            "nothing more."
+        )
+    else:
+        return None
+    get_logger(__name__).error("trainings_stopped", what_to_do=sentence)
+    return sentence
 
 
 def may_remove(session: Session, settings: Settings) -> bool:
@@ -269,11 +242,7 @@ def may_remove(session: Session, settings: Settings) -> bool:
 
 
 def verify_before_removal(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
-    """Verify the newest entries and the data folder, and return whether that found nothing.
-
-    Raises:
-        sqlalchemy.exc.SQLAlchemyError, StorageUnavailable: the database or the storage is away.
-    """
+    """Verify the newest entries and the data folder, and return whether that found nothing."""
     return _verified(settings, factory, full=False, now=now).clean
 
 
@@ -289,7 +258,6 @@ def _verified(settings: Settings, factory: SessionFactory, *, full: bool, now: d
 
 
 def _not_verifiable(error: Exception) -> Report:
-    """Return the report of a ledger that cannot be verified, and so is not trusted."""
     message = f"The ledger could not be verified: {type(error).__name__}."
     return Report(full=False, findings=(Finding(FindingCode.NOT_VERIFIABLE, message),))
 
@@ -319,8 +287,7 @@ def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) ->
 def sign_heads(settings: Settings, factory: SessionFactory, report: Report, *, now: datetime) -> int | None:
     """Write a checkpoint of heads that were just verified, and keep it beside the database.
 
-    Returns:
-        Its sequence number; None if another process has written one at the same time.
+    Return its sequence number; None if another process has written one at the same time.
     """
     key = open_signing_key(settings.ledger_key_path)
     try:

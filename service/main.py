@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from anyio.to_thread import run_sync
 from fastapi import Depends, FastAPI
@@ -17,17 +16,18 @@ from service import dashboard, installation, queue
 from service.api import middleware, problems
 from service.api.auditing import Audit, EventWriter, LogLimits
 from service.api.deps import Service
-from service.api.events import StreamLimits, stream_slots
+from service.api.events import StreamLimits
 from service.api.rates import Rates, WrongKeys, limiter_of
 from service.api.routes import routers
 from service.api.routes.health import VERSION
+from service.api.slots import Slots
 from service.api.strict import refuse_the_unknown
-from service.api.uploading import UploadLimits, upload_slots
+from service.api.uploading import UploadLimits
 from service.audit.signing import SigningKeyUnusable, make_signing_key
 from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal
 from service.datasets.vault import DatasetContext
 from service.db.schema import upgrade_schema
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction, with_info
+from service.db.session import make_engine, make_session_factory, transaction, with_info
 from service.dependencies import Dependencies, WebRequests
 from service.disk import DiskProbe
 from service.errors import DatabaseUnsuitable, InvalidInput
@@ -45,11 +45,15 @@ from service.webhooks.sending import Sender
 from workers.supervise.dispatch import Dispatcher
 from workers.supervise.reconcile import Reconciler
 
-if TYPE_CHECKING:
-    from service.identity.people import Confirming
-    from service.identity.provider import Provider
-
 POOL_SIZE = 20  # as many again may be opened: one for each worker thread of the server
+
+
+class _Part(Protocol):
+    """A background thread; parts start in order and stop in reverse."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 def utc_now() -> datetime:
@@ -70,8 +74,6 @@ def create_app(
     """Build the application. Nothing is opened or started before its lifespan begins.
 
     Args:
-        stream_limits, upload_limits, gate_limits, log_limits: bounds of event streams, uploads, requests, and the audit
-            log's writer.
         send: notifies remote workers; None uses the broker of the settings.
     """
     app = FastAPI(
@@ -92,13 +94,25 @@ def create_app(
     factory = make_session_factory(engine)
     events = None if settings.audit_log == "off" else EventWriter(factory, settings, clock, log_limits)
     factory = recorded(factory, settings.audit_log, clock)  # its own acts, such as creating the first admin
-    people = _people(settings, factory, clock)
-    if people:
+    provider, confirming = None, list[_Part]()
+    if settings.oidc_issuer:
+        try:
+            with extras("Signing in with a provider (OBSCURA_OIDC_ISSUER)"):
+                from service.identity.people import Confirming
+                from service.identity.provider import Provider
+        except MissingExtra as error:
+            raise InvalidInput(str(error)) from None
+        provider = Provider(settings, clock)
+        confirming = [Confirming(settings, factory, provider, clock)]
         factory = with_info(factory, **{PEOPLE_DECIDE: True})
+    runs_jobs: Dispatcher | Reconciler
     if settings.mode == "embedded":
-        workers = _embedded(settings, factory, clock)
+        runs_jobs = Dispatcher(settings, factory)
+        doorbell = queue.Doorbell(factory, runs_jobs.send, clock)
     else:
-        workers = _elsewhere(settings, factory, clock, send or _broker(settings))
+        send = send or _broker(settings)
+        runs_jobs = Reconciler(settings, factory, send=send, clock=clock)
+        doorbell = queue.Doorbell(factory, send, clock)
     dependencies = Dependencies.of_one_process()
     key_uses, limiter = KeyUses(factory), limiter_of(settings)
     metrics = Metrics(factory, clock=clock, version=VERSION)
@@ -108,10 +122,10 @@ def create_app(
         settings=settings,
         engine=engine,
         factory=factory,
-        streams=stream_slots(stream_limits),
+        streams=Slots(stream_limits),
         clock=clock,
-        uploads=upload_slots(upload_limits),
-        ring=workers.doorbell.ring,
+        uploads=Slots(upload_limits),
+        ring=doorbell.ring,
         key_uses=key_uses,
         disks=DiskProbe(settings),
         dependencies=dependencies,
@@ -119,11 +133,10 @@ def create_app(
         audit_trouble=events.trouble if events else lambda: "",
         wrong_keys=WrongKeys(limiter),
         rates=Rates(settings.requests_per_minute, limiter),
-        provider=people[0] if people else None,
+        provider=provider,
     )
     webhooks = Deliveries(factory, Sender(settings.webhooks_private), clock)
-    beside = [people[1]] if people else []
-    app.state.parts = (*([events] if events else []), key_uses, webhooks, *workers.parts, *beside)
+    app.state.parts = (*([events] if events else []), key_uses, webhooks, runs_jobs, doorbell, *confirming)
     app.state.prepared = False
     app.state.warning = None  # for the operator, in one sentence
     problems.install(app)
@@ -179,10 +192,7 @@ def _prepare(service: Service) -> str | None:
     """Protect the data folder, upgrade the schema, verify the ledger, create the first admin key, and clean up.
 
     Irreversible steps come after the verification, and only if database and data folder belong together and there are
-    no findings.
-
-    Returns:
-        One sentence for the operator if there are findings (`inspect_at_start`).
+    no findings. Returns the warning of `inspect_at_start`.
     """
     settings, factory = service.settings, service.factory
     make_private_folder(settings.local_path)
@@ -193,24 +203,19 @@ def _prepare(service: Service) -> str | None:
     require_clock(factory, now=service.clock())
     ours = installation.pair(settings, factory, now=service.clock())
     warning = inspect_at_start(settings, factory, now=service.clock())
-    if ours:
-        with transaction(factory) as session:
-            states.check_keys(session, settings)
-        with transaction(factory) as session:
-            fingerprints.wait_for_others(session)  # of processes that start together, one creates what all need
-            admins.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())
-            try:
-                make_signing_key(settings.ledger_key_path)  # workers and commands only read it
-            except SigningKeyUnusable as error:
-                get_logger(__name__).error("ledger_not_signed", reason=error.message)
-    if ours and warning is None:
-        _clear_up(service)
-    return warning
-
-
-def _clear_up(service: Service) -> None:
-    """Clean up after a crash, and destroy content that must not be readable."""
-    settings, factory = service.settings, service.factory
+    if not ours:
+        return warning
+    service.do(states.check_keys, settings)
+    with transaction(factory) as session:
+        fingerprints.wait_for_others(session)  # of processes that start together, one creates what all need
+        admins.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())
+        try:
+            make_signing_key(settings.ledger_key_path)  # workers and commands only read it
+        except SigningKeyUnusable as error:
+            get_logger(__name__).error("ledger_not_signed", reason=error.message)
+    if warning is not None:
+        return warning
+    # Clean up after a crash, and destroy content that must not be readable.
     receiving.clean_up(settings, factory, now=service.clock())
     receiving.keep_journal(DatasetContext.of(settings, factory, service.clock))
     with transaction(factory) as session:
@@ -221,57 +226,7 @@ def _clear_up(service: Service) -> None:
     for dataset_id in to_shred:
         deletion.complete(settings, factory, dataset_id)
     withdrawal.recall(settings, factory, now=service.clock())
-
-
-class _Part(Protocol):
-    """A background thread."""
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class _Workers:
-    """The parts that run jobs, started in this order and stopped in reverse."""
-
-    doorbell: queue.Doorbell
-    parts: tuple[_Part, ...]
-
-
-def _embedded(settings: Settings, factory: SessionFactory, clock: Callable[[], datetime]) -> _Workers:
-    """Run jobs in subprocesses of this service."""
-    dispatcher = Dispatcher(settings, factory)
-    doorbell = queue.Doorbell(factory, dispatcher.send, clock)
-    return _Workers(doorbell, (dispatcher, doorbell))
-
-
-def _elsewhere(
-    settings: Settings, factory: SessionFactory, clock: Callable[[], datetime], send: queue.Send
-) -> _Workers:
-    """Leave jobs to Celery workers behind a broker, and recover lost ones."""
-    doorbell = queue.Doorbell(factory, send, clock)
-    return _Workers(doorbell, (Reconciler(settings, factory, send=send, clock=clock), doorbell))
-
-
-def _people(
-    settings: Settings, factory: SessionFactory, clock: Callable[[], datetime]
-) -> tuple[Provider, Confirming] | None:
-    """Return the provider with which people sign in, and what asks it about them, where the settings name one.
-
-    Raises:
-        InvalidInput: Authlib is not installed.
-    """
-    if not settings.oidc_issuer:
-        return None
-    try:
-        with extras("Signing in with a provider (OBSCURA_OIDC_ISSUER)"):
-            from service.identity.people import Confirming
-            from service.identity.provider import Provider
-    except MissingExtra as error:
-        raise InvalidInput(str(error)) from None
-    provider = Provider(settings, clock)
-    return provider, Confirming(settings, factory, provider, clock)
+    return None
 
 
 def _broker(settings: Settings) -> queue.Send:

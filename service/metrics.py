@@ -69,14 +69,11 @@ class Metrics:
         with self._lock:
             minute = self._clock().strftime("%Y%m%dT%H%M")
             if minute != self._minute:
-                self._look()
+                with transaction(self._factory, read_only=True) as session:
+                    self._look_at_jobs(session)
+                    self._look_at_ledger(session)
                 self._minute, self._text = minute, generate_latest(self.registry)
             return self._text
-
-    def _look(self) -> None:
-        with transaction(self._factory, read_only=True) as session:
-            self._look_at_jobs(session)
-            self._look_at_ledger(session)
 
     def _look_at_jobs(self, session: Session) -> None:
         now = self._clock()

@@ -1,10 +1,7 @@
-"""The report on a release as it is served: the file that was published with it, joined with its evaluations.
+"""The report on a release: the file that was published with it, joined with its evaluations when it is read.
 
-The release's files and their hash never change. What was measured since stands in the database, and is put into the
-page and the data whenever they are read.
-
-Whoever another project shares the release with reads the report without what tells of that project's account
-(docs/departments.md).
+The release's files and their hash never change. Other projects that share the release read the report without facts
+about the account (docs/departments.md).
 """
 
 from __future__ import annotations
@@ -30,12 +27,10 @@ from service.storage.interface import Storage, key_of
 from service.wording import open_templates
 
 PAGE, DATA = "report.html", "report.json"
-# Where the section goes: in place of the one that says that nothing was measured. Pages of releases from before
-# evaluations were jobs of their own have none; there it goes before the technical facts.
-_PLACE = re.compile(rb"<!-- usefulness -->.*?<!-- /usefulness -->", re.DOTALL)
-_BEFORE = b'<section aria-labelledby="technical">'
-# What a report says to other projects, with which its release is shared: what stands on the privacy card, and how the
-# training was carried out. Its names and sums of the account, and remarks that are made from these, stay with its own.
+# The part of the page that evaluations replace.
+_USEFULNESS = re.compile(rb"<!-- usefulness -->.*?<!-- /usefulness -->", re.DOTALL)
+# What other projects may read of a shared release's report: what is on the privacy card, and how the training was
+# carried out. Names and sums of the account, and remarks made from these, stay with its own project.
 _SHARED = {
     "release": ("name", "recipe", "classes", "created_at", "stages", "facts", "incomplete"),
     "guarantee": (
@@ -49,47 +44,50 @@ _SYNTHETIC = re.compile(rb'<section aria-labelledby="synthetic">.*?</section>', 
 
 
 def read_report(storage: Storage, factory: SessionFactory, release_id: str, name: str) -> bytes:
-    """Return a release's report as it is now.
-
-    Args:
-        name: PAGE or DATA.
-
-    Raises:
-        NotFound: no such release, or it has no such file.
-    """
+    """Return the current report of a release: PAGE or DATA."""
     with transaction(factory, read_only=True) as session:
         release = get_release(session, release_id)
         own = is_own(session, project_of(session, release.account_id))
         classes = trained_on(session, release).classes
-        evaluations = [_document(row) for row in finished_evaluations(session, release_id)]
-    base = storage.read(key_of(release_id), name)
-    if own:
-        return (_page if name == PAGE else _data)(base, evaluations, classes)
-    shown = shared_part(json.loads(storage.read(key_of(release_id), DATA)))
-    if name == DATA:
-        return _written({**shown, "evaluations": evaluations})
-    return _shared_page(base, shown, evaluations, classes)
+        evaluations = [_evaluation(row) for row in finished_evaluations(session, release_id)]
+    published = storage.read(key_of(release_id), name)
+    if own and name == PAGE:
+        return joined_page(published, evaluations, classes)
+    document = json.loads(published if name == DATA else storage.read(key_of(release_id), DATA))
+    document = document if own else shared_part(document)
+    if name == PAGE:
+        return shared_page(published, document, evaluations, classes)
+    joined = {**document, "evaluations": evaluations}
+    return (json.dumps(joined, indent=2, ensure_ascii=False, sort_keys=True) + "\n").encode()
+
+
+def joined_page(published: bytes, evaluations: list[dict[str, Any]], classes: Sequence[str]) -> bytes:
+    """Return the published page with the evaluations made since."""
+    if not evaluations:
+        return published
+    latest, earlier = _by_age(evaluations)
+    section = _template("usefulness.html").render(latest=latest, earlier=earlier, classes=classes).encode()
+    return _USEFULNESS.sub(lambda _: section, published, count=1)
 
 
 def shared_part(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a report's data other projects may read, with which its release is shared.
-
-    What an old report does not have is None.
-    """
-    told = {part: {name: document.get(part, {}).get(name) for name in names} for part, names in _SHARED.items()}
-    return told | {"synthetic": document.get("synthetic")}
+    """Return the part of a report's data that other projects may read; a missing fact is None."""
+    shown = {part: {name: document.get(part, {}).get(name) for name in names} for part, names in _SHARED.items()}
+    return shown | {"synthetic": document.get("synthetic")}
 
 
-def _shared_page(
-    base: bytes, shown: Mapping[str, Any], evaluations: list[dict[str, Any]], classes: Sequence[str]
+def shared_page(
+    published: bytes, shown: Mapping[str, Any], evaluations: list[dict[str, Any]], classes: Sequence[str]
 ) -> bytes:
-    """Return the page of a shared release: of the published one the style and the section on synthetic images alone."""
-    kept = [found[0].decode() if (found := part.search(base)) else "" for part in (_STYLE, _SYNTHETIC)]
+    """Return the page for other projects. It takes only style and the section on synthetic images from the published
+    one.
+    """
+    style, synthetic = (found[0].decode() if (found := part.search(published)) else "" for part in (_STYLE, _SYNTHETIC))
     latest, earlier = _by_age(evaluations)
     page = _template("shared_report.html").render(
         **{part: shown[part] for part in _SHARED},
-        style=kept[0],
-        synthetic=kept[1],
+        style=style,
+        synthetic=synthetic,
         latest=latest,
         earlier=earlier,
         classes=classes,
@@ -97,23 +95,6 @@ def _shared_page(
         adjacencies=ADJACENCIES,
     )
     return page.encode()
-
-
-def _data(base: bytes, evaluations: list[dict[str, Any]], _classes: Sequence[str]) -> bytes:
-    return _written({**json.loads(base), "evaluations": evaluations})
-
-
-def _written(document: Mapping[str, Any]) -> bytes:
-    return (json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n").encode()
-
-
-def _page(base: bytes, evaluations: list[dict[str, Any]], classes: Sequence[str]) -> bytes:
-    if not evaluations:
-        return base
-    latest, earlier = _by_age(evaluations)
-    section = _template("usefulness.html").render(latest=latest, earlier=earlier, classes=classes).encode()
-    joined, places = _PLACE.subn(lambda _: section, base, count=1)
-    return joined if places else base.replace(_BEFORE, section + _BEFORE, 1)
 
 
 def _by_age(evaluations: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -125,8 +106,7 @@ def _by_age(evaluations: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], li
     return latest, [evaluation for evaluation in evaluations if evaluation not in latest]
 
 
-def _document(evaluation: Evaluation) -> dict[str, Any]:
-    """One evaluation as JSON: id, time, accuracies, with what they were measured, and the confusion."""
+def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
     assert evaluation.results is not None
     assert evaluation.finished_at is not None
     return {

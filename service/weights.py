@@ -27,11 +27,7 @@ _NETWORKS = {
 
 
 def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: str) -> bytes:
-    """Return MODEL_CARD_FILE or LOADER_FILE of a released generator.
-
-    Raises:
-        NotFound: there is no such release, or it is no generator.
-    """
+    """Return MODEL_CARD_FILE or LOADER_FILE of a released generator."""
     with transaction(factory, read_only=True) as session:
         release = get_release(session, release_id)
         classes = trained_on(session, release).classes

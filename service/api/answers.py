@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from fastapi.responses import FileResponse
@@ -31,6 +31,7 @@ from service.views.rows import newest
 
 CHUNK_BYTES = 1 << 18
 REVALIDATE = "private, no-cache"
+Position = TypeVar("Position", str, int)
 
 
 def is_fresh(request: Request, etag: str) -> bool:
@@ -94,21 +95,24 @@ def send_file(request: Request, path: Path, *, sha256: str, media_type: str, fil
     return _Download(path, headers=headers, media_type=media_type, filename=filename)
 
 
-def encode_cursor(values: Sequence[str | int]) -> str:
+def encode_cursor(value: str | int) -> str:
     """Encode the position after a row."""
-    return base64.urlsafe_b64encode(json.dumps(list(values)).encode()).decode().rstrip("=")
+    return base64.urlsafe_b64encode(json.dumps([value]).encode()).decode().rstrip("=")
 
 
-def decode_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
-    """Decode a cursor of `encode_cursor` with values of these types; raise InvalidInput otherwise."""
+def decode_cursor(cursor: str | None, kind: type[Position]) -> Position | None:
+    """Decode a cursor of `encode_cursor`; raise InvalidInput unless both databases can compare with its value."""
+    if cursor is None:
+        return None
     try:
-        values = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (binascii.Error, ValueError):
-        values = None
-    matches = isinstance(values, list) and [type(value) for value in values] == list(kinds)
-    if not matches or not all(map(_is_plain, values)):
-        raise _foreign_cursor()
-    return list(values)
+        (value,) = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (binascii.Error, TypeError, ValueError):
+        value = None
+    if type(value) is kind and isinstance(value, int) and 0 <= value < 2**63:
+        return value
+    if type(value) is kind and isinstance(value, str) and len(value) <= 64 and value.isascii() and value.isprintable():
+        return value
+    raise _foreign_cursor()
 
 
 def answer_newest(
@@ -126,32 +130,20 @@ def answer_newest(
     `show` makes the records. A cursor holds an id, not a time: times are shown to the minute only.
     """
     with transaction(service.factory, read_only=True) as session:
-        before = None if page.cursor is None else decode_cursor(page.cursor, [str])[0]
+        before = decode_cursor(page.cursor, str)
         try:
             rows, last = newest(
                 session, table, *conditions, limit=page.limit, before=before, columns=columns, moment=moment
             )
         except NotFound:
             raise _foreign_cursor() from None
-        shown = Page[Any](items=list(show(session, rows)), next_cursor=last and encode_cursor([last]))
+        shown = Page[Any](items=list(show(session, rows)), next_cursor=last and encode_cursor(last))
     return answer(request, shown)
 
 
 def narrowed(table: Any, **wanted: Any) -> list[ColumnElement[bool]]:
     """Return equality conditions for the values that are not None."""
     return [getattr(table, name) == value for name, value in wanted.items() if value is not None]
-
-
-def each(show: Callable[[Any], ApiRecord]) -> Callable[[Session, Sequence[Any]], list[ApiRecord]]:
-    """Return a `show` for records that need nothing but their row."""
-    return lambda _session, rows: [show(row) for row in rows]
-
-
-def _is_plain(value: str | int) -> bool:
-    # Both databases can compare ids, and integers below 2**63.
-    if isinstance(value, int):
-        return 0 <= value < 2**63
-    return len(value) <= 64 and value.isascii() and value.isprintable()
 
 
 def _foreign_cursor() -> InvalidInput:

@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -53,9 +52,8 @@ class LogLimits:
 
     Attributes:
         gather_seconds: Events of this span share a transaction if no answer waits for them.
-        waiting_max, per_transaction_max: Events.
         retry_seconds: Between attempts to write.
-        flood_seconds, alike_max: Within a window, so many refusals of one kind by one sender leave an event each; the
+        flood_seconds, alike_max: In a window, this many refusals of one kind by one sender leave an event each; the
             others leave one event together.
         floods_max: Counted at a time.
     """
@@ -71,26 +69,13 @@ class LogLimits:
 
 @dataclass
 class Flood:
-    """Refusals of one kind by one sender within a window.
-
-    Attributes:
-        first: Event of the first refusal.
-        until: End of the window, monotonic.
-        alike: Whether all have the action of the first.
-        count: Refusals so far.
-        written: Those that left an event each.
-    """
+    """Refusals of one kind by one sender within a window that ends at `until` (monotonic)."""
 
     first: Event
     until: float
-    alike: bool
+    alike: bool  # all have the action of the first
     count: int = 0
-    written: int = 0
-
-    def rest(self, now: datetime) -> Event:
-        """Return one event for the others: `GET /v1/jobs (120 more)`."""
-        action = f"{self.first.action if self.alike else '*'} ({self.count - self.written} more)"
-        return replace(self.first, at=now, action=action, object_id=None)
+    written: int = 0  # those that left an event each
 
 
 class EventWriter(Background):
@@ -114,25 +99,27 @@ class EventWriter(Background):
 
     def put(self, event: Event) -> Future[None]:
         """Enqueue an event. The future resolves once it is durable, or fails with AuditLogUnavailable."""
-        written: Future[None] = Future()
-        written.set_running_or_notify_cancel()  # cannot be cancelled by a client that disconnects
         with self._lock:
             full = len(self._waiting) >= self._limits.waiting_max
-            if not full:
-                self._waiting.append((event, written))
+            written = Future[None]() if full else self._enqueue(event)
         if full:
             written.set_exception(AuditLogUnavailable())
             not_written(1, AuditLogUnavailable())
         self._noted.set()
         return written
 
+    def _enqueue(self, event: Event) -> Future[None]:
+        # The caller holds the lock.
+        written = Future[None]()
+        written.set_running_or_notify_cancel()  # cannot be cancelled by a client that disconnects
+        self._waiting.append((event, written))
+        return written
+
     def put_refusal(self, event: Event, whose: str, status: int) -> Future[None] | None:
         """Enqueue a refusal, or only count it and return None.
 
-        Args:
-            event: Of the request.
-            whose: Id of the key, or address, that sent it.
-            status: Of the answer. Rate-limited requests (429) are counted together, others by action.
+        Rate-limited requests (status 429) are counted together, others by action. `whose` is the key's id, or the
+        address.
         """
         limited = status == HTTPStatus.TOO_MANY_REQUESTS
         kind = (whose, str(status)) if limited else (whose, str(status), event.action)
@@ -154,9 +141,8 @@ class EventWriter(Background):
         # The caller holds the lock.
         flood = self._floods.pop(kind, None)
         if flood is not None and flood.count > flood.written:
-            written: Future[None] = Future()
-            written.set_running_or_notify_cancel()
-            self._waiting.append((flood.rest(self.clock()), written))
+            action = f"{flood.first.action if flood.alike else '*'} ({flood.count - flood.written} more)"
+            self._enqueue(replace(flood.first, at=self.clock(), action=action, object_id=None))
 
     def _end_floods(self, until: float) -> float:
         with self._lock:
@@ -168,9 +154,7 @@ class EventWriter(Background):
         return float("inf")
 
     def trouble(self) -> str:
-        """Return why requests cannot be served, or "". If the last write failed, probe the log with a rolled-back
-        insert.
-        """
+        """Return why requests cannot be served, or "". Unless the last write succeeded, probe with an insert."""
         if not self.required or self._written:
             return ""
         trial = event_of(None, "GET /v1/health/ready", None, Outcome.ALLOWED, at=self.clock())
@@ -229,10 +213,7 @@ class EventWriter(Background):
 class Note(Recorder):
     """The audit event of one request: written by its first writing transaction, or else when it is answered.
 
-    Attributes:
-        scope: Of the request. Handlers set `state.known` (the caller) and may override the outcome (`state.outcome`).
-        asked_at: When it arrived.
-        written: Whether its event is written.
+    Handlers set the caller in the request's scope (`state.known`), and may override the outcome (`state.outcome`).
     """
 
     scope: Scope = field(default_factory=dict)
@@ -276,7 +257,8 @@ class Audit(Middleware):
             nonlocal status, refused
             if message["type"] == "http.response.start":
                 status = message["status"]
-                refused = not await self._write(note, outcome_of(scope, status), status)
+                outcome = state.get("outcome") or _outcome_of(status)
+                refused = not await self._write(note, outcome, status)
                 if refused:
                     why = AuditLogUnavailable()
                     await problem_response(Request(scope), why.code, why.message)(scope, receive, send)
@@ -324,11 +306,7 @@ def is_logged(scope: Scope) -> bool:
     return "route" in scope and not route_of(scope).startswith(UNLOGGED)
 
 
-def outcome_of(scope: Scope, status: int) -> Outcome:
-    """Return the outcome of a request: from the answer's status, unless its handler has set one."""
-    outcome: Any = scope.get("state", {}).get("outcome")
-    if isinstance(outcome, Outcome):
-        return outcome
+def _outcome_of(status: int) -> Outcome:
     if status >= 500:
         return Outcome.FAILED
     if status == 404:

@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from fastapi import Depends, Header, Query, Request, Response, Security
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
 from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import Identifier
 from service.api.events import StreamLimits
@@ -44,6 +45,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 JSON_VALUES_MAX = 12_000  # a value takes up to 10 microseconds of the thread that serves all connections
 READINESS_AT_A_TIME_MAX = 8  # concurrent readiness checks of the database, hanging ones included
+Given = ParamSpec("Given")
+Out = TypeVar("Out")
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,12 @@ class Service:
 
     @property
     def storage(self) -> Storage:
-        """The file storage."""
         return storage_of(self.settings)
+
+    def do(self, act: Callable[Concatenate[Session, Given], Out], *args: Given.args, **named: Given.kwargs) -> Out:
+        """Call a function in a writing transaction of its own."""
+        with transaction(self.factory) as session:
+            return act(session, *args, **named)
 
 
 async def running_service(request: Request) -> Service:

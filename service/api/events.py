@@ -1,7 +1,7 @@
 """Server-sent events about one job: a bounded number of streams, each of bounded duration.
 
-A stream is a sequence of snapshots, not a log: an event is sent when what may be said about the job has changed.
-The event id names the snapshot, so a client that reconnects with Last-Event-ID is told only what is new to it.
+A stream is a sequence of snapshots, not a log: an event is sent when the public state of the job has changed. The event
+id names the snapshot, so a client that reconnects with Last-Event-ID receives only newer ones.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import anyio
 from anyio.to_thread import run_sync
@@ -18,56 +19,32 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from obscura.wire.job_schemas import FINAL_STATES, EventRecord
-from service.api.problems import TooManyStreams
-from service.api.slots import Slots
+from service.api.slots import SlotLimits
 
 RECONNECT_MILLISECONDS = 1000
 
 
 @dataclass(frozen=True)
-class StreamLimits:
+class StreamLimits(SlotLimits):
     """Bounds of the event streams of one process."""
 
-    streams_max: int = 64
-    streams_per_project_max: int = 32
-    streams_per_key_max: int = 8
+    noun: ClassVar[str] = "event stream"
+    advice: ClassVar[str] = "Close one, or poll the job instead."
+    process_max: int = 64
+    per_project_max: int = 32
+    per_key_max: int = 8
     seconds_max: float = 600.0
     poll_seconds: float = 0.5
     heartbeat_seconds: float = 15.0
 
 
-@dataclass(frozen=True)
 class Snapshot:
-    """What may be said about a job now."""
+    """The public state of a job. Its id is the version of its progress and a digest of the data."""
 
-    version: int
-    record: EventRecord
-
-    @property
-    def data(self) -> str:
-        """The event's data."""
-        return self.record.model_dump_json()
-
-    @property
-    def id(self) -> str:
-        """Names this snapshot: the progress version and a digest of the data."""
-        return f"{self.version}-{hashlib.sha256(self.data.encode()).hexdigest()[:12]}"
-
-    @property
-    def final(self) -> bool:
-        """Return whether this is the last event."""
-        return self.record.state in FINAL_STATES
-
-
-def stream_slots(limits: StreamLimits) -> Slots[StreamLimits]:
-    """Return the slots of event streams; without a free one, TooManyStreams is raised."""
-    return Slots(
-        limits,
-        limits.streams_max,
-        limits.streams_per_project_max,
-        limits.streams_per_key_max,
-        refusal=TooManyStreams,
-    )
+    def __init__(self, version: int, record: EventRecord) -> None:
+        self.data = record.model_dump_json()
+        self.id = f"{version}-{hashlib.sha256(self.data.encode()).hexdigest()[:12]}"
+        self.final = record.state in FINAL_STATES
 
 
 class EventStream(StreamingResponse):
@@ -88,21 +65,17 @@ class EventStream(StreamingResponse):
 async def follow(
     read: Callable[[], Snapshot | None], *, last_event_id: str | None, limits: StreamLimits, stopping: threading.Event
 ) -> AsyncIterator[str]:
-    """Yield the wire form of each new snapshot, and heartbeat comments in between.
+    """Yield each new snapshot as an event, and heartbeat comments in between. Between two reads it holds no thread.
 
     Ends after the final snapshot, after `limits.seconds_max`, when the service stops, or when the caller may no longer
     read; the client reconnects.
-    No thread and no transaction is held between two looks at the database.
 
     Args:
-        read: Reads the job in a short transaction of its own, or returns None where the caller's key was revoked; runs
-            in a worker thread.
-        last_event_id: The snapshot that the client has seen last.
-        limits: Poll interval, heartbeat and duration.
-        stopping: Set when the service shuts down.
+        read: Reads the job in a short transaction of its own, or returns None if the caller's key was revoked; runs in
+            a worker thread.
     """
     yield f"retry: {RECONNECT_MILLISECONDS}\n\n"
-    opened = spoken = time.monotonic()
+    opened = last_sent = time.monotonic()
     seen = last_event_id
     while True:
         snapshot = await run_sync(read)
@@ -110,11 +83,11 @@ async def follow(
             return
         now = time.monotonic()
         if snapshot.id != seen:
-            seen, spoken = snapshot.id, now
+            seen, last_sent = snapshot.id, now
             name = "finished" if snapshot.final else "progress"
             yield f"id: {seen}\nevent: {name}\ndata: {snapshot.data}\n\n"
-        elif now - spoken >= limits.heartbeat_seconds:
-            spoken = now
+        elif now - last_sent >= limits.heartbeat_seconds:
+            last_sent = now
             yield ": still here\n\n"
         if snapshot.final or now - opened >= limits.seconds_max or stopping.is_set():
             return

@@ -67,8 +67,6 @@ EXAMPLES: dict[str, Any] = {
     "capacity_nano": 310_000_000,
     "chance": 0.1,
     "channels": 1,
-    "charged_epsilon": 0.4,
-    "charged_nano": 9_000_000,
     "classes": ["benign", "malignant"],
     "SampleRecord.classes": None,
     "SampleRequest.classes": None,  # exclusive with proportions
@@ -95,8 +93,6 @@ EXAMPLES: dict[str, Any] = {
     "findings": 0,
     "format": "npz",
     "height": 28,
-    "held_epsilon": 0.5,
-    "held_nano": 12_000_000,
     "id": _id("x"),
     "instance": "/v1/jobs",
     "introduction": f"key_abcdefghijklmnopqrst:{_DIGEST}",
@@ -110,10 +106,6 @@ EXAMPLES: dict[str, Any] = {
     "JobRecord.kind": "train",
     "ReleaseRecord.kind": "generator",
     "last_used_at": "2026-03-02T09:00:00Z",
-    "left_after_epsilon": 1.4,
-    "left_after_nano": 228_000_000,
-    "left_epsilon": 2.0,
-    "left_nano": 257_000_000,
     "limit": 50,
     "limit_epsilon": 3.0,
     "made": 421,
@@ -144,11 +136,7 @@ EXAMPLES: dict[str, Any] = {
     "others_revoked": 2,
     "owner": "clinic",
     "planned": 1000,
-    "planned_epsilon": 1.0,
-    "planned_nano": 41_000_000,
     "pointer": "/body/epsilon",
-    "price_epsilon": 1.0,
-    "price_nano": 41_000_000,
     "promised_epsilon": 3.0,
     "publishes_if_cancelled": True,
     "rate": 1e-6,
@@ -169,8 +157,6 @@ EXAMPLES: dict[str, Any] = {
     "shared_with_name": "cardiology",
     "sequence": 12,
     "share": 0.421,
-    "spent_epsilon": 0.4,
-    "spent_nano": 9_000_000,
     "stage": "votes",
     "IncompleteFacts.stages": {"votes": {"made": 421, "planned": 1000}},
     "stand_in": "fashion-mnist",
@@ -207,6 +193,16 @@ EXAMPLES: dict[str, Any] = {
     "secret": "whsec_...",
     "url": "https://hooks.example.org/obscura",
 }
+for _amount, _epsilon, _nano in (
+    ("charged", 0.4, 9_000_000),
+    ("held", 0.5, 12_000_000),
+    ("left", 2.0, 257_000_000),
+    ("left_after", 1.4, 228_000_000),
+    ("planned", 1.0, 41_000_000),
+    ("price", 1.0, 41_000_000),
+    ("spent", 0.4, 9_000_000),
+):
+    EXAMPLES |= {f"{_amount}_epsilon": _epsilon, f"{_amount}_nano": _nano}
 for _kind in KINDS.values():
     if _kind.reading is not None:
         EXAMPLES |= {f"{_kind.record.__name__}.{name}": example for name, example in _kind.reading.examples.items()}
@@ -252,7 +248,9 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
                 if name in PARAMETERS:
                     parameter.setdefault("description", PARAMETERS[name])
                 example = example_of(parameter["schema"], schemas, name=name)
-                choices = _choices(parameter["schema"], schemas)
+                parts = [parameter["schema"], *parameter["schema"].get("anyOf", [])]
+                parts += [schemas[part["$ref"].rpartition("/")[2]] for part in parts if "$ref" in part]
+                choices = [choice for part in parts for choice in part.get("enum", [])]
                 parameter["example"] = choices[0] if choices and example not in choices else example
             contents = [operation.get("requestBody", {}), *operation["responses"].values()]
             for content in (content.get("content", {}).get(_JSON, {}) for content in contents):
@@ -272,7 +270,7 @@ def example_of(schema: dict[str, Any], schemas: dict[str, Any], *, of: str = "",
         name: Name of the field.
     """
     if name:
-        example = known_example(of, name)
+        example = _known_example(of, name)
         if example not in (None, []):
             return example
     parts = [schema, *schema.get("anyOf", [])]
@@ -292,51 +290,38 @@ def example_of(schema: dict[str, Any], schemas: dict[str, Any], *, of: str = "",
     return None
 
 
-def _choices(schema: dict[str, Any], schemas: dict[str, Any]) -> list[Any]:
-    parts = [schema, *schema.get("anyOf", [])]
-    parts += [schemas[part["$ref"].rpartition("/")[2]] for part in parts if "$ref" in part]
-    return [choice for part in parts for choice in part.get("enum", [])]
-
-
 def _type_options(document: dict[str, Any]) -> None:
+    """Replace each request body that names a recipe by one schema per recipe, with the options of that recipe."""
     schemas = document["components"]["schemas"]
     named = {name for name, schema in schemas.items() if "recipe" in schema.get("properties", {})}
-    bodies = [
-        operation["requestBody"]["content"][_JSON]
-        for operations in document["paths"].values()
-        for operation in operations.values()
-        if _JSON in operation.get("requestBody", {}).get("content", {})
-    ]
     for recipe in RECIPES.values():
         schemas[f"{_camel(recipe)}Options"] = {"description": f"Options of the recipe {recipe.name}.", **recipe.options}
-    for body in bodies:
+    for operation in (operation for operations in document["paths"].values() for operation in operations.values()):
+        body = operation.get("requestBody", {}).get("content", {}).get(_JSON, {"schema": {}})
         request = body["schema"].get("$ref", "").removeprefix(_PLACE)
-        if request in named:
-            chosen = {recipe.name: f"{_camel(recipe)}{request}" for recipe in RECIPES.values()}
-            for recipe in RECIPES.values():
-                schemas[chosen[recipe.name]] = _request_for(recipe, request, schemas[request])
-            references = {name: _PLACE + schema for name, schema in chosen.items()}
-            body["schema"] = {
-                "oneOf": [{"$ref": reference} for reference in references.values()],
-                "discriminator": {"propertyName": "recipe", "mapping": references},
-            }
-
-
-def _request_for(recipe: Recipe, request: str, schema: dict[str, Any]) -> dict[str, Any]:
-    properties: dict[str, Any] = {"options": {"$ref": f"{_PLACE}{_camel(recipe)}Options"}}
-    if "trials" in schema["properties"]:
-        properties = {"trials": {"type": "array", "items": {"type": "object", "properties": properties}}}
-    narrowed = {"type": "object", "properties": {"recipe": {"const": recipe.name}, **properties}}
-    description = f"{schema['description']} By the recipe {recipe.name}."
-    return {"description": description, "allOf": [{"$ref": _PLACE + request}, narrowed]}
+        if request not in named:
+            continue
+        schema, mapping = schemas[request], {}
+        for recipe in RECIPES.values():
+            properties: dict[str, Any] = {"options": {"$ref": f"{_PLACE}{_camel(recipe)}Options"}}
+            if "trials" in schema["properties"]:
+                properties = {"trials": {"type": "array", "items": {"type": "object", "properties": properties}}}
+            narrowed = {"type": "object", "properties": {"recipe": {"const": recipe.name}, **properties}}
+            description = f"{schema['description']} By the recipe {recipe.name}."
+            name = f"{_camel(recipe)}{request}"
+            schemas[name] = {"description": description, "allOf": [{"$ref": _PLACE + request}, narrowed]}
+            mapping[recipe.name] = _PLACE + name
+        body["schema"] = {
+            "oneOf": [{"$ref": reference} for reference in mapping.values()],
+            "discriminator": {"propertyName": "recipe", "mapping": mapping},
+        }
 
 
 def _camel(recipe: Recipe) -> str:
     return recipe.name.title().replace("_", "")
 
 
-def known_example(schema: str, name: str) -> Any:
-    """Return the example of a field or parameter, or None."""
+def _known_example(schema: str, name: str) -> Any:
     for key in (f"{schema}.{name}", name):
         if key in EXAMPLES:
             return EXAMPLES[key]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Mapping
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic_core import to_json
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -91,77 +93,37 @@ RETRY_CODES = {code for code, (status, _) in STATUSES.items() if status in (429,
 OPERATOR_ONLY = {"ledger_corruption": NEEDS_OPERATOR, "storage_unavailable": NO_STORAGE}
 
 
-class ApiError(ObscuraError):
-    """Base of errors of this package."""
-
-
-class Pending(ApiError):
+class Pending(ObscuraError):
     """The content of a job is not ready yet."""
 
     code: ClassVar[str] = "pending"
 
 
-class JobNotSucceeded(ApiError):
+class JobNotSucceeded(ObscuraError):
     """A job ended without content."""
 
     code: ClassVar[str] = "job_failed"
 
 
-class SampleRemoved(ApiError):
+class SampleRemoved(ObscuraError):
     """The files of a sample were removed after their retention time."""
 
     code: ClassVar[str] = "sample_removed"
 
 
-class Busy(ApiError):
+class Busy(ObscuraError):
     """A bounded resource of this process is exhausted."""
 
     code: ClassVar[str] = "busy"
 
 
-class UploadStalled(ApiError):
+class UploadStalled(ObscuraError):
     """An upload arrives too slowly."""
 
     code: ClassVar[str] = "upload_stalled"
 
 
-class NoSlot(ApiError):
-    """A key, its project or the service has reached its limit of concurrent requests of one kind."""
-
-    codes: ClassVar[dict[str, str]]
-    noun: ClassVar[str]
-    advice: ClassVar[str]
-
-    def __init__(self, whose: str, most: int) -> None:
-        self.code = self.codes[whose]  # type: ignore[misc]  # three codes for one error
-        owner = "The service" if whose == "service" else f"This {whose}"
-        super().__init__(
-            f"{owner} has {most} {self.noun}s under way, the most it may. {self.advice}",
-            **{f"{self.noun.split()[-1]}s_max": most},
-        )
-
-
-class TooManyUploads(NoSlot):
-    """No slot is free for another upload."""
-
-    codes: ClassVar = {"key": "too_many_uploads_for_key", "project": "too_many_uploads_for_project", "service": "busy"}
-    noun: ClassVar = "upload"
-    advice: ClassVar = "Wait for one to end."
-
-
-class TooManyStreams(NoSlot):
-    """No slot is free for another event stream."""
-
-    codes: ClassVar = {
-        "key": "too_many_streams_for_key",
-        "project": "too_many_streams_for_project",
-        "service": "too_many_streams",
-    }
-    noun: ClassVar = "event stream"
-    advice: ClassVar = "Close one, or poll the job instead."
-
-
-class TooManyWrongKeys(ApiError):
+class TooManyWrongKeys(ObscuraError):
     """An address has sent too many invalid keys. A valid key still works."""
 
     code: ClassVar[str] = "too_many_wrong_keys"
@@ -174,7 +136,7 @@ class TooManyWrongKeys(ApiError):
         )
 
 
-class TooManyRequests(ApiError):
+class TooManyRequests(ObscuraError):
     """A key, a project or an address has reached its limit of requests per minute."""
 
     code: ClassVar[str] = "too_many_requests"
@@ -190,7 +152,7 @@ class TooManyRequests(ApiError):
         )
 
 
-class RangeNotSatisfiable(ApiError):
+class RangeNotSatisfiable(ObscuraError):
     """The requested byte range lies outside the content."""
 
     code: ClassVar[str] = "range_not_satisfiable"
@@ -236,14 +198,13 @@ def problem_response(
     *,
     status: int | None = None,
     title: str | None = None,
-    numbers: dict[str, Any] | None = None,
+    numbers: Mapping[str, Any] = MappingProxyType({}),
     errors: list[FieldError] | None = None,
-    headers: dict[str, str] | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> Response:
     """Build the problem document of a code."""
-    known_status, known_title = STATUSES.get(code, (500, "Internal error"))
-    status = status if status is not None else known_status
-    members = {name: _jsonable(value) for name, value in (numbers or {}).items() if name not in Problem.model_fields}
+    known_status, known_title = STATUSES.get(code, STATUSES["internal"])
+    status = status or known_status
     problem = Problem(
         type=TYPE_PREFIX + code,
         title=title or known_title,
@@ -252,14 +213,14 @@ def problem_response(
         instance=request.scope["path"],
         code=code,
         errors=errors,
-        **members,
+        **{name: value for name, value in numbers.items() if name not in Problem.model_fields},
     )
-    all_headers = dict(headers or {})
+    all_headers = dict(headers)
     if code in RETRY_CODES:
         all_headers.setdefault("Retry-After", str(RETRY_SECONDS))
     if status == 401:
         all_headers.setdefault("WWW-Authenticate", 'Bearer realm="obscura"')
-    body = json.dumps(problem.model_dump(exclude_none=True), ensure_ascii=False, allow_nan=False)
+    body = to_json(problem.model_dump(exclude_none=True), inf_nan_mode="strings", fallback=str)
     return Response(body, status_code=status, headers=all_headers, media_type=MEDIA_TYPE)
 
 
@@ -342,15 +303,3 @@ def _on_unexpected_error(request: Request, error: Exception) -> Response:
     # This answer is made outside all middleware, which would have added these headers.
     detail = FailureCode.INTERNAL.message
     return problem_response(request, "internal", detail, headers=SECURITY_HEADERS | {"X-Request-Id": name})
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, (str, int, float, bool)) or value is None:
-        return value
-    if isinstance(value, dict):
-        return {str(key): _jsonable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_jsonable(item) for item in value]
-    return str(value)

@@ -91,32 +91,27 @@ class Limiter:
                 RedisStorage(url, key_prefix=prefix, wrap_exceptions=True, **waits)  # type: ignore[arg-type]
             )
 
-    @property
-    def is_shared(self) -> bool:
-        """Return whether several processes share the counts."""
-        return self._shared is not None
-
     def hit(self, limit: RateLimitItem, name: str) -> Window:
         """Count a hit unless the limit is reached."""
         if self._shared is not None and time.monotonic() >= self._paused_until:
             try:
-                return _hit(self._shared, limit, name)
+                return self._hit(self._shared, limit, name)
             except StorageError as error:
                 self._paused_until = time.monotonic() + REDIS_PAUSE_SECONDS
                 get_logger(__name__).warning("counts_not_shared", error=type(error.storage_error).__name__)
         if len(self._memory.events) >= self._names_max:
             self._memory.reset()
-        return _hit(MovingWindowRateLimiter(self._memory), limit, name)
+        return self._hit(MovingWindowRateLimiter(self._memory), limit, name)
 
-
-def _hit(limiter: MovingWindowRateLimiter, limit: RateLimitItem, name: str) -> Window:
-    allowed = limiter.hit(limit, name)
-    stats = limiter.get_window_stats(limit, name)
-    return Window(allowed, stats.remaining, max(stats.reset_time - time.time(), 0.0))
+    @staticmethod
+    def _hit(limiter: MovingWindowRateLimiter, limit: RateLimitItem, name: str) -> Window:
+        allowed = limiter.hit(limit, name)
+        stats = limiter.get_window_stats(limit, name)
+        return Window(allowed, stats.remaining, max(stats.reset_time - time.time(), 0.0))
 
 
 def limiter_of(settings: Settings) -> Limiter:
-    """Return what counts for the processes that these settings allow: several, if workers run elsewhere."""
+    """Return the limiter: in Redis if workers run elsewhere, because then there may be several API processes."""
     if settings.mode == "embedded" or not settings.redis_url.startswith(REDIS_SCHEMES):
         return Limiter()
     database = make_url(settings.database_url)

@@ -1,44 +1,67 @@
-"""Bounds on concurrent requests of one kind: in total, per project, per key."""
+"""Bounds on concurrent requests of one kind: in one process, of one project, and of one key."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
 
-Limits = TypeVar("Limits")
+from service.errors import ObscuraError
+
+
+@dataclass(frozen=True)
+class SlotLimits:
+    """Maximum number of requests of one kind at a time."""
+
+    noun: ClassVar[str]
+    advice: ClassVar[str]
+    process_max: int
+    per_project_max: int
+    per_key_max: int
+
+
+Limits = TypeVar("Limits", bound=SlotLimits)
+
+
+class NoSlot(ObscuraError):
+    """A key, its project or the service has reached its limit of concurrent requests of one kind."""
+
+    code: ClassVar[str] = "busy"
+
+    def __init__(self, limits: SlotLimits, whose: str, most: int) -> None:
+        kind = f"{limits.noun.split()[-1]}s"
+        if whose != "service":
+            self.code = f"too_many_{kind}_for_{whose}"  # type: ignore[misc]  # one error with several codes
+        elif kind == "streams":
+            self.code = "too_many_streams"  # type: ignore[misc]
+        owner = "The service" if whose == "service" else f"This {whose}"
+        super().__init__(
+            f"{owner} has {most} {limits.noun}s under way, the most it may. {limits.advice}", **{f"{kind}_max": most}
+        )
 
 
 class Slots(Generic[Limits]):
-    """Counts the requests of one kind in progress in this process.
+    """Counts the requests of one kind in progress in this process."""
 
-    Args:
-        limits: Of such requests.
-        in_all, per_project, per_key: Maximum at a time.
-        refusal: Makes the error, from "service", "project" or "key" and the limit.
-    """
-
-    def __init__(
-        self, limits: Limits, in_all: int, per_project: int, per_key: int, *, refusal: Callable[[str, int], Exception]
-    ) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._in_all, self._per_project, self._per_key = in_all, per_project, per_key
-        self._refusal = refusal
         self._lock = threading.Lock()
         self._taken: Counter[tuple[str, str | None]] = Counter()  # by the key's id and its project's
 
     def take(self, key_id: str, project_id: str | None = None) -> None:
-        """Take a slot, or raise the refusal."""
+        """Take a slot, or raise NoSlot."""
+        limits = self.limits
         with self._lock:
             of_project = sum(count for (_, other), count in self._taken.items() if other == project_id)
-            if self._taken[key_id, project_id] >= self._per_key:
-                raise self._refusal("key", self._per_key)
-            if project_id is not None and of_project >= self._per_project:
-                raise self._refusal("project", self._per_project)
-            if self._taken.total() >= self._in_all:
-                raise self._refusal("service", self._in_all)
+            if self._taken[key_id, project_id] >= limits.per_key_max:
+                raise NoSlot(limits, "key", limits.per_key_max)
+            if project_id is not None and of_project >= limits.per_project_max:
+                raise NoSlot(limits, "project", limits.per_project_max)
+            if self._taken.total() >= limits.process_max:
+                raise NoSlot(limits, "service", limits.process_max)
             self._taken[key_id, project_id] += 1
 
     def give_back(self, key_id: str, project_id: str | None = None) -> None:

@@ -1,14 +1,12 @@
-"""Strict requests: unknown query parameters, fields and content types are refused, with the known ones in the
-message.
-"""
+"""Refusal of unknown query parameters, fields and content types; the message names the known ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, get_args
 
-from fastapi import Request
-from fastapi.dependencies.models import Dependant
+from fastapi import Request, params
+from fastapi.dependencies.utils import get_flat_params
 from pydantic import BaseModel
 
 from service.errors import InvalidInput, ObscuraError
@@ -23,7 +21,8 @@ class UnsupportedMediaType(ObscuraError):
 async def refuse_the_unknown(request: Request) -> None:
     """Refuse unknown query parameters (InvalidInput) and content types (UnsupportedMediaType)."""
     route = request.scope["route"]
-    known = [field.alias for part in _parts(route.dependant) for field in part.query_params]
+    parameters = get_flat_params(route.dependant)
+    known = [field.alias for field in parameters if isinstance(field.field_info, params.Query)]
     unknown = [name for name in request.query_params if name not in known]
     if unknown:
         takes = f"takes {', '.join(known)}" if known else "takes none"
@@ -34,12 +33,6 @@ async def refuse_the_unknown(request: Request) -> None:
         raise UnsupportedMediaType("Send the body as JSON, with 'Content-Type: application/json'.")
     if request.method == "PUT" and kind in ("multipart/form-data", "application/x-www-form-urlencoded"):
         raise UnsupportedMediaType("Send the file itself as the body, not a form: 'curl -T FILE'.")
-
-
-def _parts(dependant: Dependant) -> Iterator[Dependant]:
-    yield dependant
-    for part in dependant.dependencies:
-        yield from _parts(part)
 
 
 def field_names(route: Any, location: Sequence[int | str]) -> list[str]:

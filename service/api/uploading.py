@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import ClassVar
 
 import anyio
 from anyio import from_thread
 from fastapi import Request
 
-from service.api.problems import TooManyUploads, UploadStalled
-from service.api.slots import Slots
+from service.api.problems import UploadStalled
+from service.api.slots import SlotLimits
 from service.errors import InvalidInput
 
 BLOCK_BYTES = 2**20  # passed to the worker thread at a time, because each switch of threads costs
@@ -21,32 +22,20 @@ DRAIN_SECONDS_MAX = 1.0
 
 
 @dataclass(frozen=True)
-class UploadLimits:
+class UploadLimits(SlotLimits):
     """Bounds of the uploads of one process. Time that the service itself needs is not counted.
 
-    Attributes:
-        uploads_max, uploads_per_project_max, uploads_per_key_max: At a time.
-        window_seconds: A client must send `window_seconds * bytes_per_second_min` bytes in each window.
-        seconds_max: For a whole body.
+    A client must send `window_seconds * bytes_per_second_min` bytes in each window, and the body in `seconds_max`.
     """
 
-    uploads_max: int = 8
-    uploads_per_project_max: int = 6
-    uploads_per_key_max: int = 4
+    noun: ClassVar[str] = "upload"
+    advice: ClassVar[str] = "Wait for one to end."
+    process_max: int = 8
+    per_project_max: int = 6
+    per_key_max: int = 4
     window_seconds: float = 30.0
     bytes_per_second_min: int = 8192
     seconds_max: float = 3600.0
-
-
-def upload_slots(limits: UploadLimits) -> Slots[UploadLimits]:
-    """Return the slots of uploads."""
-    return Slots(
-        limits,
-        limits.uploads_max,
-        limits.uploads_per_project_max,
-        limits.uploads_per_key_max,
-        refusal=TooManyUploads,
-    )
 
 
 def content_length(headers: Mapping[str, str]) -> int | None:

@@ -139,7 +139,7 @@ def accept(
 @ledger.command("status")
 def status(context: typer.Context, as_json: Json = False) -> None:
     """Show which trainings are stopped and why, when the ledger was last verified, and the newest checkpoint."""
-    from service.api.routes.ledger import read_ledger
+    from service.api.routes.health import read_ledger
     from service.db.session import transaction
 
     with open_database(context, as_json) as (_, factory, output):

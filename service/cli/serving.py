@@ -170,7 +170,7 @@ class Server(uvicorn.Server):
         if app.state.warning is not None:
             self._output.notice(app.state.warning)
         if self._url is not None and self.started:  # last, so that no log line moves it out of sight
-            secret = app.state.dashboard.links.make(now_seconds=time.monotonic())
+            secret = app.state.links.make(now_seconds=time.monotonic())
             self._output.notice("\nThe service is ready. Leave this running and open a second terminal for commands.")
             self._output.notice(f"Sign in, once, within {LINK_SECONDS // 60} minutes: {self._url}/sign-in/{secret}")
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from service.dashboard import accounts, admin, datasets, jobs, people, projects, releases, sign_in, training
-from service.dashboard.access import Dashboard
+from service.dashboard import accounts, admin, datasets, jobs, releases, sign_in, training
 from service.dashboard.pages import answer_unknown_with_pages
+from service.dashboard.sessions import SignInLinks
 
 __all__ = ["PARTS", "mount"]
 
-_MODULES = (training, accounts, jobs, datasets, releases, admin, projects, people, sign_in)
+_MODULES = (training, accounts, jobs, datasets, releases, admin, sign_in)
 PARTS = tuple(module.router for module in _MODULES)
 
 
 def mount(app: FastAPI) -> None:
     """Add the dashboard at `/` to an application whose state holds the `service`."""
-    app.state.dashboard = Dashboard(app.state.service)
+    app.state.links = SignInLinks()
     for part in PARTS:
         app.include_router(part, include_in_schema=False)
     answer_unknown_with_pages(app)

@@ -3,53 +3,23 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Annotated, Concatenate, ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import Annotated
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
-from sqlalchemy.orm import Session
 
-from service.api.deps import Service, require_open_to, running_service
+from service.api.deps import Running, Service, require_open_to
 from service.dashboard.pages import SignInNeeded
-from service.dashboard.sessions import SignInLinks, find_session, form_token, may_read
-from service.db.session import SessionFactory, transaction
+from service.dashboard.sessions import find_session, form_token, may_read
+from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput, TooLarge, Unauthorized
 from service.identity import projects
 from service.identity.access import Principal, Scope
 
 COOKIE = "obscura_session"  # over plain HTTP; see `cookie_name`
-Facts = ParamSpec("Facts")
-Made = TypeVar("Made")
-
-
 FORM_BYTES_MAX = 16 * 1024
 FORM_FIELDS_MAX = 32
-
-
-@dataclass(frozen=True)
-class Dashboard:
-    """The running dashboard, in `app.state.dashboard`."""
-
-    service: Service
-    links: SignInLinks = field(default_factory=SignInLinks)
-
-    @property
-    def factory(self) -> SessionFactory:
-        """The factory of database sessions."""
-        return self.service.factory
-
-    @property
-    def clock(self) -> Callable[[], datetime]:
-        """The clock, which returns aware times."""
-        return self.service.clock
-
-    def do(self, step: Callable[Concatenate[Session, Facts], Made], *args: Facts.args, **facts: Facts.kwargs) -> Made:
-        """Call a function in a transaction of its own."""
-        with transaction(self.factory) as session:
-            return step(session, *args, **facts)
 
 
 @dataclass(frozen=True)
@@ -77,50 +47,40 @@ class Viewer:
         """Return whether the key has a scope; admins have all."""
         return self.principal is not None and bool(self.principal.scopes & {Scope.ADMIN, Scope(scope)})
 
-
-async def running_dashboard(request: Request) -> Dashboard:
-    """Return the dashboard with the service bound to the viewer."""
-    dashboard: Dashboard = request.app.state.dashboard
-    return replace(dashboard, service=await running_service(request))
-
-
-Running = Annotated[Dashboard, Depends(running_dashboard)]
+    def require(self, scope: Scope) -> Principal:
+        """Return the key that signed in. Raise SignInNeeded without one, Forbidden if it lacks the scope."""
+        if self.principal is None:
+            raise SignInNeeded
+        self.principal.require(scope)
+        return self.principal
 
 
-def find_viewer(request: Request, dashboard: Running) -> Viewer:
-    """Return the viewer: a session, or anyone if the dashboard is public. Raise SignInNeeded otherwise."""
-    viewer = _signed_in(request, dashboard)
-    if viewer is None and dashboard.service.settings.dashboard_public:
-        viewer = Viewer(principal=None, form_token="")
-    if viewer is None:
-        raise SignInNeeded("Sign in with an API key to see this page.")
-    if viewer.principal is None:
-        dashboard.service.rates.pass_address(request)
-    else:
-        dashboard.service.rates.pass_key(request, viewer.principal.id, viewer.principal.project_id)
+def find_member(request: Request, service: Running) -> Viewer:
+    """Return the signed-in viewer, whatever their role. Raise SignInNeeded without a session."""
+    viewer = _signed_in(request, service)
+    if viewer is None or viewer.principal is None:
+        raise SignInNeeded
+    service.rates.pass_key(request, viewer.principal.id, viewer.principal.project_id)
     request.state.viewer, request.state.caller = viewer, viewer.principal
-    if viewer.principal is not None:
-        require_open_to(dashboard.service, request, viewer.principal)
+    require_open_to(service, request, viewer.principal)
+    return viewer
+
+
+def find_viewer(request: Request, service: Running) -> Viewer:
+    """Return the viewer: a session, or anyone if the dashboard is public. Raise SignInNeeded otherwise."""
+    if service.settings.dashboard_public and _signed_in(request, service) is None:
+        service.rates.pass_address(request)
+        viewer = request.state.viewer = Viewer(principal=None, form_token="")
+        request.state.caller = None
+        return viewer
+    viewer = find_member(request, service)
     if viewer.principal is not None and not may_read(viewer.principal):
         raise Forbidden("Your role opens no page but *You* (/you), where you make keys for programs.")
     return viewer
 
 
-Reader = Annotated[Viewer, Depends(find_viewer)]
-
-
-def find_member(request: Request, dashboard: Running) -> Viewer:
-    """Return the signed-in viewer, whatever their role. Raise SignInNeeded without a session."""
-    viewer = _signed_in(request, dashboard)
-    if viewer is None or viewer.principal is None:
-        raise SignInNeeded("Sign in to see this page.")
-    dashboard.service.rates.pass_key(request, viewer.principal.id, viewer.principal.project_id)
-    request.state.viewer, request.state.caller = viewer, viewer.principal
-    require_open_to(dashboard.service, request, viewer.principal)
-    return viewer
-
-
 Member = Annotated[Viewer, Depends(find_member)]
+Reader = Annotated[Viewer, Depends(find_viewer)]
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -147,11 +107,13 @@ async def read_form(request: Request) -> dict[str, str]:
 Form = Annotated[dict[str, str], Depends(read_form)]
 
 
-def _acting(scope: Scope) -> Callable[[Viewer, dict[str, str]], Principal]:
-    def find(viewer: Reader, form: Form) -> Principal:
-        return require_acting(viewer, form.get("token", ""), scope)
-
-    return find
+def require_form_of(viewer: Viewer, token: str) -> Principal:
+    """Return the caller of a form with this session's token."""
+    if viewer.principal is None:
+        raise SignInNeeded
+    if not hmac.compare_digest(token.encode(), viewer.form_token.encode()):
+        raise Forbidden("This form is from an earlier session. Reload the page and try again.")
+    return viewer.principal
 
 
 def require_acting(viewer: Viewer, token: str, scope: Scope) -> Principal:
@@ -161,18 +123,25 @@ def require_acting(viewer: Viewer, token: str, scope: Scope) -> Principal:
     return principal
 
 
-def require_form_of(viewer: Viewer, token: str) -> Principal:
-    """Return the caller of a form with this session's token."""
-    if viewer.principal is None:
-        raise SignInNeeded("Sign in with an API key to do this.")
-    if not hmac.compare_digest(token.encode(), viewer.form_token.encode()):
-        raise Forbidden("This form is from an earlier session. Reload the page and try again.")
-    return viewer.principal
+def find_acting(viewer: Member, form: Form) -> Principal:
+    """Return the caller of a form, whatever their role."""
+    return require_form_of(viewer, form.get("token", ""))
 
 
-find_trainer, find_uploader, find_admin = _acting(Scope.TRAIN), _acting(Scope.DATA), _acting(Scope.ADMIN)
+def find_trainer(viewer: Reader, form: Form) -> Principal:
+    return require_acting(viewer, form.get("token", ""), Scope.TRAIN)
+
+
+def find_uploader(viewer: Reader, form: Form) -> Principal:
+    return require_acting(viewer, form.get("token", ""), Scope.DATA)
+
+
+def find_admin(viewer: Reader, form: Form) -> Principal:
+    return require_acting(viewer, form.get("token", ""), Scope.ADMIN)
+
+
+Acting = Annotated[Principal, Depends(find_acting)]
 Trainer = Annotated[Principal, Depends(find_trainer)]
-Uploader = Annotated[Principal, Depends(find_uploader)]
 Admin = Annotated[Principal, Depends(find_admin)]
 
 
@@ -201,24 +170,24 @@ def cookie_name(request: Request) -> str:
     return f"__Host-{COOKIE}" if is_secure(request) else COOKIE
 
 
-def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
+def _signed_in(request: Request, service: Service) -> Viewer | None:
     cookie = request.cookies.get(cookie_name(request))
     if cookie is None:
         return None
-    now = dashboard.clock()
-    with transaction(dashboard.factory, read_only=True) as session:
+    now = service.clock()
+    with transaction(service.factory, read_only=True) as session:
         signed_in = find_session(session, cookie, now=now)
         hidden = 0 if signed_in is None or signed_in.principal.project_id else projects.count_hidden(session)
     if signed_in is None:
         return None
-    dashboard.service.key_uses.note(signed_in.principal.id, now)
+    service.key_uses.note(signed_in.principal.id, now)
     request.state.known = signed_in.principal
     return Viewer(signed_in.principal, form_token(cookie), signed_in.name, hidden)
 
 
-def still_signed_in(request: Request, dashboard: Dashboard) -> bool:
+def still_signed_in(request: Request, service: Service) -> bool:
     """Return whether the session behind a long request, such as an event stream, is still valid."""
     try:
-        return _signed_in(request, dashboard) is not None
+        return _signed_in(request, service) is not None
     except Unauthorized:  # the provider no longer confirms the person, or does not respond
         return False

@@ -17,7 +17,8 @@ from obscura.wire.words import DatasetState, DecisionAction, DecisionState, Visi
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
 from service import ledger
-from service.dashboard.access import Admin, Dashboard, Form, Running, Viewer, find_viewer
+from service.api.deps import Running, Service
+from service.dashboard.access import Admin, Form, Viewer, find_viewer
 from service.dashboard.charts import spend_chart
 from service.dashboard.forms import do_once, once_of, read_fields
 from service.dashboard.pages import AccountInDoubt, PageRoute, form_page, page
@@ -34,7 +35,7 @@ from service.identity.decisions import pending_first
 from service.identity.projects import PROJECTS_MAX
 from service.ledger.stops import arming_stops
 from service.views import accounts, datasets, jobs, releases, sweeps
-from service.views.admins import decisions_of
+from service.views.admins import decisions
 from service.wording import NONE_SHOWN
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -49,68 +50,65 @@ Place = Annotated[str | None, Query(max_length=64, description="Id of the last a
 
 
 @router.get("/")
-def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLResponse:
+def overview(request: Request, service: Running, after: Place = None) -> HTMLResponse:
     """Show budgets, unfinished jobs and the latest releases."""
-    with transaction(dashboard.factory, read_only=True) as session:
-        now = dashboard.clock()
+    with transaction(service.factory, read_only=True) as session:
+        now = service.clock()
         values = {name: value for part in _PARTS.values() for name, value in part(session, now, after).items()}
         values["requests"] = _pending_raises(session, now)
         values["stopped"] = bool(arming_stops(session))
         viewer: Viewer = request.state.viewer
-        values["disk_short"] = viewer.runs_installation and dashboard.service.disks.is_short()
+        values["disk_short"] = viewer.runs_installation and service.disks.is_short()
         values["release_count"] = session.scalar(visible(session, Release, select(func.count(Release.id)))) or 0
-        values["steps"] = None if values["release_count"] else _first_steps(session)
+        values["steps"] = None
+        if not values["release_count"]:  # the steps towards a first release, and which of them are done
+            private = Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE
+            steps = {
+                "account": visible(session, Account, select(Account.id)),
+                "images": visible(session, Dataset, select(Dataset.id)).where(*private),
+                "training": visible(session, Job, select(Job.id)).where(Job.recipe.in_(list(RECIPES))),
+            }
+            values["steps"] = {name: session.scalar(query.limit(1)) is not None for name, query in steps.items()}
     return page(request, "overview.html", **values)
 
 
 def _pending_raises(session: Session, now: datetime, *conditions: ColumnElement[bool]) -> list[DecisionRecord]:
     chosen = Decision.action == DecisionAction.RAISE, Decision.state == DecisionState.PENDING, *conditions
-    shown = decisions_of(session, pending_first(session, *chosen, limit=REQUESTS_MAX), now)
+    shown = decisions(session, pending_first(session, *chosen, limit=REQUESTS_MAX), now)
     return [asked for asked in shown if asked.state == DecisionState.PENDING]
 
 
 @router.get("/parts/{name}")
-def overview_part(request: Request, dashboard: Running, name: str, after: Place = None) -> HTMLResponse:
+def overview_part(request: Request, service: Running, name: str, after: Place = None) -> HTMLResponse:
     """Render one part of the overview again, for the refreshing script."""
     if name not in _PARTS:
         raise NotFound("There is no such part of a page.")
-    with transaction(dashboard.factory, read_only=True) as session:
-        values = _PARTS[name](session, dashboard.clock(), after)
+    with transaction(service.factory, read_only=True) as session:
+        values = _PARTS[name](session, service.clock(), after)
     return page(request, f"_{name}.html", **values)
 
 
-def _first_steps(session: Session) -> dict[str, bool]:
-    """Return which steps towards a first release an installation has completed."""
-    private = Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE
-    steps = {
-        "account": visible(session, Account, select(Account.id)),
-        "images": visible(session, Dataset, select(Dataset.id)).where(*private),
-        "training": visible(session, Job, select(Job.id)).where(Job.recipe.in_(list(RECIPES))),
-    }
-    return {name: session.scalar(query.limit(1)) is not None for name, query in steps.items()}
-
-
 @router.get("/accounts/new")
-def new_account(request: Request, dashboard: Running) -> HTMLResponse:
+def new_account(request: Request, service: Running) -> HTMLResponse:
     """Show the form that opens an account."""
-    return _account_form(request, dashboard)
+    return _account_form(request, service)
 
 
 @router.post("/accounts")
-def open_account(request: Request, dashboard: Running, admin: Admin, form: Form) -> Response:
+def open_account(request: Request, service: Running, admin: Admin, form: Form) -> Response:
     """Open an account, or show the form again with its errors."""
     admin.require_installation()
     try:
         once = once_of(form)
         body = read_fields(AccountRequest, form)
-        now = dashboard.clock()
-        with transaction(dashboard.factory) as session:
+        now = service.clock()
+        with transaction(service.factory) as session:
             body["project_id"] = projects.choose(session, body["project_id"])
             account_id = do_once(
                 session, admin.id, once, body, lambda: ledger.open_account(session, **body, now=now).id, now
             )
     except (ObscuraError, PrivacyError) as error:
-        return _account_form(request, dashboard, error, form)
+        return _account_form(request, service, error, form)
     return RedirectResponse(f"/accounts/{account_id}", status_code=303)
 
 
@@ -118,7 +116,7 @@ def open_account(request: Request, dashboard: Running, admin: Admin, form: Form)
 @router.get("/accounts/{account_id}/{part}")
 def account(
     request: Request,
-    dashboard: Running,
+    service: Running,
     account_id: str,
     part: str = "overview",
     before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
@@ -126,8 +124,8 @@ def account(
     """Show one tab of an account: overview, data, jobs, ledger or controls."""
     if part not in ACCOUNT_PARTS:
         raise NotFound("There is no such part of an account's page.")
-    now = dashboard.clock()
-    with transaction(dashboard.factory, read_only=True) as session:
+    now = service.clock()
+    with transaction(service.factory, read_only=True) as session:
         shown = accounts.read(session, account_id)
         if isinstance(shown, accounts.DoubtfulAccount):
             raise AccountInDoubt(f"The figures of account {shown.name} contradict its log. {NONE_SHOWN}")
@@ -154,11 +152,11 @@ def account(
 
 def _account_form(
     request: Request,
-    dashboard: Dashboard,
+    service: Service,
     error: ObscuraError | PrivacyError | None = None,
     values: Mapping[str, str] | None = None,
 ) -> HTMLResponse:
-    with transaction(dashboard.factory, read_only=True) as session:
+    with transaction(service.factory, read_only=True) as session:
         shown = visible(session, Project).order_by(Project.name).limit(PROJECTS_MAX)
         choices = [(project.id, project.name) for project in session.scalars(shown)]
     return form_page(request, "account_new.html", error, values or {}, projects=choices)

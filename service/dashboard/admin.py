@@ -1,22 +1,27 @@
-"""Pages and forms for admins: freezing, limits, admins, and decisions."""
+"""Pages and forms for admins: freezing, limits, admins, decisions, projects with webhooks, and the audit log."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from obscura.wire.admin_schemas import AdmissionRequest
-from obscura.wire.schemas import LimitChangeRequest, ReasonRequest
-from service import ledger
-from service.api.routes.decisions import EFFECTS
-from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
+from obscura.wire.admin_schemas import AdminRecord, AdmissionRequest
+from obscura.wire.schemas import LimitChangeRequest, ReasonRequest, record_of
+from service import ledger, quotas
+from service.api.deps import Running
+from service.api.routes.admins import EFFECTS
+from service.dashboard.access import Admin, Form, Reader, find_viewer
 from service.dashboard.forms import read_fields
-from service.dashboard.pages import PageRoute, SignInNeeded, page
+from service.dashboard.pages import PageRoute, page
 from service.db.access_tables import ApiKey
 from service.db.project_tables import Project
 from service.db.session import transaction
+from service.db.webhook_tables import Webhook
+from service.errors import InvalidInput
 from service.identity import admins, decisions, people
-from service.identity.access import Principal, Scope, visible
+from service.identity.access import Scope, visible
 from service.identity.projects import PROJECTS_MAX
 from service.views import admins as views
 
@@ -24,54 +29,62 @@ router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RECENT_REQUESTS = 50
 RECENT_KEYS = 100
 MEMBERS_SHOWN_MAX = 500
+PROJECTS_SHOWN = 100
+WEBHOOKS_SHOWN = 100
+EVENTS_SHOWN = 100
+
+
+def _back_to_account(account_id: str) -> RedirectResponse:
+    return RedirectResponse(f"/accounts/{account_id}/controls", status_code=303)
 
 
 @router.post("/accounts/{account_id}/freeze")
-def freeze(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    return _switch(dashboard, admin, form, account_id, frozen=True)
+def freeze(service: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
+    why, now = read_fields(ReasonRequest, form), service.clock()
+    service.do(ledger.set_frozen, account_id=account_id, frozen=True, **why, by=admin.id, now=now)
+    return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/unfreeze")
-def unfreeze(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    return _switch(dashboard, admin, form, account_id, frozen=False)
+def unfreeze(service: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
+    why, now = read_fields(ReasonRequest, form), service.clock()
+    service.do(ledger.set_frozen, account_id=account_id, frozen=False, **why, by=admin.id, now=now)
+    return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/close")
-def close(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
-    dashboard.do(ledger.set_closed, account_id, closed=True)
+def close(service: Running, _admin: Admin, account_id: str) -> RedirectResponse:
+    service.do(ledger.set_closed, account_id, closed=True)
     return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/reopen")
-def reopen(dashboard: Running, _admin: Admin, account_id: str) -> RedirectResponse:
-    dashboard.do(ledger.set_closed, account_id, closed=False)
+def reopen(service: Running, _admin: Admin, account_id: str) -> RedirectResponse:
+    service.do(ledger.set_closed, account_id, closed=False)
     return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/lower-limit")
-def lower_limit(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    change, now = read_fields(LimitChangeRequest, form), dashboard.clock()
-    dashboard.do(ledger.lower_limit, account_id=account_id, **change, by=admin.id, now=now)
+def lower_limit(service: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
+    change, now = read_fields(LimitChangeRequest, form), service.clock()
+    service.do(ledger.lower_limit, account_id=account_id, **change, by=admin.id, now=now)
     return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/raise-limit")
-def request_raise(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    change, now = read_fields(LimitChangeRequest, form), dashboard.clock()
-    dashboard.do(ledger.request_raise, account_id=account_id, **change, asked_with=admin.id, now=now)
+def request_raise(service: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
+    change, now = read_fields(LimitChangeRequest, form), service.clock()
+    service.do(ledger.request_raise, account_id=account_id, **change, asked_with=admin.id, now=now)
     return _back_to_account(account_id)
 
 
 @router.get("/admins")
-def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
+def show_admins(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
     """Show the admins and the keys; to an owner, those of the project."""
-    if viewer.principal is None:
-        raise SignInNeeded("Sign in with an admin's key to see this page.")
-    viewer.principal.require(Scope.ADMIN)
-    now = dashboard.clock()
-    with transaction(dashboard.factory, read_only=True) as session:
+    viewer.require(Scope.ADMIN)
+    with transaction(service.factory, read_only=True) as session:
         rows = admins.admins(session)
-        records, names = [views.admin(row) for row in rows], admins.names(session, rows)
+        records, names = [record_of(AdminRecord, row) for row in rows], admins.names(session, rows)
         newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
         keys = views.keys(session, session.scalars(newest_keys).all())
         departments = session.scalars(visible(session, Project).limit(PROJECTS_MAX)).all()
@@ -85,60 +98,91 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
         keys=keys,
         projects={project.id: project.name for project in departments} if len(departments) > 1 else {},
         keys_shown_max=RECENT_KEYS,
-        now=now,
+        now=service.clock(),
     )
 
 
 @router.post("/admins")
-def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectResponse:
+def ask_admission(service: Running, admin: Admin, form: Form) -> RedirectResponse:
     person = read_fields(AdmissionRequest, form, project_id=form.get("project"))
-    dashboard.do(admins.ask_admission, **person, asked_with=admin.id, now=dashboard.clock())
-    return _back_to_admins()
+    service.do(admins.ask_admission, **person, asked_with=admin.id, now=service.clock())
+    return RedirectResponse("/admins", status_code=303)
 
 
 @router.post("/admins/{admin_id}/remove")
-def ask_removal(dashboard: Running, admin: Admin, form: Form, admin_id: str) -> RedirectResponse:
-    why, now = read_fields(ReasonRequest, form), dashboard.clock()
-    dashboard.do(admins.ask_removal, admin_id=admin_id, **why, asked_with=admin.id, now=now)
-    return _back_to_admins()
+def ask_removal(service: Running, admin: Admin, form: Form, admin_id: str) -> RedirectResponse:
+    why, now = read_fields(ReasonRequest, form), service.clock()
+    service.do(admins.ask_removal, admin_id=admin_id, **why, asked_with=admin.id, now=now)
+    return RedirectResponse("/admins", status_code=303)
 
 
 @router.get("/decisions")
-def show_decisions(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
+def show_decisions(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
     """Show what one admin asked for and another decides."""
-    with transaction(dashboard.factory, read_only=True) as session:
+    with transaction(service.factory, read_only=True) as session:
         chosen = decisions.readable_by(viewer.principal)
         rows = decisions.pending_first(session, *chosen, limit=RECENT_REQUESTS)
-        requests = views.decisions_of(session, rows, dashboard.clock())
+        requests = views.decisions(session, rows, service.clock())
     return page(request, "decisions.html", requests=requests)
 
 
 @router.post("/decisions/{request_id}/approve")
-def approve(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
-    return _decide(dashboard, admin, request_id, approved=True)
-
-
-@router.post("/decisions/{request_id}/decline")
-def decline(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
-    return _decide(dashboard, admin, request_id, approved=False)
-
-
-def _decide(dashboard: Dashboard, admin: Principal, request_id: str, *, approved: bool) -> RedirectResponse:
-    dashboard.do(decisions.decide, request_id, admin.id, dashboard.clock(), EFFECTS, approved=approved)
+def approve(service: Running, admin: Admin, request_id: str) -> RedirectResponse:
+    service.do(decisions.decide, request_id, admin.id, service.clock(), EFFECTS, approved=True)
     return RedirectResponse("/decisions", status_code=303)
 
 
-def _switch(
-    dashboard: Dashboard, admin: Principal, form: dict[str, str], account_id: str, *, frozen: bool
-) -> RedirectResponse:
-    why, now = read_fields(ReasonRequest, form), dashboard.clock()
-    dashboard.do(ledger.set_frozen, account_id=account_id, frozen=frozen, **why, by=admin.id, now=now)
-    return _back_to_account(account_id)
+@router.post("/decisions/{request_id}/decline")
+def decline(service: Running, admin: Admin, request_id: str) -> RedirectResponse:
+    service.do(decisions.decide, request_id, admin.id, service.clock(), EFFECTS, approved=False)
+    return RedirectResponse("/decisions", status_code=303)
 
 
-def _back_to_account(account_id: str) -> RedirectResponse:
-    return RedirectResponse(f"/accounts/{account_id}/controls", status_code=303)
+@router.get("/projects")
+def show_projects(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
+    """Show the projects that the key can see, with their jobs, and webhooks to admins."""
+    viewer.require(Scope.READ)
+    with transaction(service.factory, read_only=True) as session:
+        rows = session.scalars(visible(session, Project).order_by(Project.name).limit(PROJECTS_SHOWN)).all()
+        shown = views.project_uses(session, rows)
+        newest = visible(session, Webhook).order_by(Webhook.created_at.desc()).limit(WEBHOOKS_SHOWN)
+        hooks = views.webhooks(session, session.scalars(newest).all() if viewer.may("admin") else [], service.clock())
+    return page(
+        request,
+        "projects.html",
+        projects=shown,
+        webhooks=hooks,
+        sets=viewer.runs_installation,
+        shown_max=PROJECTS_SHOWN,
+    )
 
 
-def _back_to_admins() -> RedirectResponse:
-    return RedirectResponse("/admins", status_code=303)
+@router.post("/projects/{project_id}/quota")
+def set_quota(service: Running, admin: Admin, form: Form, project_id: str) -> RedirectResponse:
+    """Set a project's quota of jobs; an empty field removes it."""
+    admin.require_installation()
+    jobs = form.get("jobs", "").strip()
+    if jobs and (not jobs.isdecimal() or len(jobs) > 15):
+        raise InvalidInput("A quota is a whole number, or empty for none.")
+    service.do(quotas.set_quota, project_id, jobs_max=int(jobs) if jobs else None)
+    return RedirectResponse("/projects", status_code=303)
+
+
+@router.get("/audit")
+def show_audit_log(
+    request: Request, service: Running, viewer: Reader, before: Annotated[str | None, Query(max_length=64)] = None
+) -> HTMLResponse:
+    """Show the newest events."""
+    viewer.require(Scope.AUDIT)
+    with transaction(service.factory, read_only=True) as session:
+        shown = views.events(session, newest=True, before=before, limit=EVENTS_SHOWN + 1)
+        asked = {event.key_id for event in shown}
+        keys = session.scalars(visible(session, ApiKey).where(ApiKey.id.in_(asked))).all()
+    return page(
+        request,
+        "audit.html",
+        events=shown[:EVENTS_SHOWN],
+        names={key.id: key.name for key in keys},
+        older=shown[EVENTS_SHOWN - 1].id if len(shown) > EVENTS_SHOWN else None,
+        kept=service.settings.audit_log != "off",
+    )

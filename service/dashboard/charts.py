@@ -16,8 +16,6 @@ LEFT, RIGHT, TOP, BOTTOM = 54, 12, 20, 26
 
 
 class Chart:
-    """The box in which a chart is drawn; all coordinates are in it."""
-
     width, height, left, right, top, bottom = WIDTH, HEIGHT, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
 
 

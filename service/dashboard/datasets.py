@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -15,15 +14,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from obscura.wire.meanings import identifiers_in, is_part, why_personal
 from obscura.wire.schemas import DatasetRequest, Identifier
 from obscura.wire.words import DatasetState
+from service.api.deps import Running
 from service.api.middleware import body_limit
 from service.api.routes.datasets import put_content
 from service.api.uploading import Body, content_length
 from service.dashboard.access import (
-    Dashboard,
     Form,
     Reader,
-    Running,
-    Viewer,
     find_uploader,
     find_viewer,
     require_acting,
@@ -31,7 +28,7 @@ from service.dashboard.access import (
 )
 from service.dashboard.forms import DATASET_STATES, FieldsRefused, Filters, read_body
 from service.dashboard.multipart import FIELDS_BYTES_MAX, FileForm
-from service.dashboard.pages import PageRoute, SignInNeeded, page
+from service.dashboard.pages import PageRoute, page
 from service.datasets import deletion, receiving, states
 from service.datasets.reading import Sent, UploadTooLarge
 from service.datasets.vault import DatasetContext
@@ -40,7 +37,7 @@ from service.db.job_tables import Job
 from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.errors import InvalidInput, ObscuraError
-from service.identity.access import Principal, Scope, find, visible
+from service.identity.access import Scope, find, visible
 from service.ingest.formats import FORMATS
 from service.logs import get_logger
 from service.views import jobs
@@ -57,11 +54,11 @@ PUBLIC = "public"  # the choice for public datasets, instead of an account
 @router.get("/datasets")
 def dataset_list(
     request: Request,
-    dashboard: Running,
+    service: Running,
     filters: Annotated[Filters, Depends()],
 ) -> HTMLResponse:
     """Show the datasets, newest first, filtered."""
-    with transaction(dashboard.factory, read_only=True) as session:
+    with transaction(service.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Dataset, ("q", "state", "account"), states=list(DatasetState))
         rows, older_than = newest(session, Dataset, *narrowed, limit=DATASETS_A_PAGE, before=filters.before)
         values = filters.shown(session, "/datasets") | {"datasets": [dataset_view(row) for row in rows]}
@@ -69,67 +66,77 @@ def dataset_list(
 
 
 @router.get("/datasets/new")
-def new_dataset(
-    request: Request, dashboard: Running, account: Annotated[str, Query(max_length=64)] = ""
-) -> HTMLResponse:
+def new_dataset(request: Request, service: Running, account: Annotated[str, Query(max_length=64)] = "") -> HTMLResponse:
     """Show the form that declares a dataset; the page's script sends it with the images."""
-    with transaction(dashboard.factory, read_only=True) as session:
+    with transaction(service.factory, read_only=True) as session:
         choices = visible(session, Account, select(Account.id, Account.name, Account.unit))
         accounts = session.execute(choices.where(~Account.closed).limit(ROWS_MAX)).all()
     shown: dict[str, Any] = {"values": {"account_id": account}, "wrong": {}, "accounts": accounts}
-    return page(request, "dataset_new.html", **shown, upload_max=dashboard.service.settings.upload_bytes_max)
+    return page(request, "dataset_new.html", **shown, upload_max=service.settings.upload_bytes_max)
 
 
 @router.post("/datasets/new")
 @body_limit(None)
-def declare_and_upload(request: Request, dashboard: Running, viewer: Reader) -> Response:
+def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Response:
     """Declare a dataset and receive its images in one multipart form, fields first. If either fails, keep neither."""
-    with _sent_form(request, dashboard, viewer) as (form, sent, uploader):
-        body = _declaration(form)
-        settings, now = dashboard.service.settings, dashboard.clock()
-        with transaction(dashboard.factory) as session:
-            dataset_id = states.declare(session, settings, **body, now=now).id
+    require_same_origin(request)
+    caller = viewer.require(Scope.DATA)
+    settings, limit = service.settings, service.settings.upload_bytes_max
+    body = Body(request, service.uploads.limits)
+    with service.uploads.taken(caller.id, caller.project_id):
         try:
-            context = DatasetContext.of(settings, dashboard.factory, dashboard.clock)
-            receiving.receive(context, dataset_id, sent, by=uploader.id)
-        except BaseException:
+            announced = content_length(request.headers)
+            if announced is not None and announced > limit + FIELDS_BYTES_MAX:
+                raise UploadTooLarge(limit, announced)
+            form = FileForm(request.headers.get("content-type", ""), body.blocks())
+            uploader = require_acting(viewer, form.fields.get("token", ""), Scope.DATA)
+            declaration = _declaration(form.fields)
+            dataset_id = service.do(states.declare, settings, **declaration, now=service.clock()).id
             try:
-                deletion.delete(settings, dashboard.factory, dataset_id, cancel_jobs=True, now=dashboard.clock())
-            except (ObscuraError, SQLAlchemyError, OSError) as error:
-                name = type(error).__name__
-                get_logger(__name__).error("declaration_not_removed", dataset_id=dataset_id, error=name)
+                context = DatasetContext.of(settings, service.factory, service.clock)
+                sent = Sent(form.file(), form.fields.get("format", ""))
+                receiving.receive(context, dataset_id, sent, by=uploader.id)
+            except BaseException:
+                try:
+                    deletion.delete(settings, service.factory, dataset_id, cancel_jobs=True, now=service.clock())
+                except (ObscuraError, SQLAlchemyError, OSError) as error:
+                    name = type(error).__name__
+                    get_logger(__name__).error("declaration_not_removed", dataset_id=dataset_id, error=name)
+                raise
+        except BaseException:
+            body.drain()
             raise
     return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
 
 
 @router.get("/datasets/{dataset_id}")
-def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLResponse:
+def dataset(request: Request, service: Running, dataset_id: str) -> HTMLResponse:
     """Show a dataset's declaration, its jobs, and the form that deletes it."""
     using = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id)
-    with transaction(dashboard.factory, read_only=True) as session:
+    with transaction(service.factory, read_only=True) as session:
         row = find(session, Dataset, dataset_id)
         values: dict[str, Any] = {
             "dataset": dataset_view(row),
             "account": None if row.account_id is None else find(session, Account, row.account_id),
-            "jobs": jobs.recent(session, dashboard.clock(), using, limit=RECENT_JOBS),
+            "jobs": jobs.recent(session, service.clock(), using, limit=RECENT_JOBS),
             "needing": deletion.jobs_needing(session, dataset_id),
             "formats": FORMATS,
-            "upload_max": dashboard.service.settings.upload_bytes_max,
+            "upload_max": service.settings.upload_bytes_max,
         }
     return page(request, "dataset.html", **values)
 
 
 @router.post("/datasets/{dataset_id}/delete", dependencies=[Depends(find_uploader)])
-def delete(dashboard: Running, form: Form, dataset_id: str) -> RedirectResponse:
+def delete(service: Running, form: Form, dataset_id: str) -> RedirectResponse:
     """Destroy the images, and the declaration if nothing was trained on it."""
     if form.get("sure") != "yes":
         raise InvalidInput("Confirm that the images are to be destroyed forever.")
     deleted = deletion.delete(
-        dashboard.service.settings,
-        dashboard.factory,
+        service.settings,
+        service.factory,
         dataset_id,
         cancel_jobs=form.get("cancel_jobs") == "yes",
-        now=dashboard.clock(),
+        now=service.clock(),
     )
     return RedirectResponse("/datasets" if deleted.erased_at else f"/datasets/{dataset_id}", status_code=303)
 
@@ -138,7 +145,7 @@ def delete(dashboard: Running, form: Form, dataset_id: str) -> RedirectResponse:
 @body_limit(None)
 def put(
     request: Request,
-    dashboard: Running,
+    service: Running,
     viewer: Reader,
     dataset_id: Identifier,
     format: str,
@@ -147,57 +154,27 @@ def put(
     """Receive the images of a declared dataset as the request body, as the API does."""
     require_same_origin(request)
     uploader = require_acting(viewer, token, Scope.DATA)
-    return put_content(dashboard.service, request, uploader, dataset_id, format)  # type: ignore[arg-type]  # refused
-
-
-@contextmanager
-def _sent_form(
-    request: Request, dashboard: Dashboard, viewer: Viewer
-) -> Iterator[tuple[dict[str, str], Sent, Principal]]:
-    require_same_origin(request)
-    if viewer.principal is None:
-        raise SignInNeeded("Sign in with an API key to do this.")
-    service, caller = dashboard.service, viewer.principal
-    caller.require(Scope.DATA)
-    body, limit = Body(request, service.uploads.limits), service.settings.upload_bytes_max
-    with service.uploads.taken(caller.id, caller.project_id):
-        try:
-            announced = content_length(request.headers)
-            if announced is not None and announced > limit + FIELDS_BYTES_MAX:
-                raise UploadTooLarge(limit, announced)
-            form = FileForm(request.headers.get("content-type", ""), body.blocks())
-            uploader = require_acting(viewer, form.fields.get("token", ""), Scope.DATA)
-            yield form.fields, Sent(form.file(), form.fields.get("format", "")), uploader
-        except BaseException:
-            body.drain()
-            raise
+    return put_content(service, request, uploader, dataset_id, format)  # type: ignore[arg-type]  # refused
 
 
 def _declaration(form: Mapping[str, str]) -> dict[str, Any]:
     fields: dict[str, Any] = {name: form.get(name, "").strip() for name in DatasetRequest.model_fields}
-    fields |= _whose(fields["account_id"])
-    fields["classes"] = [name.strip() for name in re.split(r"[,\n]", form.get("classes", "")) if name.strip()]
+    if not fields["account_id"]:
+        raise FieldsRefused({"account_id": "Choose whose images these are."})
+    public = fields["account_id"] == PUBLIC
+    fields |= {"visibility": "public", "account_id": None} if public else {"visibility": "private"}
+    classes = [name.strip() for name in re.split(r"[,\n]", form.get("classes", "")) if name.strip()]
+    fields["classes"] = classes
     fields["channels"] = int(fields["channels"]) if fields["channels"].isdecimal() else None
     if form.get("stated") != "yes":
-        _ask_about_names(fields["classes"])
+        people = [name for name in classes if why_personal(name)] or identifiers_in(classes, few=False)
+        odd = people or [name for name in classes if is_part(name)]
+        if odd:
+            like = "people" if people else "parts of a collection"
+            raise FieldsRefused(
+                {
+                    "classes": f"These look like {like}: {', '.join(odd[:NAMES_SHOWN_MAX])}. Names of classes become "
+                    "public forever. Rename the folders; or, if these are the classes, say so with the box below."
+                }
+            )
     return read_body(DatasetRequest, fields).model_dump()
-
-
-def _whose(chosen: str) -> dict[str, str | None]:
-    if not chosen:
-        raise FieldsRefused({"account_id": "Choose whose images these are."})
-    public = chosen == PUBLIC
-    return {"account_id": None if public else chosen, "visibility": "public" if public else "private"}
-
-
-def _ask_about_names(classes: list[str]) -> None:
-    people = [name for name in classes if why_personal(name)] or identifiers_in(classes, few=False)
-    odd = people or [name for name in classes if is_part(name)]
-    if odd:
-        like = "people" if people else "parts of a collection"
-        raise FieldsRefused(
-            {
-                "classes": f"These look like {like}: {', '.join(odd[:NAMES_SHOWN_MAX])}. Names of classes become "
-                "public forever. Rename the folders; or, if these are the classes, say so with the box below."
-            }
-        )

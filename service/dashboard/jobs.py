@@ -9,9 +9,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from obscura.wire.words import JobState
 from service import jobs
+from service.api.deps import Running
 from service.api.events import Snapshot
 from service.api.routes.jobs import stream_events
-from service.dashboard.access import Form, Reader, Running, find_trainer, find_viewer, still_signed_in
+from service.dashboard.access import Form, Reader, find_trainer, find_viewer, still_signed_in
 from service.dashboard.charts import sweep_chart
 from service.dashboard.forms import JOB_STATE_CHOICES, RECIPE_CHOICES, Filters
 from service.dashboard.pages import PageRoute, page
@@ -27,13 +28,13 @@ JOBS_A_PAGE = 25
 @router.get("/jobs")
 def job_list(
     request: Request,
-    dashboard: Running,
+    service: Running,
     filters: Annotated[Filters, Depends()],
 ) -> HTMLResponse:
     """Show unfinished jobs and the latest ended ones, filtered."""
-    now = dashboard.clock()
+    now = service.clock()
     first = filters.before is None
-    with transaction(dashboard.factory, read_only=True) as session:
+    with transaction(service.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Job, ("state", "account", "recipe"), states=list(JobState))
         searches = sweeps.newest_rows(session) if first and not narrowed else []
         listed, older_than = views.page(session, now, *narrowed, limit=JOBS_A_PAGE, before=filters.before)
@@ -52,48 +53,48 @@ def job_list(
 
 @router.get("/jobs/{job_id}")
 @router.get("/jobs/{job_id}/part")
-def job(request: Request, dashboard: Running, job_id: str) -> HTMLResponse:
+def job(request: Request, service: Running, job_id: str) -> HTMLResponse:
     """Show a job, or only the part that the script refreshes."""
-    with transaction(dashboard.factory, read_only=True) as session:
-        view, plan = views.view(session, job_id, dashboard.clock())
+    with transaction(service.factory, read_only=True) as session:
+        view, plan = views.view(session, job_id, service.clock())
     return page(request, _template(request, "job.html"), view=view, plan=plan)
 
 
 @router.get("/jobs/{job_id}/events")
-def follow_job(request: Request, dashboard: Running, viewer: Reader, job_id: str) -> Response:
+def follow_job(request: Request, service: Running, viewer: Reader, job_id: str) -> Response:
     """Stream events to the page's script, as the API does."""
 
     def read() -> Snapshot | None:
-        if viewer.principal is not None and not still_signed_in(request, dashboard):
+        if viewer.principal is not None and not still_signed_in(request, service):
             return None
-        with transaction(dashboard.factory, read_only=True) as session:
+        with transaction(service.factory, read_only=True) as session:
             job = jobs.get_job(session, job_id)
             return Snapshot(job.progress_version, views.event(session, job))
 
-    return stream_events(dashboard.service, viewer.principal, read, request.headers.get("last-event-id"))
+    return stream_events(service, viewer.principal, read, request.headers.get("last-event-id"))
 
 
 @router.post("/jobs/{job_id}/cancel", dependencies=[Depends(find_trainer)])
-def cancel_job(dashboard: Running, form: Form, job_id: str) -> RedirectResponse:
+def cancel_job(service: Running, form: Form, job_id: str) -> RedirectResponse:
     """Cancel a job; `discard` publishes nothing of it."""
-    dashboard.do(jobs.request_cancel, job_id=job_id, now=dashboard.clock(), discard=form.get("discard") == "yes")
+    service.do(jobs.request_cancel, job_id=job_id, now=service.clock(), discard=form.get("discard") == "yes")
     return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
 
 @router.get("/sweeps/{sweep_id}")
 @router.get("/sweeps/{sweep_id}/part")
-def sweep(request: Request, dashboard: Running, sweep_id: str) -> HTMLResponse:
+def sweep(request: Request, service: Running, sweep_id: str) -> HTMLResponse:
     """Show a sweep, or only its trials."""
-    with transaction(dashboard.factory, read_only=True) as session:
-        view = sweeps.view(session, sweep_id, dashboard.clock())
+    with transaction(service.factory, read_only=True) as session:
+        view = sweeps.view(session, sweep_id, service.clock())
     chart = sweep_chart(view.sweep, view.classes)
     return page(request, _template(request, "sweep.html"), view=view, chart=chart)
 
 
 @router.post("/sweeps/{sweep_id}/cancel", dependencies=[Depends(find_trainer)])
-def cancel_sweep(dashboard: Running, sweep_id: str) -> RedirectResponse:
+def cancel_sweep(service: Running, sweep_id: str) -> RedirectResponse:
     """Cancel every unfinished trial and evaluation."""
-    dashboard.do(jobs.cancel_sweep, sweep_id=sweep_id, now=dashboard.clock())
+    service.do(jobs.cancel_sweep, sweep_id=sweep_id, now=service.clock())
     return RedirectResponse(f"/sweeps/{sweep_id}", status_code=303)
 
 

@@ -65,6 +65,9 @@ _TITLES = {
 class SignInNeeded(Unauthorized):
     """Nobody is signed in; redirect to the sign-in form."""
 
+    def __init__(self) -> None:
+        super().__init__("Sign in to see this page.")
+
 
 class AccountInDoubt(LedgerCorruption):
     """The page shows a single account, and its log contradicts its figures."""

@@ -16,9 +16,10 @@ from obscura.wire.release_schemas import EvaluationRequest, SampleRequest
 from obscura.wire.schemas import Identifier
 from obscura.wire.share_schemas import ShareRequest
 from service import jobs, reports, weights
-from service.api.ordering import order
+from service.api.deps import Running, Service
+from service.api.routes.orders import order
 from service.api.routes.releases import read_content
-from service.dashboard.access import Admin, Dashboard, Form, Running, Trainer, find_viewer
+from service.dashboard.access import Admin, Form, Trainer, find_viewer
 from service.dashboard.forms import Filters, read_fields
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.db.job_tables import Release
@@ -42,11 +43,11 @@ DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
 @router.get("/releases")
 def release_list(
     request: Request,
-    dashboard: Running,
+    service: Running,
     filters: Annotated[Filters, Depends()],
 ) -> HTMLResponse:
     """Show the releases with their grids, newest first, filtered."""
-    with transaction(dashboard.factory, read_only=True) as session:
+    with transaction(service.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Release, ("q", "account"))
         shown, older_than = views.views(session, *narrowed, limit=RELEASES_A_PAGE, before=filters.before)
         values = filters.shown(session, "/releases")
@@ -56,13 +57,13 @@ def release_list(
 @router.get("/compare")
 def compare(
     request: Request,
-    dashboard: Running,
+    service: Running,
     release: Annotated[list[Identifier], Query(max_length=PICKED_MAX)] = [],  # noqa: B006  only read
 ) -> HTMLResponse:
     """Show up to four releases side by side."""
     if not 1 <= len(release) <= COMPARED_MAX:
         raise InvalidInput(f"You ticked {len(release)} releases to compare. Go back and tick two to {COMPARED_MAX}.")
-    with transaction(dashboard.factory, read_only=True) as session:
+    with transaction(service.factory, read_only=True) as session:
         compared = [views.view(session, release_id) for release_id in dict.fromkeys(release)]
     measures = list(dict.fromkeys(name for one in compared for name in one.release.summary.get("accuracy", {})))
     options = differing([one.options for one in compared])
@@ -70,9 +71,9 @@ def compare(
 
 
 @router.get("/releases/{release_id}")
-def release(request: Request, dashboard: Running, release_id: str) -> HTMLResponse:
+def release(request: Request, service: Running, release_id: str) -> HTMLResponse:
     """Show one release: its guarantee first, then images, usefulness and files."""
-    with transaction(dashboard.factory, read_only=True) as session:
+    with transaction(service.factory, read_only=True) as session:
         view = views.view(session, release_id)
         samples, evaluations = views.samples(session, release_id), views.evaluations(session, release_id)
         public = views.datasets_like(session, view.dataset)
@@ -81,7 +82,7 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
     present = set()
     for name in (*DOWNLOADS, "grid.png", "report.html"):
         with suppress(NotFound):
-            dashboard.service.storage.open(key_of(release_id), name)
+            service.storage.open(key_of(release_id), name)
             present.add(name)
     if "generator.json" in present:
         present |= set(formats.MADE)
@@ -97,81 +98,88 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         present=present,
         downloads=[name for name in DOWNLOADS if name in present],
         packings=formats.PACKINGS,
-        samples_max=dashboard.service.settings.samples_max,
+        samples_max=service.settings.samples_max,
         url=str(request.base_url).rstrip("/"),
     )
 
 
 @router.get("/releases/{release_id}/grid.png")
-def grid(dashboard: Running, release_id: str) -> FileResponse:
+def grid(service: Running, release_id: str) -> FileResponse:
     """Serve the grid of synthetic images."""
     kept = {"Cache-Control": "private, max-age=3600"}
-    return FileResponse(_file(dashboard, release_id, "grid.png"), media_type="image/png", headers=kept)
+    return FileResponse(_file(service, release_id, "grid.png"), media_type="image/png", headers=kept)
 
 
 @router.get("/releases/{release_id}/report")
-def report(dashboard: Running, release_id: str) -> Response:
+def report(service: Running, release_id: str) -> Response:
     """Serve the report under its own policy: it is self-contained and runs no script."""
-    page = reports.read_report(dashboard.service.storage, dashboard.factory, release_id, reports.PAGE)
+    page = reports.read_report(service.storage, service.factory, release_id, reports.PAGE)
     return Response(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
 
 
 @router.get("/releases/{release_id}/receipt")
-def receipt(dashboard: Running, release_id: str) -> JSONResponse:
+def receipt(service: Running, release_id: str) -> JSONResponse:
     """Serve the signed receipt as a download."""
-    with transaction(dashboard.factory, read_only=True) as session:
+    with transaction(service.factory, read_only=True) as session:
         row = jobs.get_own_release(session, release_id)
     attachment = f'attachment; filename="{row.id}-receipt.json"'
     return JSONResponse(row.receipt, headers={"Content-Disposition": attachment})
 
 
 @router.get("/releases/{release_id}/files/{name}")
-def release_file(dashboard: Running, release_id: str, name: str) -> Response:
+def release_file(service: Running, release_id: str, name: str) -> Response:
     """Serve one of the release's files as a download."""
     if name not in DOWNLOADS:
         raise NotFound("There is no such file.")
     # Files of a generator keep their names, because its program looks for them.
     shown = name if name in formats.MADE or name.startswith("generator.") else f"{release_id}-{name}"
-    storage, attachment = dashboard.service.storage, {"Content-Disposition": f'attachment; filename="{shown}"'}
+    storage, attachment = service.storage, {"Content-Disposition": f'attachment; filename="{shown}"'}
     if name == reports.DATA:
-        data = reports.read_report(storage, dashboard.factory, release_id, name)
+        data = reports.read_report(storage, service.factory, release_id, name)
         return Response(data, media_type="application/json", headers=attachment)
     if name in formats.MADE:
-        made = weights.read_made(storage, dashboard.factory, release_id, name)
+        made = weights.read_made(storage, service.factory, release_id, name)
         return Response(made, media_type="text/plain", headers=attachment)
-    path = _file(dashboard, release_id, name)
+    path = _file(service, release_id, name)
     return FileResponse(path, media_type="application/octet-stream", headers=attachment)
 
 
 @router.post("/releases/{release_id}/samples")
-def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
+def draw(service: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
     """Generate images from a release. Free."""
     stated = form.get("proportions", "").strip()
-    proportions = _proportions(dashboard, release_id, stated) if stated else None
+    proportions: Mapping[str, float] | str | None = stated or None
+    if stated and stated != AS_STATED:
+        with transaction(service.factory, read_only=True) as session:
+            classes = jobs.trained_on(session, jobs.get_release(session, release_id)).classes
+        try:
+            proportions = read_class_shares(stated, classes, every=False)
+        except ValueError as error:
+            raise InvalidInput(f"These proportions cannot be read: {error}.") from None
     fields = read_fields(SampleRequest, form, proportions=proportions, classes=None) | {"release_id": release_id}
-    return _ordered(dashboard, trainer, form, "sample", fields)
+    return _ordered(service, trainer, form, "sample", fields)
 
 
 @router.post("/releases/{release_id}/evaluations")
-def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
+def evaluate(service: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
     """Evaluate a release on a public dataset. Free."""
     fields = read_fields(EvaluationRequest, form, dataset_id=form.get("dataset")) | {"release_id": release_id}
-    return _ordered(dashboard, trainer, form, "evaluate", fields)
+    return _ordered(service, trainer, form, "evaluate", fields)
 
 
 @router.post("/releases/{release_id}/shares")
-def ask_share(dashboard: Running, admin: Admin, form: Form, release_id: str) -> RedirectResponse:
+def ask_share(service: Running, admin: Admin, form: Form, release_id: str) -> RedirectResponse:
     other = None if form.get("everybody") else form.get("project", "").strip()
     if other == "":
         raise InvalidInput("Name the project by its id, or choose all projects.")
     share = read_fields(ShareRequest, form, project_id=other)
-    dashboard.do(jobs.ask_share, release_id=release_id, **share, asked_with=admin.id, now=dashboard.clock())
+    service.do(jobs.ask_share, release_id=release_id, **share, asked_with=admin.id, now=service.clock())
     return RedirectResponse("/decisions", status_code=303)
 
 
 @router.post("/releases/{release_id}/shares/{share_id}/end")
-def end_share(dashboard: Running, _admin: Admin, release_id: str, share_id: str) -> RedirectResponse:
-    dashboard.do(jobs.end_share, release_id=release_id, share_id=share_id, now=dashboard.clock())
+def end_share(service: Running, _admin: Admin, release_id: str, share_id: str) -> RedirectResponse:
+    service.do(jobs.end_share, release_id=release_id, share_id=share_id, now=service.clock())
     return RedirectResponse(f"/releases/{release_id}", status_code=303)
 
 
@@ -179,24 +187,13 @@ router.get("/samples/{sample_id}/content")(read_content)
 
 
 def _ordered(
-    dashboard: Dashboard, trainer: Principal, form: Mapping[str, str], kind: str, fields: Mapping[str, Any]
+    service: Service, trainer: Principal, form: Mapping[str, str], kind: str, fields: Mapping[str, Any]
 ) -> RedirectResponse:
-    job_id = order(dashboard.service, trainer.id, form.get("once") or None, KINDS[kind], fields, lambda _, job: job.id)
+    job_id = order(service, trainer.id, form.get("once") or None, KINDS[kind], fields, lambda _, job: job.id)
     return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
 
-def _file(dashboard: Dashboard, release_id: str, name: str) -> Path:
-    with transaction(dashboard.factory, read_only=True) as session:
+def _file(service: Service, release_id: str, name: str) -> Path:
+    with transaction(service.factory, read_only=True) as session:
         jobs.get_release(session, release_id)
-    return dashboard.service.storage.open(key_of(release_id), name)
-
-
-def _proportions(dashboard: Dashboard, release_id: str, text: str) -> dict[str, float] | str:
-    if text.strip() == AS_STATED:
-        return AS_STATED
-    with transaction(dashboard.factory, read_only=True) as session:
-        classes = jobs.trained_on(session, jobs.get_release(session, release_id)).classes
-    try:
-        return read_class_shares(text, classes, every=False)
-    except ValueError as error:
-        raise InvalidInput(f"These proportions cannot be read: {error}.") from None
+    return service.storage.open(key_of(release_id), name)

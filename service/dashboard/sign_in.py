@@ -1,10 +1,11 @@
-"""Routes without a key: signing in and out, static files, and the API reference (Swagger UI)."""
+"""Signing in and out, a person's own page (*You*), static files, and the API reference (Swagger UI)."""
 
 from __future__ import annotations
 
 import mimetypes
 import time
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -14,22 +15,31 @@ import anyio
 import structlog
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from sqlalchemy import ColumnElement
+from sqlalchemy.orm import Session
 from swagger_ui_bundle import swagger_ui_path
 
-from service.api.deps import identify
+from service.api.deps import Running, Service, identify
 from service.api.problems import TooManyWrongKeys
 from service.api.rates import client_address
-from service.dashboard.access import Dashboard, Form, Running, cookie_name, is_secure, read_form
+from service.dashboard.access import Acting, Form, Member, cookie_name, is_secure, read_form
 from service.dashboard.pages import REFERENCE_POLICY, PageRoute, page
 from service.dashboard.sessions import LINK_SECONDS, SESSION_SECONDS, close_session, may_read, open_session
+from service.db.access_tables import ApiKey, Person
 from service.db.session import transaction
-from service.errors import NotFound, Unauthorized
-from service.identity.access import Principal, Scope
-from service.identity.auth import authenticate
+from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
+from service.identity import auth, people, projects
+from service.identity.access import Principal, Scope, covers, visible
 
 router = APIRouter(route_class=PageRoute)
 _STATIC = Path(__file__).parent / "static"
 NEXT_CHARACTERS_MAX = 500
+PENDING_COOKIE = "obscura_sign_in"
+PENDING_PATH = "/login"
+PENDING_SECONDS = 600
+KEYS_SHOWN_MAX = 100
+DAYS = (7, 30, 90, 365)
+OVERLAP_HOURS = (0, 1, 24, 168)
 BLOCK_BYTES = 32 * 1024  # of a static file, sent at a time
 REFERENCE_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
 FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable"}  # the address changes with the content
@@ -42,11 +52,11 @@ def sign_in_form(request: Request, next: Annotated[str, Query(max_length=NEXT_CH
 
 
 @router.post("/login")
-def sign_in(request: Request, dashboard: Running, form: Form) -> Response:
+def sign_in(request: Request, service: Running, form: Form) -> Response:
     """Check a key and begin a session."""
     target = local_path(form.get("next", "/"))
     try:
-        principal = identify(dashboard.service, request, form.get("key", "").strip())
+        principal = identify(service, request, form.get("key", "").strip())
     except Unauthorized as error:
         structlog.get_logger(__name__).warning("dashboard_sign_in_refused", address=client_address(request))
         return login_page(request, target, error.message, 401)
@@ -57,7 +67,7 @@ def sign_in(request: Request, dashboard: Running, form: Form) -> Response:
     if not may_read(principal):
         message = f"This key may not look at the dashboard: it needs the scope {Scope.READ.value!r} or 'admin'."
         return login_page(request, target, message, 403)
-    return _begin(request, dashboard, principal, target)
+    return _begin(request, service, principal, target)
 
 
 def login_page(request: Request, target: str, message: str | None = None, status_code: int = 200) -> HTMLResponse:
@@ -68,25 +78,25 @@ def login_page(request: Request, target: str, message: str | None = None, status
 
 
 @router.get("/sign-in/{secret}")
-def link(request: Request, dashboard: Running, secret: str) -> HTMLResponse:
+def link(request: Request, secret: str) -> HTMLResponse:
     """Show the button that uses a one-time link: what only looks at an address, as mail programs do, does not."""
-    if not dashboard.links.is_open(secret, now_seconds=time.monotonic()):
+    if not request.app.state.links.is_open(secret, now_seconds=time.monotonic()):
         raise _over()
     return page(request, "link.html", secret=secret)
 
 
 @router.post("/sign-in/{secret}", dependencies=[Depends(read_form)])
-def use_link(request: Request, dashboard: Running, secret: str) -> Response:
+def use_link(request: Request, service: Running, secret: str) -> Response:
     """Begin a session of the first admin by the link that `obscura up` has printed."""
-    if not dashboard.links.use(secret, now_seconds=time.monotonic()):
+    if not request.app.state.links.use(secret, now_seconds=time.monotonic()):
         raise _over()
     try:
-        token = dashboard.service.settings.admin_key_path.read_text("ascii").strip()
-        with transaction(dashboard.factory, read_only=True) as session:
-            principal = request.state.known = authenticate(session, token, now=dashboard.clock())
+        token = service.settings.admin_key_path.read_text("ascii").strip()
+        with transaction(service.factory, read_only=True) as session:
+            principal = request.state.known = auth.authenticate(session, token, now=service.clock())
     except (OSError, UnicodeDecodeError, Unauthorized):
         raise Unauthorized("The first admin's key is no longer valid. Sign in with a key of your own.") from None
-    return _begin(request, dashboard, principal, "/")
+    return _begin(request, service, principal, "/")
 
 
 def _over() -> NotFound:
@@ -96,9 +106,9 @@ def _over() -> NotFound:
     )
 
 
-def _begin(request: Request, dashboard: Dashboard, principal: Principal, target: str) -> Response:
-    with transaction(dashboard.factory) as session:
-        cookie = open_session(session, principal.id, now=dashboard.clock())
+def _begin(request: Request, service: Service, principal: Principal, target: str) -> Response:
+    with transaction(service.factory) as session:
+        cookie = open_session(session, principal.id, now=service.clock())
     response = RedirectResponse(target, status_code=303)
     set_session(request, response, cookie)
     return response
@@ -116,12 +126,188 @@ def set_session(request: Request, response: Response, cookie: str) -> None:
     )
 
 
+@router.get("/login/provider")
+def begin(request: Request, service: Running, next: str = "/") -> RedirectResponse:
+    """Redirect the browser to the provider."""
+    provider = service.provider
+    if provider is None:
+        raise _no_provider()
+    service.rates.pass_address(request)
+    address, cookie = provider.begin(request, local_path(next[: NEXT_CHARACTERS_MAX + 1]))
+    response = RedirectResponse(address, status_code=303)
+    response.set_cookie(
+        PENDING_COOKIE,
+        cookie,
+        max_age=PENDING_SECONDS,
+        path=PENDING_PATH,
+        httponly=True,
+        samesite="lax",  # not "strict": the browser must send it when the provider redirects back
+        secure=is_secure(request),
+    )
+    return response
+
+
+@router.get("/login/callback")
+def finish(request: Request, service: Running) -> Response:
+    """Open a session of the person who has signed in at the provider.
+
+    The browser's present session ends, so that nobody continues one that another person has begun.
+    """
+    provider = service.provider
+    if provider is None:
+        raise _no_provider()
+    service.rates.pass_address(request)
+    try:
+        claims, refresh_token, target = provider.finish(request, request.cookies.get(PENDING_COOKIE, ""))
+        with transaction(service.factory) as session:
+            person = people.sign_in(session, service.settings, claims, refresh_token, now=service.clock())
+            theirs = [auth.principal_of(key) for key in people.roles(session, person)]
+        if not theirs:
+            raise Forbidden(
+                f"The sign-in provider knows you as {person.name}, and none of your groups has a role here. Ask "
+                "whoever looks after the groups, then sign in again."
+            )
+        principal = request.state.known = theirs[0]
+    except (Unauthorized, Forbidden) as error:
+        structlog.get_logger(__name__).warning("provider_sign_in_refused", address=client_address(request))
+        status = 401 if isinstance(error, Unauthorized) else 403
+        refused = login_page(request, "/", error.message, status)
+        refused.delete_cookie(PENDING_COOKIE, path=PENDING_PATH)
+        return refused
+    with transaction(service.factory) as session:
+        close_session(session, request.cookies.get(cookie_name(request), ""))
+        cookie = open_session(session, principal.id, now=service.clock())
+    # A page, not a redirect: browsers send a strict cookie only for navigation that starts on this site.
+    response = page(request, "signed_in.html", target=local_path(target))
+    response.delete_cookie(PENDING_COOKIE, path=PENDING_PATH)
+    set_session(request, response, cookie)
+    return response
+
+
+@router.get("/you")
+def show(request: Request, service: Running, viewer: Member) -> HTMLResponse:
+    """Show the person, their role, and the keys that they made."""
+    assert viewer.principal is not None, "find_member requires a session"
+    return _page(request, service, viewer.principal)
+
+
+def _page(request: Request, service: Service, principal: Principal, token: str | None = None) -> HTMLResponse:
+    with transaction(service.factory, read_only=True) as session:
+        person = None if principal.person_id is None else session.get_one(Person, principal.person_id)
+        mine = [] if person is None else people.roles(session, person)
+        newest = visible(session, ApiKey).where(_own(principal)).order_by(ApiKey.created_at.desc(), ApiKey.id)
+        keys = [] if person is None else session.scalars(newest.limit(KEYS_SHOWN_MAX)).all()
+        names = projects.names(session, {principal.project_id, *(role.project_id for role in mine)})
+    return page(
+        request,
+        "you.html",
+        status_code=200 if token is None else 201,
+        principal=principal,
+        scopes=[scope.value for scope in Scope if covers(principal.scopes, scope)],
+        person=person,
+        roles=mine,
+        keys=keys,
+        projects=names,
+        days=DAYS,
+        overlaps=OVERLAP_HOURS,
+        new_token=token,
+        now=service.clock(),
+    )
+
+
+@router.post("/you/project")
+def change_project(request: Request, service: Running, principal: Acting, form: Form) -> Response:
+    """Open a session of the person's role in another project."""
+    with transaction(service.factory) as session:
+        person = session.get_one(Person, _person_of(principal))
+        chosen = next((key for key in people.roles(session, person) if key.id == form.get("role")), None)
+        if chosen is None:
+            raise NotFound("You have no such role.")
+        close_session(session, request.cookies.get(cookie_name(request), ""))
+        cookie = open_session(session, chosen.id, now=service.clock())
+    response = RedirectResponse("/you", status_code=303)
+    set_session(request, response, cookie)
+    return response
+
+
+@router.post("/you/keys")
+def make_key(request: Request, service: Running, principal: Acting, form: Form) -> HTMLResponse:
+    """Create a key with at most the permissions of the person's role, and show its token once."""
+    _person_of(principal)
+    wished = form.get("scope", "")
+    scopes = sorted(principal.scopes) if wished == "all" else [wished]
+    with transaction(service.factory) as session:
+        now = service.clock()
+        asked = {"created_by": principal.id, "admin_id": principal.admin_id, "project_id": principal.project_id}
+        end = _after(now, form.get("days", ""), DAYS, hours=24)
+        name = form.get("name", "").strip()
+        _key, token = auth.create_key(session, name=name, scopes=scopes, now=now, expires_at=end, **asked)
+    return _page(request, service, principal, token)
+
+
+@router.post("/you/keys/{key_id}/rotate")
+def rotate_key(request: Request, service: Running, principal: Acting, form: Form, key_id: str) -> HTMLResponse:
+    """Rotate one of the person's keys."""
+    with transaction(service.factory) as session:
+        now = service.clock()
+        _require_own(session, principal, key_id)
+        _key, token = auth.rotate_key(
+            session,
+            key_id=key_id,
+            overlap_seconds=int((_after(now, form.get("overlap", ""), OVERLAP_HOURS) - now).total_seconds()),
+            expires_at=_after(now, form.get("days", ""), DAYS, hours=24),
+            created_by=principal.id,
+            admin_id=principal.admin_id,
+            now=now,
+        )
+    return _page(request, service, principal, token)
+
+
+@router.post("/you/keys/{key_id}/revoke")
+def revoke_key(service: Running, principal: Acting, key_id: str) -> RedirectResponse:
+    """Revoke one of the person's keys, with all that it made."""
+    with transaction(service.factory) as session:
+        _require_own(session, principal, key_id)
+        auth.revoke(session, ApiKey.id == key_id, now=service.clock())
+    return RedirectResponse("/you", status_code=303)
+
+
+def _own(principal: Principal) -> ColumnElement[bool]:
+    return (
+        (ApiKey.person_id == principal.person_id)
+        & ApiKey.created_by.is_not(None)
+        & ApiKey.project_id.is_not_distinct_from(principal.project_id)
+    )
+
+
+def _require_own(session: Session, principal: Principal, key_id: str) -> None:
+    _person_of(principal)
+    if session.scalar(visible(session, ApiKey).where(ApiKey.id == key_id, _own(principal))) is None:
+        raise NotFound("There is no such key.", key_id=key_id)
+
+
+def _person_of(principal: Principal) -> str:
+    if principal.person_id is None:
+        raise Forbidden("This is for people whom the sign-in provider knows. An admin makes other keys.")
+    return principal.person_id
+
+
+def _after(now: datetime, text: str, choices: tuple[int, ...], *, hours: int = 1) -> datetime:
+    if text not in [str(choice) for choice in choices]:
+        raise InvalidInput("Choose one of the spans that the form offers.")
+    return now + timedelta(hours=int(text) * hours)
+
+
+def _no_provider() -> NotFound:
+    return NotFound("This service has no sign-in provider. Sign in with an API key.")
+
+
 @router.post("/logout", dependencies=[Depends(read_form)])
-def sign_out(request: Request, dashboard: Running) -> Response:
+def sign_out(request: Request, service: Running) -> Response:
     """End the session, in this browser and wherever else its cookie may be."""
     cookie = request.cookies.get(cookie_name(request))
     if cookie is not None:
-        with transaction(dashboard.factory) as session:
+        with transaction(service.factory) as session:
             close_session(session, cookie)
     response = RedirectResponse("/login", status_code=303)
     response.delete_cookie(cookie_name(request), httponly=True, samesite="strict", secure=is_secure(request))

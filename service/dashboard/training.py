@@ -25,10 +25,10 @@ from privacy.errors import PrivacyError
 from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
 from service import jobs
-from service.api.ordering import order, order_sweep
+from service.api.deps import Running, Service
 from service.api.routes.jobs import describe_recipe
-from service.api.routes.orders import read_picture
-from service.dashboard.access import Dashboard, Form, Running, Trainer, Viewer, find_viewer
+from service.api.routes.orders import order, order_sweep, read_picture
+from service.dashboard.access import Form, Trainer, Viewer, find_viewer
 from service.dashboard.forms import (
     Body,
     FieldsRefused,
@@ -77,7 +77,6 @@ class TrainingForm:
 
     @property
     def grid_lines(self) -> list[str]:
-        """The options of a sweep with their values."""
         return self.grids.splitlines()
 
     def body(self, schema: type[Body]) -> Body:
@@ -96,17 +95,6 @@ class TrainingForm:
                 raise FieldsRefused({place: str(error)}) from None
             fields["name"] = self.name.strip() or "; ".join(self.grid_lines)[:NAME_MAX]
         return read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
-
-    def errors_by_field(self, wrong: Mapping[str, str]) -> dict[str, str]:
-        """Return the errors of a request by the names of this form's fields."""
-        places = {line.partition("=")[0]: f"values-{number}" for number, line in enumerate(self.grid_lines, start=1)}
-        places["trials"] = places.pop(EPSILON, "grids")  # of a trial the request's schema validates epsilon alone
-        return {places.get(name, name): message for name, message in wrong.items()}
-
-    def places(self) -> list[tuple[str, str]]:
-        """Return the options of a sweep with their values, and empty places for more."""
-        lines = [line.partition("=")[::2] for line in self.grid_lines]
-        return [*lines, *[("", "")] * (GRIDS_SHOWN - len(lines))]
 
     def command(self) -> str:
         """Return the command that does the same."""
@@ -134,7 +122,7 @@ class TrainingForm:
 
 def read_query(
     request: Request,
-    dashboard: Running,
+    service: Running,
     dataset: Annotated[str, Query(max_length=64)] = "",
     recipe: Annotated[str, Query(max_length=100)] = FIRST_RECIPE,
     epsilon: Annotated[str, Query(max_length=30)] = "",
@@ -156,7 +144,7 @@ def read_query(
         pairs = ((each.strip(), tried.strip()) for each, tried in zip_longest(vary, values, fillvalue=""))
         grids = "\n".join(" ".join(f"{each}={tried}".split()) for each, tried in pairs if each or tried)
         return TrainingForm(dataset, recipe, epsilon, evaluation, options, grids, name)
-    with transaction(dashboard.factory, read_only=True) as session:
+    with transaction(service.factory, read_only=True) as session:
         job = jobs.get_job(session, again)
         if not jobs.KINDS[job.kind].planned:
             raise NotFound("There is no such training.")
@@ -177,48 +165,48 @@ def _submitted(form: Mapping[str, str]) -> TrainingForm:
 
 
 @router.get("/train")
-def plan_page(request: Request, dashboard: Running, chosen: Chosen) -> HTMLResponse:
+def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLResponse:
     """Show the planning form with its price."""
-    return _page(request, dashboard, chosen, "train.html")
+    return _page(request, service, chosen, "train.html")
 
 
 @router.get("/train/price")
-def price(request: Request, dashboard: Running, chosen: Chosen) -> HTMLResponse:
+def price(request: Request, service: Running, chosen: Chosen) -> HTMLResponse:
     """Render the price alone, for the script that follows the slider."""
-    return _page(request, dashboard, chosen, "_price.html")
+    return _page(request, service, chosen, "_price.html")
 
 
 @router.post("/sweeps")
-def search(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
+def search(request: Request, service: Running, trainer: Trainer, form: Form) -> Response:
     """Start a sweep: hold the price of all trials, or do nothing."""
     chosen = _submitted(form)
     try:
         key, body = f"sweep {once_of(form)}", chosen.body(SweepRequest)
-        _require_confirmed(dashboard, trainer, key, chosen, form)
-        sweep_id = order_sweep(dashboard.service, trainer.id, key, body, lambda _, sweep: sweep.id)
+        _require_confirmed(service, trainer, key, chosen, form)
+        sweep_id = order_sweep(service, trainer.id, key, body, lambda _, sweep: sweep.id)
     except (ObscuraError, PrivacyError) as error:
-        return _page(request, dashboard, chosen, "train.html", error)
+        return _page(request, service, chosen, "train.html", error)
     return RedirectResponse(f"/sweeps/{sweep_id}", status_code=303)
 
 
 def _add_form(kind: Kind, asked: Order) -> None:
-    def ask(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
+    def ask(request: Request, service: Running, trainer: Trainer, form: Form) -> Response:
         chosen = replace(_submitted(form), grids="")
         try:
             key, fields = f"{kind.name} {once_of(form)}", chosen.body(asked.request).model_dump()
             if kind.name == TRAIN:
-                _require_confirmed(dashboard, trainer, key, chosen, form)
-            job_id = order(dashboard.service, trainer.id, key, kind, fields, lambda _, job: job.id)
+                _require_confirmed(service, trainer, key, chosen, form)
+            job_id = order(service, trainer.id, key, kind, fields, lambda _, job: job.id)
         except (ObscuraError, PrivacyError) as error:
-            return _page(request, dashboard, chosen, "train.html", error)
+            return _page(request, service, chosen, "train.html", error)
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
     router.post(asked.path.removeprefix("/v1"))(ask)
 
 
 def _add_picture(kind: Kind, place: Reading) -> None:
-    def send(request: Request, dashboard: Running, made_id: str) -> Response:
-        return read_picture(dashboard.service, request, kind, made_id)
+    def send(request: Request, service: Running, made_id: str) -> Response:
+        return read_picture(service, request, kind, made_id)
 
     router.get(f"{place.path.removeprefix('/v1')}/{{made_id}}/{place.picture}.png")(send)
 
@@ -232,7 +220,7 @@ for _kind in jobs.KINDS.values():
 
 def _page(
     request: Request,
-    dashboard: Dashboard,
+    service: Service,
     chosen: TrainingForm,
     template: str,
     refused: ObscuraError | PrivacyError | None = None,
@@ -241,13 +229,16 @@ def _page(
     if not viewer.may("train"):
         chosen = replace(chosen, grids="")  # planning a sweep takes long: only for those who may start one
     values: dict[str, Any] = dict.fromkeys(("plan", "most", "free", "payer", "search", "part")) | {"public": []}
-    with transaction(dashboard.factory, read_only=True) as session:
+    with transaction(service.factory, read_only=True) as session:
         names = _names(session, chosen.dataset)
         if names:
             dataset = find(session, Dataset, chosen.dataset or next(iter(names)))
             payer = accounts.read(session, str(dataset.account_id))
             most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
-            chosen = replace(chosen, dataset=dataset.id, epsilon=chosen.epsilon or _prefilled(most))
+            part = PART_PREFILLED * most  # rounded down to a step of the slider, or to three digits below one
+            part = math.floor(part / EPSILON_STEP) * EPSILON_STEP if part >= EPSILON_STEP else part
+            prefilled = show_epsilon(part, up=False) if most > 0 else "1"
+            chosen = replace(chosen, dataset=dataset.id, epsilon=chosen.epsilon or prefilled)
             if template != "_price.html":  # the price is requested at every step of the slider
                 values["public"] = releases.datasets_like(session, datasets.dataset(dataset))
             values |= {"most": most, "payer": payer}
@@ -256,11 +247,14 @@ def _page(
                 values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
             elif payer.balance is not None and (refused is None or "confirmed" in problems_of(refused)[0]):
                 try:
-                    part = _planned(session, dashboard.service.settings, chosen)
-                    values |= {"command": chosen.command(), "part": part, "search" if chosen.grids else "plan": part}
+                    plan = _planned(session, service.settings, chosen)
+                    values |= {"command": chosen.command(), "part": plan, "search" if chosen.grids else "plan": plan}
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
+    tried = [line.partition("=")[::2] for line in chosen.grid_lines]
+    places = {option: f"values-{number}" for number, (option, _) in enumerate(tried, start=1)}
+    places["trials"] = places.pop(EPSILON, "grids")  # of a trial the request's schema validates epsilon alone
     recipe = RECIPES.get(chosen.recipe)
     return page(
         request,
@@ -273,9 +267,9 @@ def _page(
         recipes=RECIPES,
         recipe=None if recipe is None else describe_recipe(recipe),
         **chosen.parts(recipe),
-        tried=chosen.places(),
+        tried=[*tried, *[("", "")] * (GRIDS_SHOWN - len(tried))],
         in_words=values_in_words,
-        wrong=chosen.errors_by_field(wrong),
+        wrong={places.get(name, name): fault for name, fault in wrong.items()},
         message=message,
         once=fresh_once(),
         part_confirmed=PART_CONFIRMED,
@@ -290,14 +284,14 @@ def _planned(session: Session, settings: Settings, chosen: TrainingForm) -> Plan
 
 
 def _require_confirmed(
-    dashboard: Dashboard, trainer: Principal, key: str, chosen: TrainingForm, form: Mapping[str, str]
+    service: Service, trainer: Principal, key: str, chosen: TrainingForm, form: Mapping[str, str]
 ) -> None:
     if form.get("confirmed") == "yes":
         return
-    with transaction(dashboard.factory, read_only=True) as session:
+    with transaction(service.factory, read_only=True) as session:
         if session.get(Idempotency, (trainer.id, key)) is not None:
             return
-        part = _planned(session, dashboard.service.settings, chosen)
+        part = _planned(session, service.settings, chosen)
         left = part.budget.left_epsilon
         if part.budget.affordable and part.price_epsilon > PART_CONFIRMED * left:
             raise FieldsRefused(
@@ -319,10 +313,3 @@ def _names(session: Session, chosen: str) -> dict[str, str]:
             raise NotFound("There is no such private dataset.")
         names = {row.id: row.name, **names}
     return names
-
-
-def _prefilled(most: float) -> str:
-    """Return a third of the affordable epsilon, rounded down to a step of the slider, or to three digits below one."""
-    third = PART_PREFILLED * most
-    rounded = math.floor(third / EPSILON_STEP) * EPSILON_STEP if third >= EPSILON_STEP else third
-    return show_epsilon(rounded, up=False) if most > 0 else "1"

@@ -81,9 +81,8 @@ class Payments:
         accounts = ledger.audited_accounts(session, {id for id in account_ids if id is not None})
         faults = {hold.account_id: fault for hold, fault in holds.values() if fault is not None}
         faults |= {id: fault for id, (_, fault) in accounts.items() if fault is not None}
-        return cls(
-            {id: row for id, (row, _) in accounts.items()}, {id: hold for id, (hold, _) in holds.items()}, faults
-        )
+        sound = {id: hold for id, (hold, _) in holds.items()}
+        return cls({id: row for id, (row, _) in accounts.items()}, sound, faults)
 
     def require_sound(self) -> Self:
         """Raise LedgerCorruption if the log contradicts any of them."""
@@ -108,14 +107,6 @@ class Payments:
         )
 
 
-def part_of_budget(payer: Payer, spent_nano: int) -> float | None:
-    """Return spent budget as a fraction of the lifetime budget; None in doubt."""
-    balance = payer.balance
-    if balance is None:
-        return None
-    return spent_nano / max(balance.capacity_nano, balance.spent_nano + balance.held_nano)
-
-
 def read(session: Session, account_id: str) -> Payer:
     """Return an account, compared with its log."""
     require_visible(session, Account, account_id)
@@ -136,11 +127,6 @@ def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer
     ids = session.scalars(query).all()
     paid = Payments.read(session, ids[:limit])
     return [paid.payer(id) for id in ids[:limit]], ids[limit - 1] if len(ids) > limit else None
-
-
-def entry(row: ledger.Entry) -> EntryRecord:
-    """Return the record of a ledger entry."""
-    return record_of(EntryRecord, row)
 
 
 @dataclass(frozen=True)
@@ -168,7 +154,7 @@ def newest_entries(session: Session, account_id: str, before: int | None) -> Ent
     start = max(end - 1 - ENTRIES_A_PAGE, 0)
     rows = ledger.entries(session, account_id, start, end - 1 - start) if end - 1 > start else []
     newer = min(end + ENTRIES_A_PAGE, head + 1) if end <= head else None
-    return EntriesPage([entry(row) for row in reversed(rows)], start + 1 if start > 0 else None, newer)
+    return EntriesPage([record_of(EntryRecord, row) for row in reversed(rows)], start + 1 if start > 0 else None, newer)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, select, text
@@ -32,28 +31,12 @@ UNFINISHED_MAX = 100  # that a page shows
 AnyJob = Job | Row[Any]
 
 # Neither the plan, which is long, nor the secret. Built once: that costs more than running it.
-JOBS = select(
-    Job.id,
-    Job.kind,
-    Job.state,
-    Job.account_id,
-    Job.dataset_id,
-    Job.evaluation_dataset_id,
-    Job.recipe,
-    Job.epsilon,
-    Job.options,
-    Job.attempt,
-    Job.cancel_requested,
-    Job.ended_early,
-    Job.progress,
-    Job.failure_code,
-    Job.hold_id,
-    Job.sweep_id,
-    Job.release_id,
-    Job.created_at,
-    Job.started_at,
-    Job.finished_at,
+_COLUMNS = (
+    *("id", "kind", "state", "account_id", "dataset_id", "evaluation_dataset_id", "recipe", "epsilon", "options"),
+    *("attempt", "cancel_requested", "ended_early", "progress", "failure_code", "hold_id", "sweep_id", "release_id"),
+    *("created_at", "started_at", "finished_at"),
 )
+JOBS = select(*[getattr(Job, name) for name in _COLUMNS])
 ON_PAGES = (
     JOBS.add_columns(Account.name.label("account_name"), Dataset.name.label("dataset_name"))
     .outerjoin(Account, Account.id == Job.account_id)
@@ -66,7 +49,7 @@ _IS_UNFINISHED = text("jobs.state IN ('queued', 'running')")
 def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
     """Return the records of jobs, whole or as JOBS selects them. Raise LedgerCorruption in doubt."""
     paid = payments_of(session, rows).require_sound()
-    return _records(session, rows, paid, samples_of(session, rows), _useful_from_nano(session, rows))
+    return _records(session, rows, paid, samples_of(session, rows), with_plans=True)
 
 
 def record(session: Session, row: Job) -> JobRecord:
@@ -85,15 +68,9 @@ def made(session: Session, row: Job) -> Any:
 def event(session: Session, row: Job) -> EventRecord:
     """Return the data of one server-sent event."""
     sample = samples_of(session, [row]).get(row.id)
-    return EventRecord(
-        job_id=row.id,
-        state=row.state.value,
-        cancel_requested=row.cancel_requested,
-        progress=progress(row, payments_of(session, [row]).require_sound()),
-        failure=failure_of(row),
-        release_id=row.release_id,
-        sample_id=None if sample is None else sample.id,
-    )
+    facts = progress(row, payments_of(session, [row]).require_sound())
+    named = {"job_id": row.id, "progress": facts, "failure": failure_of(row), "sample_id": sample and sample.id}
+    return record_of(EventRecord, row, **named)
 
 
 def payments_of(session: Session, rows: Sequence[AnyJob]) -> Payments:
@@ -129,12 +106,14 @@ def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
 
 
 def _records(
-    session: Session,
-    rows: Sequence[AnyJob],
-    paid: Payments,
-    samples: Mapping[str, Sample],
-    useful_from_nano: Mapping[str, int | None],
+    session: Session, rows: Sequence[AnyJob], paid: Payments, samples: Mapping[str, Sample], *, with_plans: bool
 ) -> list[JobRecord]:
+    """Return records; `publishes_if_cancelled` of an unfinished training needs its plan, which is long."""
+    useful_from_nano: dict[str, int | None] = {}
+    unfinished = [row.id for row in rows if row.kind == TRAIN and row.state in UNFINISHED]
+    if with_plans and unfinished:
+        stored = visible(session, Job, select(Job.id, Job.plan)).where(Job.id.in_(unfinished))
+        useful_from_nano = {job_id: charged_before_useful(plan) for job_id, plan in session.execute(stored)}
     shown, reasons = [], blocked(session, rows)
     for row in rows:
         facts, sample, least_nano = progress(row, paid), samples.get(row.id), useful_from_nano.get(row.id)
@@ -149,19 +128,10 @@ def _records(
                 progress=facts,
                 blocked=reasons.get(row.id),
                 failure=failure_of(row),
-                sample_id=None if sample is None else sample.id,
+                sample_id=sample and sample.id,
             )
         )
     return shown
-
-
-def _useful_from_nano(session: Session, rows: Sequence[AnyJob]) -> dict[str, int | None]:
-    """Return the charge from which unfinished trainings have something to publish, by job id."""
-    going_on = [row.id for row in rows if row.kind == TRAIN and row.state in UNFINISHED]
-    if not going_on:
-        return {}
-    stored = visible(session, Job, select(Job.id, Job.plan)).where(Job.id.in_(going_on))
-    return {job_id: charged_before_useful(plan) for job_id, plan in session.execute(stored)}
 
 
 @dataclass(frozen=True)
@@ -200,31 +170,16 @@ def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[Job
 
 
 def _views(
-    session: Session,
-    rows: Sequence[Row[Any]],
-    now: datetime,
-    paid: Payments,
-    useful_from_nano: Mapping[str, int | None] = MappingProxyType({}),
+    session: Session, rows: Sequence[Row[Any]], now: datetime, paid: Payments, *, with_plans: bool = False
 ) -> list[JobView]:
-    samples = samples_of(session, rows)
-
-    def took(row: Row[Any]) -> timedelta | None:
-        if row.started_at is None:
-            return None
-        return max(minutes_between(row.started_at, row.finished_at or now), timedelta(minutes=1))
-
-    return [
-        JobView(
-            job=job,
-            title=KINDS[row.kind].title(row, samples.get(row.id)),
-            attempt=row.attempt,
-            sweep_id=row.sweep_id,
-            account_name=row.account_name,
-            dataset_name=row.dataset_name,
-            took=took(row),
-        )
-        for row, job in zip(rows, _records(session, rows, paid, samples, useful_from_nano), strict=True)
-    ]
+    samples, shown = samples_of(session, rows), []
+    for row, job in zip(rows, _records(session, rows, paid, samples, with_plans=with_plans), strict=True):
+        took = None
+        if row.started_at is not None:
+            took = max(minutes_between(row.started_at, row.finished_at or now), timedelta(minutes=1))
+        title = KINDS[row.kind].title(row, samples.get(row.id))
+        shown.append(JobView(job, title, row.attempt, row.sweep_id, row.account_name, row.dataset_name, took))
+    return shown
 
 
 def view(session: Session, job_id: str, now: datetime) -> tuple[WholeJob, dict[str, Any]]:
@@ -234,13 +189,12 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[WholeJob, dict[s
     if row is None:
         raise NotFound("There is no such job.")
     paid = payments_of(session, [row])
-    (listed,) = _views(session, [row], now, paid, _useful_from_nano(session, [row]))
-    makes = None if KINDS[row.kind].makes is None else made(session, get_job(session, job_id))
+    (listed,) = _views(session, [row], now, paid, with_plans=True)
     whole = WholeJob(
         **vars(listed),
         payer=None if row.hold_id is None else paid.payer(row.account_id),
         hold=None if row.hold_id is None else paid.holds[row.hold_id],
-        made=makes,
+        made=None if KINDS[row.kind].makes is None else made(session, get_job(session, job_id)),
     )
     return whole, row.plan or {}
 

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
+from obscura.wire.schemas import record_of
 from obscura.wire.sweep_schemas import SweepRequest
 from privacy.plans.plan import Plan
 from service import jobs, ledger
@@ -27,25 +28,20 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
     made = plan_on(session, trained, asked.recipe, asked.epsilon, asked.options)
     require_extractor(settings, made)
     payer, epsilon_of = trained.account, trained.privacy_filter.epsilon_of
-    return PlanRecord(
-        recipe=made.recipe,
+    stages = [
+        record_of(StageFacts, stage, releases=stage.event.count, noise_multiplier=stage.event.noise_multiplier)
+        for stage in made.stages
+    ]
+    return record_of(
+        PlanRecord,
+        made,
         dataset_id=asked.dataset_id,
         epsilon=asked.epsilon,
         delta=payer.delta,
         unit=payer.unit.value,
         adjacency=payer.adjacency.value,
-        price_nano=made.price_nano,
         price_epsilon=epsilon_of(made.price_nano),
-        stages=[
-            StageFacts(
-                name=stage.name,
-                releases=stage.event.count,
-                repeats=stage.repeats,
-                noise_multiplier=stage.event.noise_multiplier,
-                price_nano=stage.price_nano,
-            )
-            for stage in made.stages
-        ],
+        stages=stages,
         buys=made.facts,
         notes=list(made.notes),
         config=made.config.model_dump(),
@@ -57,11 +53,10 @@ def _budget(payer: ledger.Account, price_nano: int, budget_nano: int) -> BudgetF
     before, epsilon_of = ledger.balance_of(payer), ledger.filter_of(payer).epsilon_of
     left_after_nano = max(before.left_nano - price_nano, 0)
     affordable = not payer.frozen and budget_nano <= before.left_nano
-    return BudgetFacts(
+    return record_of(
+        BudgetFacts,
+        before,
         account_id=payer.id,
-        limit_epsilon=before.limit_epsilon,
-        left_epsilon=before.left_epsilon,
-        left_nano=before.left_nano,
         left_after_epsilon=epsilon_of(left_after_nano) if affordable else before.left_epsilon,
         left_after_nano=left_after_nano if affordable else before.left_nano,
         affordable=affordable,

@@ -24,7 +24,7 @@ from service.identity.access import is_own, projects_of, visible
 from service.jobs.kinds import evaluate
 from service.jobs.kinds.evaluate import newest_evaluations, with_figures
 from service.jobs.kinds.sample import show as show_sample
-from service.views.accounts import Payer, part_of_budget
+from service.views.accounts import Payer
 from service.views.datasets import dataset
 from service.views.jobs import payments_of
 from service.views.rows import ROWS_MAX, newest
@@ -32,18 +32,11 @@ from service.views.rows import ROWS_MAX, newest
 EVALUATIONS_SHOWN = 20
 
 # Without card and receipt, which are long and have addresses of their own.
-RELEASES = select(
-    Release.id,
-    Release.kind,
-    Release.job_id,
-    Release.account_id,
-    Release.dataset_id,
-    Release.name,
-    Release.artifact_sha256,
-    Release.summary,
-    Release.incomplete,
-    Release.created_at,
+_COLUMNS = (
+    *("id", "kind", "job_id", "account_id", "dataset_id", "name", "artifact_sha256", "summary", "incomplete"),
+    "created_at",
 )
+RELEASES = select(*[getattr(Release, name) for name in _COLUMNS])
 _ON_PAGES = RELEASES.add_columns(Release.card, Dataset.name.label("dataset_name")).join(Release.dataset)
 
 
@@ -102,7 +95,10 @@ class WholeRelease(ReleaseView):
     @property
     def used_share(self) -> float | None:
         """Its cost as a fraction of the account's lifetime budget; None in doubt."""
-        return None if self.payer is None or self.hold is None else part_of_budget(self.payer, self.hold.captured_nano)
+        if self.hold is None or self.payer is None or self.payer.balance is None:
+            return None
+        balance = self.payer.balance
+        return self.hold.captured_nano / max(balance.capacity_nano, balance.spent_nano + balance.held_nano)
 
     @property
     def chance(self) -> float:

@@ -11,7 +11,7 @@ from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import FINAL_STATES
-from obscura.wire.schemas import to_the_minute
+from obscura.wire.schemas import record_of, to_the_minute
 from obscura.wire.sweep_schemas import SweepRecord, SweepTotals, TrialFacts
 from obscura.wire.words import TRAIN, HoldState
 from service.db.dataset_tables import Dataset
@@ -133,13 +133,7 @@ def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
         for shown, trial in zip(job_views(session, rows, now), sweep.trials, strict=True)
     ]
     dataset = find(session, Dataset, row.dataset_id)
-    return SweepView(
-        sweep,
-        paid.payer(row.account_id),
-        dataset_name=dataset.name,
-        classes=len(dataset.classes),
-        trials=trials,
-    )
+    return SweepView(sweep, paid.payer(row.account_id), dataset.name, len(dataset.classes), trials)
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -156,54 +150,44 @@ def _trials(session: Session, rows: Sequence[Sweep]) -> Sequence[Row[Any]]:
 def _records(session: Session, rows: Sequence[Sweep], trials: Sequence[Row[Any]], paid: Payments) -> list[SweepRecord]:
     newest = newest_on_own_dataset(session, trials)
     measuring = sweeps_measured(session, [row.id for row in rows])
-    return [
-        _record(
-            row,
-            [_trial(job, paid, newest.get(job.release_id)) for job in trials if job.sweep_id == row.id],
-            paid,
-            row.id in measuring,
-        )
-        for row in rows
-    ]
-
-
-def _still_held(hold: Hold) -> int:
-    return hold.amount_nano if hold.state in (HoldState.HELD, HoldState.ARMED) else 0
-
-
-def _record(row: Sweep, trials: list[TrialFacts], paid: Payments, measuring: bool) -> SweepRecord:
-    held_nano, spent_nano = sum(trial.held_nano for trial in trials), sum(trial.spent_nano for trial in trials)
-    measured = {trial.job_id: figure for trial in trials if (figure := trial.compared_by) is not None}
-    epsilon_of = paid.epsilon_of(row.account_id)
-    ended = all(trial.state in FINAL_STATES for trial in trials) and not measuring
-    return SweepRecord(
-        id=row.id,
-        name=row.name,
-        account_id=row.account_id,
-        dataset_id=row.dataset_id,
-        recipe=row.recipe,
-        state="ended" if ended else "open",
-        trials=trials,
-        totals=SweepTotals(
+    shown = []
+    for row in rows:
+        epsilon_of = paid.epsilon_of(row.account_id)
+        own = [_trial(job, paid, newest.get(job.release_id)) for job in trials if job.sweep_id == row.id]
+        held_nano, spent_nano = sum(trial.held_nano for trial in own), sum(trial.spent_nano for trial in own)
+        measured = {trial.job_id: figure for trial in own if (figure := trial.compared_by) is not None}
+        ended = all(trial.state in FINAL_STATES for trial in own) and row.id not in measuring
+        totals = SweepTotals(
             price_nano=row.price_nano,
             held_nano=held_nano,
             spent_nano=spent_nano,
             returned_nano=row.price_nano - held_nano - spent_nano,
             price_epsilon=epsilon_of(row.price_nano),
             spent_epsilon=epsilon_of(spent_nano),
-        ),
-        best_job_id=max(measured, key=lambda job_id: measured[job_id]) if measured else None,
-        created_at=row.created_at,
-    )
+        )
+        shown.append(
+            record_of(
+                SweepRecord,
+                row,
+                state="ended" if ended else "open",
+                trials=own,
+                totals=totals,
+                best_job_id=max(measured, key=measured.__getitem__, default=None),
+            )
+        )
+    return shown
+
+
+def _still_held(hold: Hold) -> int:
+    return hold.amount_nano if hold.state in (HoldState.HELD, HoldState.ARMED) else 0
 
 
 def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFacts:
     hold, figures = _hold_of(row, paid), {} if row.summary is None else with_figures(row.summary, newest)
-    return TrialFacts(
+    return record_of(
+        TrialFacts,
+        row,
         job_id=row.id,
-        state=row.state.value,
-        options=row.options,
-        epsilon=row.epsilon,
         held_nano=_still_held(hold),
         charged_nano=hold.charged_nano,
         spent_nano=hold.captured_nano,
@@ -211,7 +195,6 @@ def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFac
         accuracy=figures.get("accuracy"),
         balanced_accuracy=figures.get("balanced_accuracy"),
         failure=failure_of(row),
-        release_id=row.release_id,
         incomplete=row.incomplete is not None,
     )
 

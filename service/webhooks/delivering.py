@@ -1,4 +1,4 @@
-"""Delivery of notices to webhooks by a background thread: at least once, with retries.
+"""Webhooks, and the delivery of notices to them by a background thread: at least once, with retries.
 
 A process claims a delivery by postponing its next try, so no other sends it; if the process dies, the next try is
 another's. No transaction is open during a request.
@@ -6,11 +6,13 @@ another's. No transaction is open during a request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from base64 import b64encode
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from anyio.to_thread import run_sync
-from sqlalchemy import delete, not_, select, update
+from sqlalchemy import delete, func, not_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -19,17 +21,61 @@ from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
 from service.db.webhook_tables import Delivery, Webhook
 from service.dependencies import calling
-from service.identity.access import find
+from service.errors import Conflict
+from service.identity.access import Principal, find
 from service.logs import get_logger
 from service.notices import body_of, is_of_somebody_gone
-from service.webhooks.sending import Answer, Outgoing, Sender
+from service.webhooks.sending import Answer, Outgoing, Sender, read_url
 
+WEBHOOKS_MAX = 20  # of a project
+SECRET_BYTES = 32
 ROUND_SECONDS = 10.0
 WEBHOOKS_A_ROUND_MAX, OF_ONE_MAX = 40, 5  # so that one that never answers does not delay the others
 TAKEN = timedelta(minutes=5)  # longer than a round takes
 BACKOFF = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 30, 120, 360, 720, 1440, 1440))
 KEPT = timedelta(days=7)  # after an answer or the last try
 TEST = "test"
+
+
+def create(session: Session, by: Principal, *, url: str, private: bool, now: datetime) -> Webhook:
+    """Create a webhook, with a new secret, for the caller's project, or for the installation.
+
+    Args:
+        private: allow addresses that are not public.
+    """
+    read_url(url, private=private)
+    of_project = Webhook.project_id.is_not_distinct_from(by.project_id)
+    if (session.scalar(select(func.count(Webhook.id)).where(of_project)) or 0) >= WEBHOOKS_MAX:
+        raise Conflict(f"There are {WEBHOOKS_MAX} webhooks already, which is the limit. Remove one first.")
+    webhook = Webhook(
+        id=new_id("whk"),
+        project_id=by.project_id,
+        url=url,
+        secret=f"whsec_{b64encode(secrets.token_bytes(SECRET_BYTES)).decode('ascii')}",
+        made_by=by.id,
+        created_at=now,
+    )
+    session.add(webhook)
+    session.flush()
+    return webhook
+
+
+def remove(session: Session, webhook_id: str) -> None:
+    """Remove a webhook and its deliveries."""
+    webhook = find(session, Webhook, webhook_id, lock=True)
+    session.execute(delete(Delivery).where(Delivery.webhook_id == webhook_id))
+    session.delete(webhook)
+    session.flush()
+
+
+def states_of(session: Session, webhooks: Sequence[Webhook], now: datetime) -> dict[str, str]:
+    """Return the state of each webhook by its id: active, failing or revoked."""
+    ids = [webhook.id for webhook in webhooks]
+    gone = set(session.scalars(select(Webhook.id).where(Webhook.id.in_(ids), is_of_somebody_gone(now))))
+    return {
+        webhook.id: "revoked" if webhook.id in gone else "active" if webhook.failing_since is None else "failing"
+        for webhook in webhooks
+    }
 
 
 class Deliveries(Background):
@@ -54,21 +100,45 @@ def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetim
         if session.scalar(select(Delivery.id).where(Delivery.next_at <= now).limit(1)) is None:
             return 0
     with transaction(factory) as session:
-        taken = _take(session, now)
+        taken = _claim(session, now)
     answers = sender.send(taken)
     with transaction(factory) as session:
-        _note(session, answers, clock())
+        now_answered = clock()
+        sent = select(Delivery).where(Delivery.id.in_(answers)).order_by(Delivery.id)
+        for delivery in session.scalars(sent).all():  # without those of webhooks that were removed meanwhile
+            webhook = session.get_one(Webhook, delivery.webhook_id)
+            if answers[delivery.id].delivered:
+                delivery.next_at, delivery.delivered_at = None, now_answered
+                webhook.failing_since = None
+                continue
+            webhook.failing_since = webhook.failing_since or now_answered
+            left = BACKOFF[delivery.attempts - 1 :]
+            delivery.next_at = now_answered + left[0] if left else None
+        session.flush()
         session.execute(delete(Delivery).where(Delivery.next_at.is_(None), Delivery.created_at < now - KEPT))
     return len(taken)
 
 
-async def try_out(factory: SessionFactory, sender: Sender, webhook_id: str, clock: Callable[[], datetime]) -> Answer:
-    """Send a `test` request now. A 2xx answer ends the webhook's failing. The wait holds no thread.
+def _claim(session: Session, now: datetime) -> list[Outgoing]:
+    """Claim due deliveries; cancel those of webhooks whose creator is gone."""
+    due = select(Delivery.webhook_id).where(Delivery.next_at <= now).distinct().limit(WEBHOOKS_A_ROUND_MAX)
+    waiting = session.scalars(due).all()
+    live = session.scalars(select(Webhook).where(Webhook.id.in_(waiting), not_(is_of_somebody_gone(now)))).all()
+    gone = set(waiting) - {webhook.id for webhook in live}
+    session.execute(update(Delivery).where(Delivery.webhook_id.in_(gone)).values(next_at=None))
+    taken = []
+    for webhook in live:
+        first = select(Delivery).where(Delivery.webhook_id == webhook.id, Delivery.next_at <= now)
+        first = first.order_by(Delivery.next_at, Delivery.id).limit(OF_ONE_MAX).with_for_update(skip_locked=True)
+        for delivery in session.scalars(first).all():
+            delivery.next_at, delivery.attempts = now + TAKEN, delivery.attempts + 1
+            taken.append(Outgoing(delivery.id, webhook.url, delivery.body, webhook.secret))
+    session.flush()
+    return taken
 
-    Raises:
-        NotFound: no such webhook.
-        DependencyBusy: too many tests are in progress.
-    """
+
+async def try_out(factory: SessionFactory, sender: Sender, webhook_id: str, clock: Callable[[], datetime]) -> Answer:
+    """Send a `test` request now. A 2xx answer ends the webhook's failing. The wait holds no thread."""
 
     def outgoing() -> Outgoing:
         now = clock()
@@ -87,35 +157,3 @@ async def try_out(factory: SessionFactory, sender: Sender, webhook_id: str, cloc
         if answer.delivered:
             await run_sync(note_delivery)
     return answer
-
-
-def _take(session: Session, now: datetime) -> Sequence[Outgoing]:
-    """Claim due deliveries; cancel those of webhooks whose creator is gone."""
-    due = select(Delivery.webhook_id).where(Delivery.next_at <= now).distinct().limit(WEBHOOKS_A_ROUND_MAX)
-    waiting = session.scalars(due).all()
-    live = session.scalars(select(Webhook).where(Webhook.id.in_(waiting), not_(is_of_somebody_gone(now)))).all()
-    gone = set(waiting) - {webhook.id for webhook in live}
-    session.execute(update(Delivery).where(Delivery.webhook_id.in_(gone)).values(next_at=None))
-    taken = []
-    for webhook in live:
-        first = select(Delivery).where(Delivery.webhook_id == webhook.id, Delivery.next_at <= now)
-        first = first.order_by(Delivery.next_at, Delivery.id).limit(OF_ONE_MAX).with_for_update(skip_locked=True)
-        for delivery in session.scalars(first).all():
-            delivery.next_at, delivery.attempts = now + TAKEN, delivery.attempts + 1
-            taken.append(Outgoing(delivery.id, webhook.url, delivery.body, webhook.secret))
-    session.flush()
-    return taken
-
-
-def _note(session: Session, answers: Mapping[str, Answer], now: datetime) -> None:
-    """Record the results of requests, except of webhooks that were removed meanwhile."""
-    for delivery in session.scalars(select(Delivery).where(Delivery.id.in_(answers)).order_by(Delivery.id)).all():
-        webhook = session.get_one(Webhook, delivery.webhook_id)
-        if answers[delivery.id].delivered:
-            delivery.next_at, delivery.delivered_at = None, now
-            webhook.failing_since = None
-            continue
-        webhook.failing_since = webhook.failing_since or now
-        left = BACKOFF[delivery.attempts - 1 :]
-        delivery.next_at = now + left[0] if left else None
-    session.flush()

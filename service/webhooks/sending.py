@@ -1,26 +1,110 @@
-"""Requests of webhooks: resolve, check, sign and send within ten seconds; only the status of the answer is read."""
+"""Requests of webhooks: resolve, check, sign and send within ten seconds; only the status of the answer is read.
+
+Webhooks reach public addresses only, unless the operator allows others. A name is resolved once, all its addresses are
+checked, and the connection is made to one of these, so DNS rebinding gains nothing.
+"""
 
 from __future__ import annotations
 
 import functools
+import ipaddress
 import json
+import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import ClassVar
 
 import anyio
 import httpx
 import standardwebhooks
 
+from obscura.wire.webhook_schemas import URL_CHARACTERS_MAX
 from service.dependencies import in_web_request, require_place
-from service.webhooks.addresses import AddressRefused, checked, read_url
+from service.errors import InvalidInput
 
 SECONDS_MAX = 10.0  # from the look-up of the name to the status of the answer
 AT_A_TIME_MAX = 20
 ADDRESSES_TRIED_MAX = 3
 Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+# Not recognised as private: Azure's metadata, protocol assignments (with Oracle's metadata), and 6to4 relays.
+_INSIDE = tuple(map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")))
+_UNICAST_V6 = ipaddress.ip_network("2000::/3")
+_PORTS = {"https": 443, "http": 80}
+_PORT_MAX = 65_535
+_HOST_CHARACTERS_MAX = 253
+_LABEL = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
+# The last label must not be a number: resolvers read 127.1 and 0x7f.1 as addresses, but ipaddress does not.
+_HOST_NAME = re.compile(rf"(?:{_LABEL}\.)*(?!\d+\.?$|0x[0-9a-f]*\.?$){_LABEL}\.?")
+
+
+class AddressRefused(InvalidInput):
+    """Requests are not sent to this URL."""
+
+    code: ClassVar[str] = "address_refused"
+
+
+def read_url(url: str, *, private: bool) -> tuple[httpx.URL, str, int]:
+    """Parse a webhook's URL, and return it with its host and port. Names are checked only when they are resolved.
+
+    Args:
+        private: allow addresses that are not public, and no TLS.
+
+    Raises:
+        AddressRefused: the URL is malformed, or its address is not public.
+    """
+    schemes = ("https", "http") if private else ("https",)
+    refused = AddressRefused(
+        f"A webhook's URL must look like https://hooks.example.org/obscura: {' or '.join(schemes)}, a valid host name "
+        f"or address, a port from 1 to 65535 or none, neither a user nor a fragment, and at most {URL_CHARACTERS_MAX} "
+        "characters."
+    )
+    if len(url) > URL_CHARACTERS_MAX or not url.isprintable() or any(mark in url for mark in " \\#"):
+        raise refused
+    try:
+        parsed = httpx.URL(url)
+        has_user = "@" in re.split("[/?]", url.partition("://")[2], maxsplit=1)[0]
+        has_host = bool(parsed.host)  # decodes punycode, and raises UnicodeError where that is malformed
+    except (httpx.InvalidURL, ValueError):
+        raise refused from None
+    if parsed.scheme not in schemes or not has_host or has_user:
+        raise refused
+    port = _PORTS[parsed.scheme] if parsed.port is None else parsed.port
+    if not 1 <= port <= _PORT_MAX:
+        raise refused
+    host = parsed.raw_host.decode("ascii").strip("[]")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if not _HOST_NAME.fullmatch(host) or len(host.rstrip(".")) > _HOST_CHARACTERS_MAX:
+            raise refused from None
+    else:
+        checked([host], private=private)
+    return parsed, host, port
+
+
+def checked(addresses: list[str], *, private: bool) -> list[str]:
+    """Return the addresses of a host; raise AddressRefused if one is not public."""
+    if not private and not all(map(is_public, addresses)):
+        raise AddressRefused(
+            "This host has an address that is not public: this machine, a private network, or a cloud's metadata. "
+            "Use a public address, or ask the operator to set OBSCURA_WEBHOOKS_PRIVATE."
+        )
+    return addresses
+
+
+def is_public(address: str) -> bool:
+    """Return whether an address is public. IPv6 must be global unicast and embed no IPv4 (6to4, Teredo, NAT64)."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip not in _UNICAST_V6 or ip.sixtofour is not None or ip.teredo is not None:
+            return False
+    elif ip.is_reserved or any(ip in network for network in _INSIDE):
+        return False
+    return ip.is_global and not ip.is_multicast
 
 
 @dataclass(frozen=True)
@@ -46,15 +130,10 @@ class Answer:
         return self.status is not None and 200 <= self.status < 300
 
 
-@functools.cache
-def _trusted_by_machine() -> ssl.SSLContext:
-    return httpx.create_ssl_context()  # takes tens of milliseconds
-
-
 async def resolve(host: str, port: int) -> list[str]:
     """Return the addresses of a host."""
     infos = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(each[4][0]) for each in infos))
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 def signature_headers(request: Outgoing) -> dict[str, str]:
@@ -65,6 +144,9 @@ def signature_headers(request: Outgoing) -> dict[str, str]:
         "webhook-timestamp": str(int(now.timestamp())),
         "webhook-signature": standardwebhooks.Webhook(request.secret).sign(event_id, now, request.body),
     }
+
+
+_machine_trust = functools.cache(httpx.create_ssl_context)  # takes tens of milliseconds
 
 
 @dataclass(frozen=True)
@@ -94,7 +176,7 @@ class Sender:
         require_place("webhooks")
         answers: dict[str, Answer] = {}
         places = anyio.CapacityLimiter(AT_A_TIME_MAX)
-        trusted = self.trusted or _trusted_by_machine()
+        trusted = self.trusted or _machine_trust()
         # No proxy and no redirect: only checked addresses are asked.
         async with httpx.AsyncClient(trust_env=False, follow_redirects=False, verify=trusted) as client:
 
@@ -108,35 +190,31 @@ class Sender:
         return answers
 
     async def _answer(self, client: httpx.AsyncClient, request: Outgoing) -> Answer:
+        reason = "The host has no address."
         try:
             with anyio.fail_after(self.seconds_max):
-                return await self._request(client, request)
+                url, host, port = read_url(request.url, private=self.private)
+                addresses = checked(await self.resolve(host, port), private=self.private)
+                headers = {"Content-Type": "application/json", "User-Agent": "obscura-webhooks"}
+                headers |= signature_headers(request) | {"Host": url.netloc.decode("ascii")}
+                for address in addresses[:ADDRESSES_TRIED_MAX]:
+                    response = client.stream(
+                        "POST",
+                        url.copy_with(host=address),
+                        content=request.body,
+                        headers=headers,
+                        timeout=self.seconds_max,
+                        extensions={"sni_hostname": host},  # a certificate must be that of the name, not the address
+                    )
+                    try:
+                        async with response as answer:
+                            return Answer(status=answer.status_code)
+                    except httpx.ConnectError as error:
+                        reason = f"It could not be sent: {type(error).__name__}."
         except AddressRefused as error:
-            return Answer(reason=error.message)
+            reason = error.message
         except TimeoutError:
-            return Answer(reason=f"There was no answer within {self.seconds_max:g} seconds.")
+            reason = f"There was no answer within {self.seconds_max:g} seconds."
         except (OSError, httpx.HTTPError, ssl.SSLError, ValueError) as error:
-            return Answer(reason=f"It could not be sent: {type(error).__name__}.")
-
-    async def _request(self, client: httpx.AsyncClient, request: Outgoing) -> Answer:
-        """Send to the first checked address that accepts a connection."""
-        target = read_url(request.url, private=self.private)
-        addresses = checked(await self.resolve(target.host, target.port), private=self.private)
-        headers = {"Content-Type": "application/json", "User-Agent": "obscura-webhooks", **signature_headers(request)}
-        headers["Host"] = target.url.netloc.decode("ascii")
-        for place, address in enumerate(addresses[:ADDRESSES_TRIED_MAX], start=1):
-            response = client.stream(
-                "POST",
-                target.url.copy_with(host=address),
-                content=request.body,
-                headers=headers,
-                timeout=self.seconds_max,
-                extensions={"sni_hostname": target.host},  # certificates are compared with the name, not the address
-            )
-            try:
-                async with response as answer:
-                    return Answer(status=answer.status_code)
-            except httpx.ConnectError:
-                if place == min(len(addresses), ADDRESSES_TRIED_MAX):
-                    raise
-        return Answer(reason="The host has no address.")
+            reason = f"It could not be sent: {type(error).__name__}."
+        return Answer(reason=reason)

@@ -42,8 +42,7 @@ WHOLE = {
     "metrics.py": "counts all jobs, for operators",
     "notices.py": "finds the webhooks of the project that an event concerns",
     "quotas.py": "counts the jobs of a project that was found, and orders the jobs of all projects",
-    "webhooks/delivering.py": "sends each delivery to its own webhook",
-    "webhooks/hooks.py": "counts the webhooks of the caller, and finds the key that created one",
+    "webhooks/delivering.py": "sends each delivery to its own webhook, and counts the webhooks of the caller",
 }
 
 

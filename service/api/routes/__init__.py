@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from service.api.routes import (
-    accounts,
-    admins,
-    datasets,
-    decisions,
-    health,
-    jobs,
-    ledger,
-    orders,
-    releases,
-    shares,
-    webhooks,
-)
+from service.api.routes import accounts, admins, datasets, health, jobs, orders, releases
 
 
 def routers() -> tuple[APIRouter, ...]:
@@ -25,7 +13,7 @@ def routers() -> tuple[APIRouter, ...]:
         health.metrics_router,
         accounts.router,
         admins.router,
-        decisions.router,
+        admins.decision_router,
         datasets.router,
         jobs.recipe_router,
         jobs.plan_router,
@@ -34,10 +22,10 @@ def routers() -> tuple[APIRouter, ...]:
         jobs.sweep_router,
         releases.router,
         releases.sample_router,
-        shares.router,
+        releases.share_router,
         admins.project_router,
         admins.key_router,
-        webhooks.router,
-        ledger.router,
-        ledger.audit_router,
+        admins.webhook_router,
+        health.ledger_router,
+        health.audit_router,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
@@ -22,23 +23,12 @@ from obscura.wire.schemas import (
 )
 from service import ledger
 from service.api.answers import answer, decode_cursor, encode_cursor
-from service.api.deps import (
-    DATA,
-    INSTALLATION,
-    PROBLEMS,
-    READ,
-    Admin,
-    ApiRoute,
-    Paging,
-    Running,
-    Service,
-)
+from service.api.deps import ADMIN, DATA, INSTALLATION, PROBLEMS, READ, Admin, ApiRoute, Paging, Running, Service
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
-from service.api.routes.decisions import answer_asked
+from service.api.routes.admins import answer_asked
 from service.datasets import withdrawal
 from service.db.session import transaction
 from service.identity import projects
-from service.identity.access import Principal
 from service.views import accounts as views
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS, route_class=ApiRoute)
@@ -57,11 +47,11 @@ def open_account(service: Running, request: Request, body: AccountRequest) -> Re
 @router.get("", dependencies=[READ], response_model=Page[AccountRecord], summary="List accounts")
 def list_accounts(service: Running, request: Request, page: Paging) -> Response:
     """List accounts with their balances, oldest first."""
-    after = decode_cursor(page.cursor, [str])[0] if page.cursor else None
+    after = decode_cursor(page.cursor or None, str)
     with transaction(service.factory, read_only=True) as session:
         payers, last = views.page(session, after=after, limit=page.limit)
         shown = [views.sound(payer) for payer in payers]
-    return answer(request, Page[AccountRecord](items=shown, next_cursor=last and encode_cursor([last])))
+    return answer(request, Page[AccountRecord](items=shown, next_cursor=last and encode_cursor(last)))
 
 
 @router.get("/{account_id}", dependencies=[READ], response_model=AccountRecord, summary="Read an account")
@@ -77,12 +67,18 @@ def read_account(service: Running, request: Request, account_id: AccountId) -> R
 )
 def list_entries(service: Running, request: Request, account_id: AccountId, page: Paging) -> Response:
     """List the immutable ledger entries of an account, oldest first. Each hash covers the entry before it."""
-    after = decode_cursor(page.cursor, [int])[0] if page.cursor else 0
+    after = decode_cursor(page.cursor or None, int) or 0
     with transaction(service.factory, read_only=True) as session:
         rows = ledger.entries(session, account_id, after, page.limit + 1)
-        shown = [views.entry(row) for row in rows[: page.limit]]
-    cursor = encode_cursor([shown[-1].sequence]) if len(rows) > page.limit else None
+        shown = [record_of(EntryRecord, row) for row in rows[: page.limit]]
+    cursor = encode_cursor(shown[-1].sequence) if len(rows) > page.limit else None
     return answer(request, Page[EntryRecord](items=shown, next_cursor=cursor))
+
+
+def _change(service: Service, request: Request, act: Callable[..., ledger.Account], **change: Any) -> Response:
+    with transaction(service.factory) as session:
+        record = views.account(act(session, **change))
+    return answer(request, record)
 
 
 @router.post("/{account_id}/lower-limit", response_model=AccountRecord, summary="Lower an account's limit")
@@ -92,10 +88,8 @@ def lower_limit(
     """Lower the lifetime limit at once. If more is already spent and held, nothing is left and the account is
     frozen.
     """
-    change = {"account_id": account_id, **body.model_dump()}
-    with transaction(service.factory) as session:
-        record = views.account(ledger.lower_limit(session, **change, by=admin.id, now=service.clock()))
-    return answer(request, record)
+    change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
+    return _change(service, request, ledger.lower_limit, **change)
 
 
 @router.post(
@@ -115,37 +109,37 @@ def request_raise(
 @router.post("/{account_id}/freeze", response_model=AccountRecord, summary="Freeze an account")
 def freeze(service: Running, admin: Admin, request: Request, account_id: AccountId, body: ReasonRequest) -> Response:
     """Accept no new jobs, and start no queued ones. Jobs that have opened their data continue. Idempotent."""
-    return _switch(service, admin, request, account_id, body, frozen=True)
+    change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
+    return _change(service, request, ledger.set_frozen, **change, frozen=True)
 
 
 @router.post("/{account_id}/unfreeze", response_model=AccountRecord, summary="Open a frozen account again")
 def unfreeze(service: Running, admin: Admin, request: Request, account_id: AccountId, body: ReasonRequest) -> Response:
     """Accept jobs again. 409 while more is spent and held than the limit allows."""
-    return _switch(service, admin, request, account_id, body, frozen=False)
+    change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
+    return _change(service, request, ledger.set_frozen, **change, frozen=False)
 
 
-def _switch(
-    service: Service, admin: Principal, request: Request, account_id: str, body: ReasonRequest, *, frozen: bool
-) -> Response:
-    change = {"account_id": account_id, "frozen": frozen, **body.model_dump()}
-    with transaction(service.factory) as session:
-        record = views.account(ledger.set_frozen(session, **change, by=admin.id, now=service.clock()))
-    return answer(request, record)
-
-
-@router.post("/{account_id}/close", response_model=AccountRecord, summary="Close an account to new data")
-def close(service: Running, _admin: Admin, request: Request, account_id: AccountId) -> Response:
+@router.post(
+    "/{account_id}/close", dependencies=[ADMIN], response_model=AccountRecord, summary="Close an account to new data"
+)
+def close(service: Running, request: Request, account_id: AccountId) -> Response:
     """Accept no new datasets or uploads, whose subjects would share this budget.
 
     Trainings on existing datasets continue. Idempotent.
     """
-    return _close(service, request, account_id, closed=True)
+    return _change(service, request, ledger.set_closed, account_id=account_id, closed=True)
 
 
-@router.post("/{account_id}/reopen", response_model=AccountRecord, summary="Let an account take new data again")
-def reopen(service: Running, _admin: Admin, request: Request, account_id: AccountId) -> Response:
+@router.post(
+    "/{account_id}/reopen",
+    dependencies=[ADMIN],
+    response_model=AccountRecord,
+    summary="Let an account take new data again",
+)
+def reopen(service: Running, request: Request, account_id: AccountId) -> Response:
     """Accept new datasets and uploads again. Idempotent."""
-    return _close(service, request, account_id, closed=False)
+    return _change(service, request, ledger.set_closed, account_id=account_id, closed=False)
 
 
 @router.post(
@@ -172,9 +166,3 @@ def withdraw_subjects(service: Running, request: Request, account_id: AccountId,
         subjects_key_check=body.subjects_key_check,
     )
     return answer(request, record_of(WithdrawalRecord, done))
-
-
-def _close(service: Service, request: Request, account_id: str, *, closed: bool) -> Response:
-    with transaction(service.factory) as session:
-        record = views.account(ledger.set_closed(session, account_id, closed=closed))
-    return answer(request, record)

@@ -1,15 +1,18 @@
-"""Admins, projects, people, and API keys."""
+"""Admins, decisions, projects, people, API keys, and webhooks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from sqlalchemy.orm import Session
 
 from obscura.wire.admin_schemas import (
     AdminAnswer,
     AdminList,
+    AdminRecord,
     AdmissionRequest,
     DecisionRecord,
     KeyRecord,
@@ -24,22 +27,48 @@ from obscura.wire.admin_schemas import (
     RevokedKeyRecord,
     RotationRequest,
 )
-from obscura.wire.schemas import Identifier, Page, ReasonRequest
-from service import quotas
-from service.api.answers import answer, answer_newest, each
-from service.api.deps import ADMIN, INSTALLATION, PROBLEMS, READ, Admin, ApiRoute, Paging, Running
-from service.api.routes.decisions import answer_asked
+from obscura.wire.schemas import ApiRecord, Identifier, Page, ReasonRequest, record_of
+from obscura.wire.webhook_schemas import NewWebhookRecord, WebhookRecord, WebhookRequest, WebhookTestRecord
+from obscura.wire.words import DecisionAction
+from service import jobs, ledger, quotas
+from service.api.answers import answer, answer_newest, narrowed
+from service.api.deps import (
+    ADMIN,
+    INSTALLATION,
+    PROBLEMS,
+    READ,
+    Admin,
+    ApiRoute,
+    OfAccount,
+    Paging,
+    Reader,
+    Running,
+    Service,
+)
 from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import ApiKey, Decision
 from service.db.project_tables import Project
 from service.db.session import transaction
-from service.identity import admins, auth, projects
-from service.identity.access import find
+from service.db.webhook_tables import Webhook
+from service.dependencies import SECONDS_MAX
+from service.errors import NotFound
+from service.identity import admins, auth, decisions, projects
+from service.identity.access import Principal, find, visible
 from service.views import admins as views
+from service.webhooks import delivering
+from service.webhooks.sending import Sender
 
 router = APIRouter(prefix="/v1", tags=["admins"], responses=PROBLEMS, route_class=ApiRoute)
 AdminId = Annotated[str, Path(max_length=64)]
 KeyId = Annotated[Identifier, Path()]
+
+
+def answer_asked(service: Service, request: Request, ask: Callable[..., Decision]) -> Response:
+    """Ask for what another admin must approve, and send the pending request."""
+    with transaction(service.factory) as session:
+        now = service.clock()
+        record = views.decision(session, ask(session, now=now), now)
+    return answer(request, record, status_code=201, headers={"Location": f"/v1/decisions/{record.id}"})
 
 
 @router.get("/admins", dependencies=[ADMIN], response_model=AdminList, summary="List admins")
@@ -49,7 +78,7 @@ def list_admins(service: Running, request: Request) -> Response:
     An owner sees those of the project.
     """
     with transaction(service.factory, read_only=True) as session:
-        record = AdminList(items=[views.admin(row) for row in admins.admins(session)])
+        record = AdminList(items=[record_of(AdminRecord, row) for row in admins.admins(session)])
     return answer(request, record)
 
 
@@ -65,7 +94,7 @@ def ask_admission(service: Running, admin: Admin, request: Request, body: Admiss
         now = service.clock()
         made = admins.ask_admission(session, **body.model_dump(), asked_with=admin.id, now=now)
         record = AdminAnswer(
-            admin=views.admin(made) if isinstance(made, AdminRow) else None,
+            admin=record_of(AdminRecord, made) if isinstance(made, AdminRow) else None,
             request=views.decision(session, made, now) if isinstance(made, Decision) else None,
         )
     location = "/v1/admins" if record.request is None else f"/v1/decisions/{record.request.id}"
@@ -96,14 +125,18 @@ def create_project(service: Running, request: Request, body: ProjectRequest) -> 
     The second project hides the datasets, jobs and releases of every project from keys without a project.
     """
     with transaction(service.factory) as session:
-        record = views.project(projects.create(session, name=body.name, now=service.clock()))
+        record = record_of(ProjectRecord, projects.create(session, name=body.name, now=service.clock()))
     return answer(request, record, status_code=201, headers={"Location": f"/v1/projects/{record.id}"})
 
 
 @project_router.get("", dependencies=[READ], response_model=Page[ProjectRecord], summary="List projects")
 def list_projects(service: Running, request: Request, page: Paging) -> Response:
     """List the projects that the key opens, newest first: its own, or all for an admin's that belongs to none."""
-    return answer_newest(service, request, page, Project, each(views.project))
+
+    def show(_session: Session, rows: Sequence[Project]) -> list[ProjectRecord]:
+        return [record_of(ProjectRecord, row) for row in rows]
+
+    return answer_newest(service, request, page, Project, show)
 
 
 @project_router.get("/{project_id}", dependencies=[READ], response_model=ProjectUseRecord, summary="Read a project")
@@ -120,7 +153,7 @@ def read_project(service: Running, request: Request, project_id: ProjectId) -> R
 def rename_project(service: Running, request: Request, project_id: ProjectId, body: ProjectRequest) -> Response:
     """Give a project another name. What belongs to it stays as it is."""
     with transaction(service.factory) as session:
-        record = views.project(projects.rename(session, project_id, name=body.name))
+        record = record_of(ProjectRecord, projects.rename(session, project_id, name=body.name))
     return answer(request, record)
 
 
@@ -149,11 +182,11 @@ def create_key(service: Running, admin: Admin, body: KeyRequest) -> Response:
             session, **body.model_dump(), created_by=admin.id, admin_id=admin.admin_id, now=service.clock()
         )
         record = NewKeyRecord(**dict(views.keys(session, [key])[0]), token=token)
-    return _fresh(record)
+    return _answer_secret(record, f"/v1/keys/{record.id}")
 
 
-def _fresh(record: NewKeyRecord) -> Response:
-    headers = {"Location": f"/v1/keys/{record.id}", "Cache-Control": "no-store"}
+def _answer_secret(record: ApiRecord, location: str) -> Response:
+    headers = {"Location": location, "Cache-Control": "no-store"}
     return Response(record.model_dump_json(), status_code=201, headers=headers, media_type="application/json")
 
 
@@ -204,7 +237,7 @@ def rotate_key(service: Running, admin: Admin, key_id: KeyId, body: RotationRequ
         wish = {"key_id": key_id, **body.model_dump()}
         key, token = auth.rotate_key(session, **wish, created_by=admin.id, admin_id=admin.admin_id, now=service.clock())
         record = NewKeyRecord(**dict(views.keys(session, [key])[0]), token=token)
-    return _fresh(record)
+    return _answer_secret(record, f"/v1/keys/{record.id}")
 
 
 @key_router.post(
@@ -217,3 +250,100 @@ def ask_revocation(service: Running, admin: Admin, request: Request, key_id: Key
     """
     ask = partial(admins.ask_revocation, key_id=key_id, reason=body.reason, asked_with=admin.id)
     return answer_asked(service, request, ask)
+
+
+decision_router = APIRouter(prefix="/v1/decisions", tags=["decisions"], responses=PROBLEMS, route_class=ApiRoute)
+RequestId = Annotated[Identifier, Path()]
+EFFECTS = {**ledger.LIMIT_EFFECTS, **admins.EFFECTS, **jobs.SHARE_EFFECTS}
+
+
+@decision_router.get("", response_model=Page[DecisionRecord], summary="List decisions")
+def list_decisions(
+    service: Running,
+    reader: Reader,
+    request: Request,
+    page: Paging,
+    action: Annotated[DecisionAction | None, Query(description="Of this action only.")] = None,
+    account_id: OfAccount = None,
+) -> Response:
+    """List requests, decided ones too, newest first. Keys without the scope `admin` see those to raise a limit."""
+    chosen = *decisions.readable_by(reader), *narrowed(Decision, action=action, account_id=account_id)
+    show = partial(views.decisions, now=service.clock())
+    return answer_newest(service, request, page, Decision, show, *chosen, moment="asked_at")
+
+
+@decision_router.get("/{request_id}", response_model=DecisionRecord, summary="Read a decision")
+def read_decision(service: Running, reader: Reader, request: Request, request_id: RequestId) -> Response:
+    """Read a request: who asked for what and why, and what was decided."""
+    with transaction(service.factory, read_only=True) as session:
+        chosen = Decision.id == request_id, *decisions.readable_by(reader)
+        row = session.scalar(visible(session, Decision).where(*chosen))
+        if row is None:
+            raise NotFound("There is no such decision.", decision_id=request_id)
+        record = views.decision(session, row, service.clock())
+    return answer(request, record)
+
+
+@decision_router.post("/{request_id}/approve", response_model=DecisionRecord, summary="Approve a request")
+def approve(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
+    """Carry out what another admin has asked for. 403 when the same person asked, with whichever key.
+
+    A raise is recorded in the ledger with its reason and both people; a frozen account stays frozen.
+    """
+    return _decide(service, request, admin, request_id, approved=True)
+
+
+@decision_router.post("/{request_id}/decline", response_model=DecisionRecord, summary="Decline a request")
+def decline(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
+    """Leave everything as it is. The requester may withdraw the request this way."""
+    return _decide(service, request, admin, request_id, approved=False)
+
+
+def _decide(service: Service, request: Request, admin: Principal, request_id: str, *, approved: bool) -> Response:
+    with transaction(service.factory) as session:
+        now = service.clock()
+        row = decisions.decide(session, request_id, admin.id, now, EFFECTS, approved=approved)
+        record = views.decision(session, row, now)
+    return answer(request, record)
+
+
+webhook_router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], responses=PROBLEMS, route_class=ApiRoute)
+WebhookId = Annotated[Identifier, Path()]
+
+
+@webhook_router.post("", status_code=201, response_model=NewWebhookRecord, summary="Create a webhook")
+def create_webhook(service: Running, admin: Admin, body: WebhookRequest) -> Response:
+    """Notify an address of events in the key's project, or in the installation for an admin without a project.
+
+    The signing secret is in this answer only. Revoking the key revokes the webhook.
+    """
+    private, now = service.settings.webhooks_private, service.clock()
+    with transaction(service.factory) as session:
+        webhook = delivering.create(session, admin, **body.model_dump(), private=private, now=now)
+        record = NewWebhookRecord(**dict(views.webhooks(session, [webhook], now)[0]), secret=webhook.secret)
+    return _answer_secret(record, "/v1/webhooks")
+
+
+@webhook_router.get("", dependencies=[ADMIN], response_model=Page[WebhookRecord], summary="List webhooks")
+def list_webhooks(service: Running, request: Request, page: Paging) -> Response:
+    """List the webhooks of the key's project, newest first, inactive ones included."""
+    return answer_newest(service, request, page, Webhook, partial(views.webhooks, now=service.clock()))
+
+
+@webhook_router.post(
+    "/{webhook_id}/test", dependencies=[ADMIN], response_model=WebhookTestRecord, summary="Try a webhook"
+)
+async def try_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Response:
+    """Send a request of type `test` now, and return its result."""
+    sender = Sender(service.settings.webhooks_private, seconds_max=SECONDS_MAX)
+    sent = await delivering.try_out(service.factory, sender, webhook_id, service.clock)
+    return answer(request, WebhookTestRecord(delivered=sent.delivered, status=sent.status, reason=sent.reason))
+
+
+@webhook_router.delete("/{webhook_id}", dependencies=[ADMIN], response_model=WebhookRecord, summary="Remove a webhook")
+def remove_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Response:
+    """Send nothing more to an address, pending deliveries included."""
+    with transaction(service.factory) as session:
+        (record,) = views.webhooks(session, [find(session, Webhook, webhook_id)], service.clock())
+        delivering.remove(session, webhook_id)
+    return answer(request, record)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from sqlalchemy.orm import Session
 
 from obscura.wire.formats import UploadFormat
 from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, KeyCheck, Page
 from obscura.wire.words import DatasetState
-from service.api.answers import answer, answer_newest, each, narrowed
+from service.api.answers import answer, answer_newest, narrowed
 from service.api.deps import DATA, PROBLEMS, READ, ApiRoute, OfAccount, Paging, Running, Uploader
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.uploading import Body, content_length
@@ -91,7 +93,11 @@ def list_datasets(
 ) -> Response:
     """List datasets, newest first, optionally of one account or state."""
     conditions = narrowed(Dataset, account_id=account_id, state=state)
-    return answer_newest(service, request, page, Dataset, each(views.dataset), *conditions)
+
+    def show(_session: Session, rows: Sequence[Dataset]) -> list[DatasetRecord]:
+        return [views.dataset(row) for row in rows]
+
+    return answer_newest(service, request, page, Dataset, show, *conditions)
 
 
 @router.get("/{dataset_id}", dependencies=[READ], response_model=DatasetRecord, summary="Read a dataset")

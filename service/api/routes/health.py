@@ -1,24 +1,32 @@
-"""Liveness and readiness, the only routes without a key, and metrics."""
+"""Liveness and readiness (the only routes without a key), metrics, the ledger's verification, and the audit log."""
 
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Literal
+from typing import Annotated, Literal
 
 import anyio
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.orm import Session
 
-from obscura.wire.schemas import HealthRecord
-from service.api.deps import METRICS, PROBLEMS, ApiRoute, Running, Service
+from obscura.wire.schemas import HealthRecord, Identifier, Minute
+from service.api.answers import answer
+from service.api.deps import AUDIT, INSTALLATION, METRICS, PROBLEMS, ApiRoute, Running
 from service.api.problems import Busy
+from service.audit.findings import verifications
+from service.audit.proofs import newest_checkpoint
 from service.db.session import transaction
+from service.ledger import EVERYWHERE
 from service.ledger.stops import arming_stops
+from service.views import admins as views
 
 router = APIRouter(prefix="/v1/health", tags=["health"], responses=PROBLEMS, route_class=ApiRoute)
 VERSION = version("obscura-images")
 READY_SECONDS = 2.0
+LINES_MAX = 1000  # of an answer
 
 
 @router.get("/live", response_model=HealthRecord, summary="Liveness")
@@ -40,11 +48,19 @@ async def ready(service: Running) -> HealthRecord:
         raise Busy("The service is shutting down.")
     if not service.readiness.acquire(blocking=False):
         raise Busy("Earlier checks of the database have not been answered yet.")
+
+    def look() -> tuple[bool, str]:
+        try:
+            with transaction(service.factory, read_only=True) as session:
+                stopped = bool(arming_stops(session))
+            return stopped, service.audit_trouble()
+        finally:
+            service.readiness.release()
+
     try:
         with anyio.fail_after(READY_SECONDS):
             # A thread of its own, because those of other requests may all be waiting for a writer.
-            own = anyio.CapacityLimiter(1)
-            stopped, trouble = await run_sync(_look, service, abandon_on_cancel=True, limiter=own)
+            stopped, trouble = await run_sync(look, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
     except TimeoutError:
         raise Busy("The database does not answer.") from None
     if trouble:
@@ -54,15 +70,6 @@ async def ready(service: Running) -> HealthRecord:
     return HealthRecord(status="ok", version=VERSION, trainings=trainings, unavailable=away or None)
 
 
-def _look(service: Service) -> tuple[bool, str]:
-    try:
-        with transaction(service.factory, read_only=True) as session:
-            stopped = bool(arming_stops(session))
-        return stopped, service.audit_trouble()
-    finally:
-        service.readiness.release()
-
-
 metrics_router = APIRouter(route_class=ApiRoute)
 
 
@@ -70,3 +77,101 @@ metrics_router = APIRouter(route_class=ApiRoute)
 def read_metrics(service: Running) -> Response:
     """Return the metrics in Prometheus' text format, at most a minute old."""
     return Response(service.metrics.tell(), media_type=CONTENT_TYPE_LATEST)
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+
+class StopFacts(_Facts):
+    """Why no data is opened for an account, or for any."""
+
+    account_id: str | None = Field(description="Null: nothing is opened for any account.")
+    code: str = Field(description="Of the first finding, from a closed list.")
+    sequence: int | None = Field(description="The first bad entry, where one is concerned.")
+    found_at: Minute = Field(description="When the fault was found.")
+
+
+class VerificationFacts(_Facts):
+    """The newest verification of one kind."""
+
+    kind: Literal["full", "recent"] = Field(description="Recent: only entries since the newest checkpoint were read.")
+    verified_at: Minute = Field(description="When it was done.")
+    entries: int = Field(description="How many were read.")
+    findings: int = Field(description="How many faults were found; 0 is well.")
+
+
+class CheckpointFacts(_Facts):
+    """The newest signed statement of the heads of all logs."""
+
+    sequence: int = Field(description="Number of the entry, from 1 without a gap.")
+    created_at: Minute = Field(description="When it was made.")
+    key_id: str = Field(description="Fingerprint of the key that signed it: SHA-256 of the public key.")
+
+
+class LedgerRecord(_Facts):
+    """What is known about the ledger's soundness."""
+
+    trainings: Literal["open", "stopped"] = Field(description="`open`, or `stopped` while an operator must look.")
+    stops: list[StopFacts] = Field(
+        description="Why trainings that would read data wait, one for each fault; empty when all is well."
+    )
+    verifications: list[VerificationFacts] = Field(description="The last of each kind.")
+    checkpoint: CheckpointFacts | None = Field(description="The newest signed checkpoint; null before the first.")
+
+
+def read_ledger(session: Session) -> LedgerRecord:
+    """Read the state of the ledger's verification."""
+    stops = [
+        StopFacts(
+            account_id=None if row.scope == EVERYWHERE else row.scope,
+            code=row.code,
+            sequence=row.sequence,
+            found_at=row.found_at,
+        )
+        for row in arming_stops(session)
+    ]
+    newest = newest_checkpoint(session)
+    return LedgerRecord(
+        trainings="stopped" if stops else "open",
+        stops=stops,
+        verifications=[VerificationFacts.model_validate(row) for row in verifications(session)],
+        checkpoint=None if newest is None else CheckpointFacts.model_validate(newest),
+    )
+
+
+ledger_router = APIRouter(prefix="/v1/ledger", tags=["ledger"], responses=PROBLEMS, route_class=ApiRoute)
+
+
+@ledger_router.get("", dependencies=[INSTALLATION], response_model=LedgerRecord, summary="Read the state of the ledger")
+def read_ledger_state(service: Running, request: Request) -> Response:
+    """Return stopped trainings with reasons, the latest verifications, and the newest checkpoint."""
+    with transaction(service.factory, read_only=True) as session:
+        record = read_ledger(session)
+    return answer(request, record)
+
+
+audit_router = APIRouter(prefix="/v1/audit-events", tags=["audit"], responses=PROBLEMS, route_class=ApiRoute)
+
+
+class Lines(Response):
+    """JSON lines."""
+
+    media_type = "application/jsonl"
+
+
+@audit_router.get("", dependencies=[AUDIT], response_class=Lines, summary="Read the audit log")
+def list_audit_events(
+    service: Running,
+    limit: Annotated[int, Query(ge=1, le=LINES_MAX, description="Lines of the answer, at most.")] = LINES_MAX,
+    after: Annotated[Identifier | None, Query(description="`id` of the last line that you have.")] = None,
+) -> Response:
+    """Read the audit log, oldest first, one JSON object per line.
+
+    Each event has `id`, `at` (to the minute), `action`, `object_id`, `outcome` (`allowed`, `refused`, `missing` or
+    `failed`), `key_id`, `admin_id` and `project_id`. Send the last `id` as `after` to continue; fewer lines than
+    `limit` mean that there are no more yet. Empty if the service keeps no audit log. Treat it as private.
+    """
+    with transaction(service.factory, read_only=True) as session:
+        records = views.events(session, after=after, limit=limit)
+    return Lines("".join(f"{record.model_dump_json()}\n" for record in records))

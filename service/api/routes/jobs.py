@@ -34,7 +34,7 @@ from service.api.deps import (
 )
 from service.api.events import EventStream, Snapshot, follow
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
-from service.api.ordering import order_sweep
+from service.api.routes.orders import order_sweep
 from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
 from service.errors import NotFound

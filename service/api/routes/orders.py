@@ -1,28 +1,97 @@
-"""Routes to start jobs and to read their results, generated from each kind's `order` and `reading`."""
+"""Acceptance of new jobs and sweeps, and the routes that each kind's `order` and `reading` describe."""
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy.orm import Session, joinedload, undefer
 from sqlalchemy.orm.interfaces import ORMOption
 
-from obscura.wire.job_schemas import FINAL_STATES
+from obscura.wire.job_schemas import FINAL_STATES, PlanRequest
 from obscura.wire.schemas import Identifier
+from obscura.wire.sweep_schemas import SweepRequest
+from privacy.plans.registry import plan_from_json
 from service import jobs
 from service.api.answers import answer, answer_bytes
 from service.api.deps import PROBLEMS, READ, VIEW, ApiRoute, IdempotencyKey, Running, Service, Trainer
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
-from service.api.ordering import order
 from service.api.problems import JobNotSucceeded, Pending
-from service.db.job_tables import Job
+from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
-from service.errors import NotFound
+from service.errors import NotFound, ObscuraError
+from service.failpoints import failpoint
 from service.identity.access import find
 from service.jobs.kind import Kind, Order, Reading
 from service.views import jobs as views
+from service.views.plans import require_extractor
 
+Record = TypeVar("Record")
 ReleaseId = Annotated[Identifier, Path()]
+
+
+def order(
+    service: Service,
+    principal_id: str,
+    key: str | None,
+    kind: Kind,
+    fields: Mapping[str, Any],
+    show: Callable[[Session, Job], Record],
+) -> Record:
+    """Accept a job, or refuse it without writing anything. `show` makes the returned record."""
+    plans = [fields] if kind.planned else []
+    with accepting(service, *plans) as session:
+        job = jobs.submit(
+            session,
+            kind,
+            principal=principal_id,
+            idempotency_key=key,
+            now=service.clock(),
+            samples_max=service.settings.samples_max,
+            **fields,
+        )
+        require_extractors(service, job)
+        return show(session, job)
+
+
+def order_sweep(
+    service: Service, principal_id: str, key: str | None, body: SweepRequest, show: Callable[[Session, Sweep], Record]
+) -> Record:
+    """Accept a sweep, all trials or none."""
+    trials = jobs.trials_asked(body)
+    facts = body.model_dump(exclude={"trials", "epsilon"})
+    with accepting(service, *(facts | vars(trial) for trial in trials)) as session:
+        sweep = jobs.submit_sweep(
+            session, principal=principal_id, idempotency_key=key, trials=trials, now=service.clock(), **facts
+        )
+        require_extractors(service, *jobs.jobs_of_sweep(session, sweep.id))
+        return show(session, sweep)
+
+
+@contextmanager
+def accepting(service: Service, *plans: Mapping[str, Any]) -> Iterator[Session]:
+    """Open the transaction that accepts new jobs, and ring the doorbell after it.
+
+    Planning may take a second and is cached, so it runs first, outside the writing transaction. Errors surface later,
+    with the right message.
+    """
+    with transaction(service.factory, read_only=True) as session, suppress(ObscuraError):
+        for plan in plans:
+            asked = {name: plan[name] for name in PlanRequest.model_fields if name in plan}
+            jobs.plan_job(session, **asked)
+    with transaction(service.factory) as session:
+        yield session
+        failpoint("accept.before")
+    failpoint("accept.after")
+    service.ring()
+
+
+def require_extractors(service: Service, *planned: Job) -> None:
+    """Raise InvalidInput unless the operator has installed every extractor that the jobs need."""
+    for job in planned:
+        if job.plan:
+            require_extractor(service.settings, plan_from_json(job.plan))
 
 
 def router() -> APIRouter:

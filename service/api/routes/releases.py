@@ -1,8 +1,9 @@
-"""Releases: cards, receipts, reports, files, evaluations, and samples."""
+"""Releases: cards, receipts, reports, files, evaluations, samples, and shares with other projects."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
@@ -11,15 +12,18 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from obscura.wire import formats
+from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.job_schemas import FINAL_STATES
 from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord
 from obscura.wire.schemas import Identifier, Page
+from obscura.wire.share_schemas import ShareRecord, ShareRequest
 from obscura.wire.words import ReleaseKind
 from service import jobs, reports, weights
 from service.api.answers import answer, answer_bytes, answer_newest, send_file
-from service.api.deps import PROBLEMS, VIEW, ApiRoute, OfAccount, Paging, Running, Service
+from service.api.deps import ADMIN, PROBLEMS, READ, VIEW, Admin, ApiRoute, OfAccount, Paging, Running, Service
 from service.api.problems import JobNotSucceeded, Pending, SampleRemoved
-from service.db.job_tables import Evaluation, Job, Release, Sample
+from service.api.routes.admins import answer_asked
+from service.db.job_tables import Evaluation, Job, Release, Sample, Share
 from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.errors import NotFound
@@ -197,7 +201,9 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
 def read_content(service: Running, request: Request, sample_id: SampleId) -> Response:
     """Download the images, whole or by range. The ETag is the content's SHA-256."""
     with transaction(service.factory, read_only=True) as session:
-        sample, job = _find(session, sample_id)
+        with_job = joinedload(Sample.job).defer(Job.secret, raiseload=True)
+        sample = find(session, Sample, sample_id, options=[with_job])
+        job = sample.job
     if job.state.value not in FINAL_STATES:
         raise Pending(f"Sample {sample_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
     if sample.sha256 is None or sample.path is None:
@@ -217,6 +223,43 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
     )
 
 
-def _find(session: Session, sample_id: str) -> tuple[Sample, Job]:
-    sample = find(session, Sample, sample_id, options=[joinedload(Sample.job).defer(Job.secret, raiseload=True)])
-    return sample, sample.job
+share_router = APIRouter(
+    prefix="/v1/releases/{release_id}/shares", tags=["releases"], responses=PROBLEMS, route_class=ApiRoute
+)
+
+
+@share_router.get("", dependencies=[READ], response_model=Page[ShareRecord], summary="List with whom it is shared")
+def list_shares(service: Running, request: Request, release_id: ReleaseId, page: Paging) -> Response:
+    """List with whom a release is shared and was, newest first. To others than its own project the list is empty."""
+
+    def show(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
+        jobs.get_release(session, release_id)
+        return views.shares(session, rows)
+
+    return answer_newest(service, request, page, Share, show, Share.release_id == release_id)
+
+
+@share_router.post("", status_code=201, response_model=DecisionRecord, summary="Ask for a release to be shared")
+def ask_share(service: Running, admin: Admin, request: Request, release_id: ReleaseId, body: ShareRequest) -> Response:
+    """Ask for a release to be shared with another project, or with all. Another owner must approve it, or an admin.
+
+    The other project then reads the release with its card and files, what its own project has drawn from it and
+    measured, and draws from it and measures it as its own. It sees no account, dataset or job of it, and neither report
+    nor receipt.
+    """
+    ask = partial(jobs.ask_share, release_id=release_id, **body.model_dump(), asked_with=admin.id)
+    return answer_asked(service, request, ask)
+
+
+@share_router.delete("/{share_id}", dependencies=[ADMIN], response_model=ShareRecord, summary="Stop sharing it")
+def end_share(
+    service: Running, request: Request, release_id: ReleaseId, share_id: Annotated[Identifier, Path()]
+) -> Response:
+    """Stop sharing a release, at once; one owner may. What others are drawing from it is cancelled.
+
+    What they have drawn stays theirs, and what they have downloaded stays where it is.
+    """
+    with transaction(service.factory) as session:
+        share = jobs.end_share(session, release_id=release_id, share_id=share_id, now=service.clock())
+        (record,) = views.shares(session, [share])
+    return answer(request, record)

@@ -142,9 +142,9 @@ class Served:
         client.post("/login", data={"key": token})
         return client
 
-    def obscura(self, *words: str) -> Result:
-        """Run a command against the service, in this process and as its admin."""
-        return CliRunner().invoke(command_line, ["--url", self.url, "--token", self.tokens["admin"], *words])
+    def obscura(self, *words: str, scope: str = "admin") -> Result:
+        """Run a command against the service, in this process."""
+        return CliRunner().invoke(command_line, ["--url", self.url, "--token", self.tokens[scope], *words])
 
     def stranger(self) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=PATIENCE_SECONDS, verify=trusted())

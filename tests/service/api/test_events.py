@@ -14,7 +14,7 @@ from tests.together import wait_until
 @pytest.fixture
 def stream_limits() -> StreamLimits:
     """Short waits; at most two streams a key and three in all."""
-    return StreamLimits(streams_max=3, streams_per_key_max=2, seconds_max=1.5, poll_seconds=0.02, heartbeat_seconds=0.2)
+    return StreamLimits(process_max=3, per_key_max=2, seconds_max=1.5, poll_seconds=0.02, heartbeat_seconds=0.2)
 
 
 def events_of(served: Any, job_id: str, last: str | None = None, scope: str = "read") -> list[ServerSentEvent]:

@@ -241,7 +241,7 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
         ask("POST", "/datasets/{dataset_id}/delete", {"sure": "yes"}, client=browser, **dataset)
         ask("POST", "/projects/{project_id}/quota", {"jobs": ""}, client=browser, project_id=DEFAULT_PROJECT)
         ask("POST", "/logout", client=browser)
-        secret = served.app.state.dashboard.links.make(now_seconds=time.monotonic())
+        secret = served.app.state.links.make(now_seconds=time.monotonic())
         ask("POST", "/sign-in/{secret}", client=browser, secret=secret)
     ask("DELETE", "/v1/datasets/{dataset_id}", **dataset)
     project = ask("POST", "/v1/projects", {"name": "the same people's"})

@@ -1,4 +1,4 @@
-"""How many requests a minute may come: of a key, and of an address without one; nobody uses up another one's."""
+"""Rate limits: of a key, of an address without one, and of wrong keys; nobody uses up the requests of others."""
 
 import os
 import re
@@ -145,10 +145,10 @@ def remaining(limiter: Limiter) -> int:
 
 
 def test_only_several_processes_ask_redis_and_each_counts_for_itself_where_it_is_away(tmp_path):
-    assert not limiter_of(Settings(data_dir=tmp_path)).is_shared
-    assert not limiter_of(Settings(data_dir=tmp_path, mode="celery", redis_url="amqp://broker")).is_shared
+    assert limiter_of(Settings(data_dir=tmp_path))._shared is None
+    assert limiter_of(Settings(data_dir=tmp_path, mode="celery", redis_url="amqp://broker"))._shared is None
     away = limiter_of(Settings(data_dir=tmp_path, mode="celery", redis_url="redis://127.0.0.1:1/0"))
-    assert away.is_shared
+    assert away._shared is not None
     assert [remaining(away) for _ in range(3)] == [9, 8, 7]
 
 
@@ -163,3 +163,57 @@ def test_several_processes_share_their_counts_and_two_installations_do_not():
         assert [remaining(each) for each in (one, two, one, other)] == [9, 8, 7, 9]
         assert 59 < two.hit(RateLimitItemPerMinute(10), "a").seconds <= 60
         assert one._paused_until < 0, "Redis has answered"
+
+
+# --- wrong keys ---
+
+WRONG = "obs_" + "a" * 20 + "_" + "0" * 64
+
+
+def ask_with(served: Served, token: str, **headers: str) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return served.client(None).get("/v1/jobs", headers={"Authorization": f"Bearer {token}", **named})
+
+
+def test_wrong_keys_are_told_to_wait_and_a_valid_one_passes(served):
+    answers = [ask_with(served, WRONG) for _ in range(11)]
+    assert [answer.status_code for answer in answers] == [401] * 10 + [429]
+    assert 0 < int(answers[-1].headers["retry-after"]) <= 300
+    problem = answers[-1].json()
+    assert problem["code"] == "too_many_wrong_keys"
+    assert problem["seconds"] > 0
+    assert ask_with(served, served.tokens["read"]).status_code == 200
+    assert ask_with(served, WRONG.replace("a", "b")).status_code == 401, (
+        "another key's holder is told what is wrong with it"
+    )
+
+
+def test_one_address_with_many_keys_is_told_to_wait_for_all(served):
+    letters = "abcdefghij"
+    tokens = [f"obs_{(one + two) * 10}_{'0' * 64}" for one in letters for two in letters]
+    assert {ask_with(served, token).status_code for token in tokens} == {401}
+    assert ask_with(served, f"obs_{'k' * 20}_{'0' * 64}").status_code == 429
+    assert ask_with(served, served.tokens["read"]).status_code == 200
+
+
+@pytest.mark.parametrize(("trusted", "second"), [("127.0.0.0/8", 401), ("10.0.0.0/8", 429), ("", 429)])
+def test_only_a_trusted_proxy_says_whose_failures_these_are(settings: Settings, trusted, second):
+    """Behind one, everybody has an address of their own; elsewhere nobody gets a new one by naming it."""
+    with serving(settings.model_copy(update={"trusted_proxies": trusted}), "read") as served:
+        statuses = [ask_with(served, WRONG, X_Forwarded_For="203.0.113.1").status_code for _ in range(11)]
+        assert statuses == [401] * 10 + [429]
+        assert ask_with(served, WRONG, X_Forwarded_For="203.0.113.2").status_code == second
+
+
+def test_the_count_forgets(monkeypatch: pytest.MonkeyPatch):
+    now = 1e9
+    monkeypatch.setattr("time.time", lambda: now)
+    wrong = WrongKeys(of_one_key_max=2, of_address_max=3, window_seconds=100)
+    assert [wrong.count("a", "key_x") for _ in range(2)] == [0, 0]
+    now += 20
+    assert wrong.count("a", "key_x") == 80
+    assert wrong.count("b", "key_x") == 0
+    now += 10
+    assert wrong.count("a", "key_y") == 70, "the address has sent three"
+    now += 70.5
+    assert wrong.count("a", "key_x") == 0

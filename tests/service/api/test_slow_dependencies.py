@@ -16,7 +16,7 @@ from service.storage import BACKENDS
 from service.webhooks.sending import Sender
 from tests.service.api.conftest import SCOPES, Served, serving
 from tests.service.reading_routes import address, reading_routes, stocked
-from tests.service.storage.toy_storage import ToyStorage
+from tests.service.storage.toy_storage import Fickle, ToyStorage
 from tests.together import wait_until
 
 CROWD = 45  # more than there are threads
@@ -113,6 +113,21 @@ def test_while_the_storage_hangs_others_are_answered(settings: Settings, watched
             assert (answer.status_code, answer.json()["code"]) == (503, "busy")
         assert served.read("health/ready", scope=None)["unavailable"] is None
         assert watched.without_place == []
+
+
+def test_a_storage_that_does_not_answer_is_reported_without_particulars(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fickle, "away", False)
+    monkeypatch.setitem(BACKENDS, "fickle", Fickle)
+    with serving(settings.model_copy(update={"storage": "fickle"}), *SCOPES) as served:
+        dataset = served.dataset()
+        monkeypatch.setattr(Fickle, "away", True)
+        answer = served.client("data").delete(f"/v1/datasets/{dataset['id']}")
+        monkeypatch.setattr(Fickle, "away", False)
+        assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
+        assert "Retry-After" in answer.headers
+        assert "secret-bucket" not in answer.text
 
 
 def test_every_route_that_reaches_the_storage_holds_a_place(settings: Settings, watched: type[Watched]) -> None:

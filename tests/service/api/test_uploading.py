@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.api.problems import TooManyUploads
-from service.api.uploading import DRAINED_BYTES_MAX, UploadLimits, upload_slots
+from service.api.slots import NoSlot, Slots
+from service.api.uploading import DRAINED_BYTES_MAX, UploadLimits
 from service.db.session import transaction
 from service.identity import auth
 from service.main import utc_now
@@ -20,7 +20,7 @@ from tests.together import PATIENCE_SECONDS, wait_until
 @pytest.fixture
 def upload_limits() -> UploadLimits:
     """Bounds that a test reaches within seconds."""
-    return UploadLimits(uploads_max=3, uploads_per_key_max=2, window_seconds=2, bytes_per_second_min=50, seconds_max=6)
+    return UploadLimits(process_max=3, per_key_max=2, window_seconds=2, bytes_per_second_min=50, seconds_max=6)
 
 
 def sending(served: Any, dataset_id: str, head: str, *, token: str | None = None) -> socket.socket:
@@ -63,19 +63,19 @@ def test_slow_connections_of_one_key_leave_room_for_others(served, make_npz):
 
 
 def test_the_keys_of_one_project_leave_slots_to_others():
-    slots = upload_slots(UploadLimits(uploads_max=8, uploads_per_project_max=6, uploads_per_key_max=4))
+    slots = Slots(UploadLimits(process_max=8, per_project_max=6, per_key_max=4))
     taken = 0
     for number in range(16):
-        with suppress(TooManyUploads):
+        with suppress(NoSlot):
             slots.take(f"key_{number % 3}", "prj_a")
             taken += 1
     assert taken == 6
-    with pytest.raises(TooManyUploads, match="This project has 6 uploads under way") as refused:
+    with pytest.raises(NoSlot, match="This project has 6 uploads under way") as refused:
         slots.take("key_new", "prj_a")
     assert refused.value.code == "too_many_uploads_for_project"
     for _ in range(2):
         slots.take("key_b", "prj_b")
-    with pytest.raises(TooManyUploads) as refused:
+    with pytest.raises(NoSlot) as refused:
         slots.take("key_c", "prj_c")
     assert refused.value.code == "busy"
     slots.give_back("key_0", "prj_a")
@@ -84,7 +84,7 @@ def test_the_keys_of_one_project_leave_slots_to_others():
 
 def test_slow_connections_of_a_project_leave_room_for_another(served, make_npz):
     """An owner makes as many keys as they like."""
-    object.__setattr__(served.app.state.service.uploads, "_per_project", 2)
+    object.__setattr__(served.app.state.service.uploads.limits, "per_project_max", 2)
     with transaction(served.factory) as session:
         tokens = [auth.create_key(session, name=f"k{n}", scopes=["data"], now=utc_now())[1] for n in range(3)]
     with ExitStack() as stack:

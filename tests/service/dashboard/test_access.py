@@ -198,7 +198,7 @@ def test_behind_a_proxy_the_public_address_says_what_is_ours_and_whether_cookies
 
 def test_a_link_signs_in_once_and_not_by_being_looked_at(closed):
     (closed.settings.data_dir / "admin.key").write_text(closed.key("admin") + "\n")
-    links = closed.app.state.dashboard.links
+    links = closed.app.state.links
     address = f"/sign-in/{links.make(now_seconds=time.monotonic())}"
     client = closed.client()
     assert [client.get(address).status_code for _ in range(2)] == [200, 200]
@@ -219,7 +219,7 @@ def test_a_link_of_a_revoked_admin_signs_nobody_in(closed):
     (closed.settings.data_dir / "admin.key").write_text(closed.key("admin"))
     with transaction(closed.factory) as session:
         auth.revoke(session, ApiKey.id.is_not(None), now=closed.now)
-    secret = SignInLinks.make(closed.app.state.dashboard.links, now_seconds=time.monotonic())
+    secret = SignInLinks.make(closed.app.state.links, now_seconds=time.monotonic())
     assert closed.client().post(f"/sign-in/{secret}", headers=FORM).status_code == 401
 
 

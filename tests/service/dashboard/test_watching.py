@@ -2,19 +2,23 @@
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from obscura.wire.sweep_schemas import SweepRecord, TrialFacts
 from obscura.wire.words import DatasetState, JobState
 from service import ledger
-from service.dashboard.charts import sweep_chart
+from service.dashboard.charts import HEIGHT, WIDTH, spend_chart, sweep_chart
 from service.dashboard.forms import SEARCHED_MAX, Filters
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sweep
 from service.db.session import transaction
 from service.views import sweeps
+from service.views.accounts import SpendPoint
 from tests.service.dashboard.conftest import assert_shown
 
 
@@ -131,6 +135,23 @@ def test_a_sweeps_chart_has_a_dot_for_each_measured_trial():
     assert chart.bottom - chart.chance == pytest.approx((chart.bottom - y_two) / 4, abs=0.2)
     assert replace(chart).percents[0] == (0, chart.bottom)
     assert sweep_chart(SweepRecord.model_construct(trials=trials[2:], best_job_id=None), classes=4) is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**6), st.floats(0, 0.5), st.floats(0, 0.7)), min_size=1, max_size=30),
+    st.integers(0, 100),
+)
+def test_the_chart_stays_in_its_box(rows, later):
+    begin = datetime(2030, 1, 1, tzinfo=UTC)
+    points = [SpendPoint(begin + timedelta(seconds=at), spent, held) for at, spent, held in sorted(rows)]
+    chart = spend_chart(points, points[-1].at + timedelta(seconds=later))
+    if chart is None:
+        assert all(point.spent == point.held == 0 for point in points)
+        return
+    for path in (chart.spent_line, chart.spent_area, chart.held_area):
+        for x, y in re.findall(r"(-?[\d.]+) (-?[\d.]+)", path):
+            assert 0 <= float(x) <= WIDTH
+            assert 0 <= float(y) <= HEIGHT
 
 
 def test_the_reference_is_served_from_here_alone(site):

@@ -14,7 +14,7 @@ from joserfc.jwk import ECKey, KeySet, OctKey
 from sqlalchemy import select
 
 from service.dashboard.access import COOKIE
-from service.dashboard.people import PENDING_COOKIE
+from service.dashboard.sign_in import PENDING_COOKIE
 from service.db.access_tables import ApiKey, Person, SignIn
 from service.db.audit_tables import AuditEvent
 from service.db.session import transaction

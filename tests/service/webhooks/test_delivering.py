@@ -21,7 +21,7 @@ from service.db.webhook_tables import Delivery, Webhook
 from service.identity import admins, auth, decisions, projects
 from service.identity.access import Principal, Scope
 from service.notices import WAITING_MAX
-from service.webhooks import delivering, hooks
+from service.webhooks import delivering
 from service.webhooks.sending import Answer, Outgoing, Sender
 from tests.service.jobs.shop import Shop
 from tests.service.people import make_key
@@ -56,7 +56,7 @@ class Told:
         by = Principal(key or "key_none", frozenset({Scope.ADMIN}), "adm_me", project_id)
         with transaction(self.shop.factory) as session:
             url = f"https://hooks.example.org/{project_id}"
-            return hooks.create(session, by, url=url, private=False, now=self.shop.now).id
+            return delivering.create(session, by, url=url, private=False, now=self.shop.now).id
 
     def deliver(self, after: timedelta = MINUTE) -> list[tuple[str, dict[str, Any]]]:
         """Turn the clock, send what is due, and return where it was sent and what it says."""
@@ -187,7 +187,7 @@ def test_a_webhook_that_answers_again_is_active_and_one_that_does_not_is_failing
 
     def state() -> str:
         with transaction(told.shop.factory, read_only=True) as session:
-            return hooks.states_of(session, [session.get_one(Webhook, hook_id)], told.shop.now)[hook_id]
+            return delivering.states_of(session, [session.get_one(Webhook, hook_id)], told.shop.now)[hook_id]
 
     def try_out() -> Answer:
         return anyio.run(delivering.try_out, told.shop.factory, told.line, hook_id, lambda: told.shop.now)
@@ -251,7 +251,7 @@ def test_a_webhook_goes_with_the_key_that_made_it(told):
     assert [row.next_at for row in told.rows(Delivery)] == [None]
     with transaction(told.shop.factory, read_only=True) as session:
         rows = session.scalars(select(Webhook)).all()
-        assert set(hooks.states_of(session, rows, told.shop.now).values()) == {"revoked"}
+        assert set(delivering.states_of(session, rows, told.shop.now).values()) == {"revoked"}
 
 
 def test_a_webhook_ends_with_the_key_that_made_it(told):
@@ -266,7 +266,7 @@ def test_a_webhook_ends_with_the_key_that_made_it(told):
     assert told.deliver() == []
     with transaction(told.shop.factory, read_only=True) as session:
         rows = session.scalars(select(Webhook)).all()
-        assert set(hooks.states_of(session, rows, told.shop.now).values()) == {"revoked"}
+        assert set(delivering.states_of(session, rows, told.shop.now).values()) == {"revoked"}
 
 
 def test_a_webhook_goes_over_to_the_key_that_takes_the_place_of_its_own(told):
@@ -288,7 +288,7 @@ def test_a_removed_webhook_is_told_nothing_more(told):
     hook_id = told.hook()
     told.end_a_job()
     with transaction(told.shop.factory) as session:
-        hooks.remove(session, hook_id)
+        delivering.remove(session, hook_id)
     assert told.deliver() == []
     assert (told.rows(Webhook), told.rows(Delivery)) == ([], [])
 
@@ -325,7 +325,7 @@ def test_it_goes_over_the_wire_and_its_receiver_can_tell_who_sent_it(told):
     with receiving() as receiver:
         by = Principal("key_none", frozenset({Scope.ADMIN}), "adm_me", "prj_default")
         with transaction(told.shop.factory) as session:
-            made = hooks.create(session, by, url=receiver.url, private=True, now=told.shop.now)
+            made = delivering.create(session, by, url=receiver.url, private=True, now=told.shop.now)
         told.end_a_job()
         told.shop.now += MINUTE
         assert delivering.deliver(told.shop.factory, Sender(private=True), lambda: told.shop.now) == 1

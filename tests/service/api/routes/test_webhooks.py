@@ -68,7 +68,7 @@ def test_a_name_that_leads_inside_is_refused_when_it_is_asked(served):
 
 
 def test_a_project_has_a_bounded_number(served, monkeypatch):
-    monkeypatch.setattr("service.webhooks.hooks.WEBHOOKS_MAX", 1)
+    monkeypatch.setattr("service.webhooks.delivering.WEBHOOKS_MAX", 1)
     served.send("webhooks", {"url": URL}, status=201)
     assert "Remove one first" in served.send("webhooks", {"url": URL}, status=409)["detail"]
     owner_of(served, "heart").send("webhooks", {"url": URL}, status=201)
