@@ -10,6 +10,23 @@ from pydantic import ValidationError
 from obscura.wire.schemas import FieldError, Problem
 from obscura.wire.wording import visible
 
+__all__ = [
+    "ApiError",
+    "AuthError",
+    "BudgetError",
+    "ConnectionFailed",
+    "ConnectionSettingsError",
+    "DownloadCorrupt",
+    "JobFailed",
+    "NoRoom",
+    "NoSuchName",
+    "NotFoundError",
+    "ObscuraClientError",
+    "RequestError",
+    "UnexpectedAnswer",
+    "WaitTimeout",
+]
+
 ANSWER_CHARACTERS_MAX = 200  # of an unexpected answer, in an error's message
 
 
@@ -97,7 +114,7 @@ class UnexpectedAnswer(ApiError):
     """
 
     def __init__(self, route: str, response: httpx.Response, because: str = "") -> None:
-        kind = response.headers.get("Content-Type", "").partition(";")[0] or "no content type"
+        kind = content_type(response) or "no content type"
         told = [f"{response.status_code} with {kind} {because}".rstrip()]
         told += [
             f"{name} {response.headers[name]}" for name in ("Server", "Via", "Location") if name in response.headers
@@ -123,6 +140,11 @@ class NotFoundError(ApiError):
 
 class RequestError(ApiError):
     """The request is invalid, conflicts with the resource's state, or is too large."""
+
+
+def content_type(response: httpx.Response) -> str:
+    """Return the media type of an answer without its parameters; "" if it has none."""
+    return str(response.headers.get("Content-Type", "")).partition(";")[0].strip()
 
 
 BUDGET_CODES = frozenset({"insufficient_budget", "account_frozen", "hold_exhausted"})

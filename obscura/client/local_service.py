@@ -8,15 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
-from obscura.client.client import AsyncClient, Client
+from obscura.client.async_resources import AsyncClient
+from obscura.client.client import Client
 from obscura.client.transport import RETRY_STATUSES
 from obscura.errors import ApiError, ConnectionFailed, ObscuraClientError
-from obscura.extras import SERVER, WORKER, MissingExtra
+from obscura.extras import SERVER, WORKER, MissingExtra, is_installed
 from obscura.occupant import NotOwned, address_of, is_occupied, is_own, read_admin_key
 from obscura.private_files import make_private_folder
 
@@ -88,10 +88,16 @@ class LocalService:
         if self.data_dir.exists() and not is_own(self.data_dir):
             raise NotOwned(f"{self.data_dir} belongs to another user. Choose another data folder.")
         if not (url := running_at(self.data_dir)):
-            if not _is_installed(SERVER) or find_spec("torch") is None:
+            if not is_installed(SERVER) or find_spec("torch") is None:
                 raise MissingExtra("A service on this machine", "torch and the packages of a server", WORKER)
             make_private_folder(self.data_dir)
-            url = self._wait() if is_occupied(self.data_dir) else self._start()
+            if not is_occupied(self.data_dir):
+                self._spawn()
+            try:
+                url = self._wait()
+            except BaseException:
+                self.__exit__()
+                raise
         self.url, self.token = url, read_admin_key(self.data_dir)
         return self
 
@@ -113,14 +119,6 @@ class LocalService:
         """Wait until the service ends."""
         if self.process is not None:
             self.process.wait()
-
-    def _start(self) -> str:
-        self._spawn()
-        try:
-            return self._wait()
-        except BaseException:
-            self.__exit__()
-            raise
 
     def _spawn(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
@@ -163,13 +161,6 @@ class LocalClient(Client):
         atexit.unregister(self.close)
         super().close()
         self.service.__exit__()
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return bool(version(name))
-    except PackageNotFoundError:
-        return False
 
 
 def running_at(data_dir: Path) -> str | None:

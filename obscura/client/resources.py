@@ -7,15 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-import httpx
 import numpy as np
-from pydantic import BaseModel, PrivateAttr
 
 from obscura.client.contents import READABLE, Images, download, read_images, require_room, unpack
 from obscura.client.html import account_html, release_html
-from obscura.client.transport import Transport
+from obscura.client.transport import Live
 from obscura.errors import JobFailed, NotFoundError, WaitTimeout
 from obscura.wire import admin_schemas, job_schemas, release_schemas, schemas, share_schemas, sweep_schemas
 from obscura.wire.formats import DOWNLOADS, MADE, SampleFormat, UploadFormat
@@ -28,45 +26,6 @@ __all__ = ["Account", "Dataset", "Evaluation", "Job", "Preview", "Release", "Sam
 
 OnEvent = Callable[[job_schemas.EventRecord], None]
 UPLOAD_SECONDS_MAX = 3600.0  # the answer to an upload comes after the service has decoded every image
-
-
-class Live(BaseModel):
-    """A record that remembers its connection."""
-
-    PATH: ClassVar[str]
-    id: str
-    _transport: Transport = PrivateAttr()
-
-    @classmethod
-    def bound(cls, transport: Transport, response: httpx.Response) -> Self:
-        """Parse an answer into a record."""
-        record = transport.parse(cls, response)
-        record._transport = transport
-        return record
-
-    @classmethod
-    def listed(cls, transport: Transport, path: str | None = None) -> Iterator[Self]:
-        """Yield every record of a list, newest first."""
-        for record in transport.pages(cls, path or cls.PATH):
-            record._transport = transport
-            yield record
-
-    @classmethod
-    def read(cls, transport: Transport, id: str) -> Self:
-        """Read the resource with this id."""
-        return cls.bound(transport, transport.request("GET", f"{cls.PATH}/{id}"))
-
-    @property
-    def path(self) -> str:
-        """Return the path of the resource."""
-        return f"{self.PATH}/{self.id}"
-
-    def refresh(self) -> Self:
-        """Read the resource again."""
-        return self.read(self._transport, self.id)
-
-    def _save(self, name: str, path: Path | str) -> Path:
-        return download(self._transport, f"{self.path}/{name}", Path(path), None, None)
 
 
 class Account(Live, schemas.AccountRecord):
@@ -83,12 +42,7 @@ class Dataset(Live, schemas.DatasetRecord):
 
     PATH = "/v1/datasets"
 
-    @classmethod
-    def declared(cls, transport: Transport, **facts: Any) -> Self:
-        """Declare a dataset; fields as in `obscura.wire.schemas.DatasetRequest`."""
-        return cls.bound(transport, transport.request("POST", cls.PATH, json=facts))
-
-    def push(self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None) -> Dataset:
+    def push(self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None) -> Self:
         """Stream the content to the service, which validates it before this returns.
 
         Args:
@@ -99,12 +53,11 @@ class Dataset(Live, schemas.DatasetRecord):
             RequestError: The content breaks a rule; the message names it.
         """
         params = {"format": format} | ({} if subjects_key_check is None else {"subjects_key_check": subjects_key_check})
-        answer = self._transport.upload(
-            f"{self.path}/content", body=body, params=params, timeout_seconds=UPLOAD_SECONDS_MAX
-        )
-        return self.bound(self._transport, answer)
+        path = f"{self.path}/content"
+        answer = self._transport.upload(path, body=body, params=params, timeout_seconds=UPLOAD_SECONDS_MAX)
+        return self._transport.parse(type(self), answer)
 
-    def delete(self, *, cancel_jobs: bool = False) -> Dataset:
+    def delete(self, *, cancel_jobs: bool = False) -> Self:
         """Destroy the images forever. Spent budget stays spent; releases and the account's log stay.
 
         Args:
@@ -115,7 +68,7 @@ class Dataset(Live, schemas.DatasetRecord):
             ApiError: Queued or running trainings need the dataset.
         """
         answer = self._transport.request("DELETE", self.path, params={"cancel_jobs": cancel_jobs}, repeatable=True)
-        return self.bound(self._transport, answer)
+        return self._transport.parse(type(self), answer)
 
 
 class _Cancellable(Live):
@@ -128,9 +81,7 @@ class _Cancellable(Live):
             discard: Publish nothing. Without it, a training that has charged publishes what it has made by then;
                 `publishes_if_cancelled` says whether there is anything.
         """
-        body = {"discard": discard}
-        answer = self._transport.request("POST", f"{self.path}/cancel", json=body, repeatable=True)
-        return self.bound(self._transport, answer)
+        return self._transport.post(type(self), f"{self.path}/cancel", {"discard": discard}, repeatable=True)
 
 
 class MadeByJob(Live):
@@ -205,16 +156,16 @@ class Sweep(_Cancellable, sweep_schemas.SweepRecord):
 
         Args:
             on_change: Called with the sweep after each change.
-            poll_seconds: Polling interval.
         """
-        seen: Sweep | None = None
+        seen: dict[str, Any] | None = None
         while True:
             sweep = self.refresh()
-            if on_change is not None and (seen is None or sweep.model_dump() != seen.model_dump()):
+            facts = sweep.model_dump()
+            if on_change is not None and facts != seen:
                 on_change(sweep)
             if sweep.finished:
                 return sweep
-            seen = sweep
+            seen = facts
             self._transport.sleep(poll_seconds)
 
     def best(self) -> Release:
@@ -244,15 +195,15 @@ class Release(Live, release_schemas.ReleaseRecord):
 
     def save_receipt(self, path: Path | str) -> Path:
         """Save the signed receipt byte for byte."""
-        return self._save("receipt", path)
+        return _save(self, "receipt", path)
 
     def save_report(self, path: Path | str) -> Path:
         """Save the HTML report."""
-        return self._save("report.html", path)
+        return _save(self, "report.html", path)
 
     def save_grid(self, path: Path | str) -> Path:
         """Save the grid of synthetic samples as PNG."""
-        return self._save("grid.png", path)
+        return _save(self, "grid.png", path)
 
     def save_weights(self, folder: Path | str) -> list[Path]:
         """Save the trained artefact: weights with their description, or the histogram; and the privacy card.
@@ -266,7 +217,7 @@ class Release(Live, release_schemas.ReleaseRecord):
         saved = []
         for name in (*DOWNLOADS, *MADE):
             with suppress(NotFoundError):  # each kind of release has some of them
-                saved.append(self._save(f"files/{name}", Path(folder) / name))
+                saved.append(_save(self, f"files/{name}", Path(folder) / name))
         return saved
 
     def share(self, project_id: str | None = None, *, reason: str) -> admin_schemas.DecisionRecord:
@@ -277,8 +228,7 @@ class Release(Live, release_schemas.ReleaseRecord):
             reason: Stored with the request.
         """
         body = {"project_id": project_id, "reason": reason}
-        answer = self._transport.request("POST", f"{self.path}/shares", json=body)
-        return self._transport.parse(admin_schemas.DecisionRecord, answer)
+        return self._transport.post(admin_schemas.DecisionRecord, f"{self.path}/shares", body)
 
     def shares(self) -> Iterator[share_schemas.ShareRecord]:
         """Yield current and former shares, newest first."""
@@ -288,7 +238,8 @@ class Release(Live, release_schemas.ReleaseRecord):
         """Stop sharing with a project, or with all. Copies made there remain; raise NotFoundError if not shared."""
         for share in self.shares():
             if share.ended_at is None and share.project_id == project_id:
-                answer = self._transport.request("DELETE", f"{self.path}/shares/{share.id}", repeatable=True)
+                path = f"{self.path}/shares/{share.id}"
+                answer = self._transport.request("DELETE", path, repeatable=True)
                 return self._transport.parse(share_schemas.ShareRecord, answer)
         raise NotFoundError("not_found", 404, f"Release {self.id} has no such share.", {}, [])
 
@@ -308,12 +259,11 @@ class Release(Live, release_schemas.ReleaseRecord):
     ) -> Evaluation:
         """Request an evaluation on a public dataset, for free. It adds a section to the report."""
         body = {"dataset_id": dataset_id, "samples": samples, "seed": seed}
-        answer = self._transport.create(f"{self.path}/evaluations", body, idempotency_key)
-        return Evaluation.bound(self._transport, answer)
+        return self._transport.create(Evaluation, f"{self.path}/evaluations", body, idempotency_key)
 
     def evaluations(self) -> Iterator[Evaluation]:
         """Yield evaluations, finished or not, newest first."""
-        return Evaluation.of_release(self._transport, self.id)
+        return self._transport.pages(Evaluation, f"{self.path}/evaluations")
 
     def sample(
         self,
@@ -328,9 +278,6 @@ class Release(Live, release_schemas.ReleaseRecord):
         """Request synthetic images. The seed is public: the same request returns the same bytes.
 
         Args:
-            count: Number of images.
-            seed: Public.
-            format: File format.
             classes: Classes to generate, equally often; all by default.
             proportions: Instead of `classes`, the ratio of each class: `{"normal": 2000, "sick": 20}`; classes that are
                 not named are not generated. `"stated"`: as stated for the training.
@@ -338,21 +285,16 @@ class Release(Live, release_schemas.ReleaseRecord):
         """
         body: dict[str, Any] = {"count": count, "seed": seed, "format": format, "classes": classes}
         body |= {} if proportions is None else {"proportions": proportions}
-        answer = self._transport.create(f"{self.path}/samples", body, idempotency_key)
-        return Sample.bound(self._transport, answer)
+        return self._transport.create(Sample, f"{self.path}/samples", body, idempotency_key)
 
 
 class Evaluation(MadeByJob, release_schemas.EvaluationRecord):
     """One evaluation of a release on a public dataset, read from the list of its release."""
 
-    @classmethod
-    def of_release(cls, transport: Transport, release_id: str) -> Iterator[Self]:
-        """Yield the evaluations of a release, newest first."""
-        return cls.listed(transport, f"{Release.PATH}/{release_id}/evaluations")
-
     def refresh(self) -> Self:
         """Read the evaluation again."""
-        return next(found for found in self.of_release(self._transport, self.release_id) if found.id == self.id)
+        listed = self._transport.pages(type(self), f"{Release.PATH}/{self.release_id}/evaluations")
+        return next(evaluation for evaluation in listed if evaluation.id == self.id)
 
 
 class Sample(MadeByJob, release_schemas.SampleRecord):
@@ -361,10 +303,9 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
     PATH = "/v1/samples"
 
     def download(self, path: Path | str, on_bytes: Callable[[int, int], None] | None = None) -> Path:
-        """Download the content, resuming a partial download, and verify its SHA-256.
+        """Download the content and verify its SHA-256. A partial download resumes from `<name>.part` beside the file.
 
         Args:
-            path: Target file. A partial download waits beside it as `<name>.part`.
             on_bytes: Called with (bytes so far, total bytes).
 
         Raises:
@@ -377,8 +318,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
     def to_imagefolder(self, folder: Path | str) -> Path:
         """Wait for the images and save them as class folders of PNG files, with the privacy card.
 
-        Args:
-            folder: Must be absent or empty. Atomic: complete or absent.
+        Atomic: the folder, which must be absent or empty, is complete or absent afterwards.
 
         Raises:
             PlaceTaken: The folder exists and is not empty.
@@ -439,4 +379,8 @@ class Preview(MadeByJob, job_schemas.PreviewRecord):
 
     def save_grid(self, path: Path | str) -> Path:
         """Save a grid of generated images as PNG."""
-        return self._save("grid.png", path)
+        return _save(self, "grid.png", path)
+
+
+def _save(resource: Live, name: str, path: Path | str) -> Path:
+    return download(resource._transport, f"{resource.path}/{name}", Path(path), None, None)

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import follow
-from obscura.cli.onboarding import Onboarding, quoted
+from obscura.cli.quickstart import Onboarding, quoted
 from obscura.client import Client, Release
 from obscura.client.contents import require_room
 from obscura.client.local_service import LocalService, running_at

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from obscura.cli import datasets, jobs
+from obscura.cli import console, datasets
 from obscura.cli.app import app
 from obscura.client import Client
 
@@ -69,7 +69,7 @@ def test_at_a_terminal_push_asks_before_it_declares(shell, make_images, tmp_path
     token = (shell.data_dir / "admin.key").read_text("ascii").strip()
     path = str(make_images(tmp_path / "asked.npz", 30))
     command = ("--url", url, "--token", token, "datasets", "push", path, "--public", "--name", "asked")
-    for module in (datasets, jobs):
+    for module in (datasets, console):
         monkeypatch.setattr(module, "is_interactive", lambda: True)
     with Client(url, token) as client:
         declined = CliRunner().invoke(app, command, input="n\n")

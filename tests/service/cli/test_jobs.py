@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from obscura.cli.console import UNBOUNDED, CliError, Exit, Output
-from obscura.cli.jobs import confirm, lossy_cancel_question, show_plan
+from obscura.cli.console import UNBOUNDED, CliError, Exit, Output, confirm
+from obscura.cli.jobs import lossy_cancel_question, show_plan
 from obscura.client import Job
 from obscura.wire.job_schemas import BudgetFacts, PlanRecord, StageFacts
 from privacy.accounting.filter import open_filter

@@ -2,7 +2,7 @@
 
 import pytest
 
-from obscura.cli.onboarding import drowned_here
+from obscura.cli.quickstart import drowned_here
 
 
 def test_a_class_with_too_few_pictures_is_told_with_the_number_that_it_needs():

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from obscura.cli.admins import read_end
 from obscura.cli.console import CliError
-from obscura.cli.keys import read_end
 from obscura.client import Client
 from service.db.base import new_id
 

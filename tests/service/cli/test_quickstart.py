@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from obscura.cli import quickstart
 from obscura.cli.app import app
 from obscura.cli.console import CliError
-from obscura.cli.onboarding import Onboarding
+from obscura.cli.quickstart import Onboarding
 from obscura.client import Client
 from scripts.quickstart_transcript import PAGE, PICTURES_PAGE, PROGRAM, SHOWN, run_command, run_program, run_scans
 
