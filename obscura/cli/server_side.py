@@ -21,7 +21,7 @@ from obscura.cli.connection import Json, Target, connection
 from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.client import AuthError, ConnectionFailed, ObscuraClientError
 from obscura.extras import LIBRARY, SERVER, WORKER, MissingExtra, is_installed, packages_of_parts
-from obscura.wire.recipe_schemas import RecipeRecord
+from obscura.wire.job_schemas import RecipeRecord
 from obscura.wire.wording import values_in_words
 
 DISK_BYTES_MIN = 2 * 2**30

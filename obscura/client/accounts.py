@@ -24,17 +24,18 @@ from obscura.wire.admin_schemas import (
     DecisionRecord,
     KeyRecord,
     NewKeyRecord,
+    NewWebhookRecord,
     PersonRecord,
     ProjectRecord,
     ProjectUseRecord,
     RevokedKeyRecord,
+    WebhookRecord,
+    WebhookTestRecord,
 )
 from obscura.wire.budgets import Unit
-from obscura.wire.job_schemas import PlanRecord
-from obscura.wire.recipe_schemas import RecipeList, RecipeRecord
+from obscura.wire.job_schemas import PlanRecord, RecipeList, RecipeRecord
 from obscura.wire.schemas import EntryRecord, HealthRecord, Visibility, WithdrawalRecord
 from obscura.wire.subjects import SubjectId
-from obscura.wire.webhook_schemas import NewWebhookRecord, WebhookRecord, WebhookTestRecord
 
 READY_SECONDS_MAX = 300.0
 READY_POLL_SECONDS = 0.5

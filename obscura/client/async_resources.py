@@ -25,7 +25,7 @@ from obscura.client.resources import Dataset, Job, MadeByJob, OnEvent, Preview, 
 from obscura.client.transport import Live
 from obscura.errors import WaitTimeout
 from obscura.stopping import in_thread
-from obscura.wire import job_schemas, release_schemas, schemas, sweep_schemas
+from obscura.wire import job_schemas, release_schemas, schemas
 from obscura.wire.formats import SampleFormat
 
 __all__ = [
@@ -234,7 +234,7 @@ class AsyncRelease(AsyncLive, release_schemas.ReleaseRecord):
     unshare = verb(Release.unshare)
 
 
-class AsyncSweep(_AsyncCancellable, sweep_schemas.SweepRecord):
+class AsyncSweep(_AsyncCancellable, job_schemas.SweepRecord):
     """A hyperparameter search whose whole cost is reserved at once."""
 
     best = verb(Sweep.best, AsyncRelease.of)

@@ -15,7 +15,7 @@ from obscura.client.contents import READABLE, Images, download, read_images, req
 from obscura.client.html import account_html, release_html
 from obscura.client.transport import Live
 from obscura.errors import JobFailed, NotFoundError, WaitTimeout
-from obscura.wire import admin_schemas, job_schemas, release_schemas, schemas, share_schemas, sweep_schemas
+from obscura.wire import admin_schemas, job_schemas, release_schemas, schemas
 from obscura.wire.formats import DOWNLOADS, MADE, SampleFormat, UploadFormat
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Job(_Cancellable, job_schemas.JobRecord):
         return Release.read(self._transport, job.release_id)
 
 
-class Sweep(_Cancellable, sweep_schemas.SweepRecord):
+class Sweep(_Cancellable, job_schemas.SweepRecord):
     """A hyperparameter search whose whole cost is reserved at once."""
 
     PATH = "/v1/sweeps"
@@ -230,17 +230,17 @@ class Release(Live, release_schemas.ReleaseRecord):
         body = {"project_id": project_id, "reason": reason}
         return self._transport.post(admin_schemas.DecisionRecord, f"{self.path}/shares", body)
 
-    def shares(self) -> Iterator[share_schemas.ShareRecord]:
+    def shares(self) -> Iterator[release_schemas.ShareRecord]:
         """Yield current and former shares, newest first."""
-        return self._transport.pages(share_schemas.ShareRecord, f"{self.path}/shares")
+        return self._transport.pages(release_schemas.ShareRecord, f"{self.path}/shares")
 
-    def unshare(self, project_id: str | None = None) -> share_schemas.ShareRecord:
+    def unshare(self, project_id: str | None = None) -> release_schemas.ShareRecord:
         """Stop sharing with a project, or with all. Copies made there remain; raise NotFoundError if not shared."""
         for share in self.shares():
             if share.ended_at is None and share.project_id == project_id:
                 path = f"{self.path}/shares/{share.id}"
                 answer = self._transport.request("DELETE", path, repeatable=True)
-                return self._transport.parse(share_schemas.ShareRecord, answer)
+                return self._transport.parse(release_schemas.ShareRecord, answer)
         raise NotFoundError("not_found", 404, f"Release {self.id} has no such share.", {}, [])
 
     def _repr_html_(self) -> str:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from obscura.wire.sweep_schemas import TRIALS_MAX, TRIALS_MIN
+from obscura.wire.job_schemas import TRIALS_MAX, TRIALS_MIN
 
 EPSILON = "epsilon"  # is tried as if it were an option
 

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import PlanRequest
-from obscura.wire.sweep_schemas import SweepRequest
+from obscura.wire.job_schemas import PlanRequest, SweepRequest
 from privacy.plans.registry import plan_from_json
 from service import jobs
 from service.api.deps import Service

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from obscura.wire.recipe_schemas import RecipeRecord
+from obscura.wire.job_schemas import RecipeRecord
 from service.cli import backups, ledger, machine, server
 from service.cli.machine import look_around
 

@@ -16,9 +16,9 @@ from obscura.wire.admin_schemas import (
     PersonRecord,
     ProjectRecord,
     ProjectUseRecord,
+    WebhookRecord,
 )
 from obscura.wire.schemas import record_of
-from obscura.wire.webhook_schemas import WebhookRecord
 from service import quotas
 from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.audit_tables import AuditEvent

@@ -8,8 +8,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
-from obscura.wire.sweep_schemas import SweepRequest
+from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts, SweepRequest
 from privacy.plans.plan import Plan
 from service import jobs, ledger
 from service.errors import InvalidInput

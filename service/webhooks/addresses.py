@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import httpx
 
-from obscura.wire.webhook_schemas import URL_CHARACTERS_MAX
+from obscura.wire.admin_schemas import URL_CHARACTERS_MAX
 from service.errors import InvalidInput
 
 # Not recognised as private: Azure's metadata, protocol assignments (with Oracle's metadata), and 6to4 relays.

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy.orm import Session
 
 from obscura.wire.admin_schemas import DecisionRecord
+from obscura.wire.release_schemas import ShareRecord, ShareRequest
 from obscura.wire.schemas import Identifier, Page
-from obscura.wire.share_schemas import ShareRecord, ShareRequest
 from service import jobs
 from service.api.answers import answer, answer_newest
 from service.api.deps import ADMIN, PROBLEMS, READ, Admin, ApiRoute, Paging, Running

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
+from obscura.wire.admin_schemas import NewWebhookRecord, WebhookRecord, WebhookRequest, WebhookTestRecord
 from obscura.wire.schemas import Identifier, Page
-from obscura.wire.webhook_schemas import NewWebhookRecord, WebhookRecord, WebhookRequest, WebhookTestRecord
 from service.api.answers import answer, answer_newest
 from service.api.deps import ADMIN, PROBLEMS, Admin, ApiRoute, Paging, Running
 from service.db.session import transaction

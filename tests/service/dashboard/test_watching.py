@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from obscura.wire.sweep_schemas import SweepRecord, TrialFacts
+from obscura.wire.job_schemas import SweepRecord, TrialFacts
 from obscura.wire.words import DatasetState, JobState
 from service import ledger
 from service.dashboard.charts import sweep_chart
