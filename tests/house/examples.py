@@ -36,7 +36,7 @@ TOGETHER = tuple(
 
 # What a command begins with, and why it is not run.
 NOT_RUN = {
-    "make demo": "takes minutes and the real Fashion-MNIST; tests/service/cli/demo runs it small",
+    "make demo": "takes minutes and the real Fashion-MNIST; tests/service/cli/test_demo.py runs it small",
     "make test": "is what runs this",
     "pip install ./obscura '.[worker]'": "installs gigabytes; make setup has done it, in CI in a fresh environment",
     "pip install --constraint constraints.txt 'obscura-images-server[": "make setup has installed it, from a checkout",
