@@ -78,7 +78,6 @@ class AccountClient:
         Waits for a slow or busy service, but not if nothing listens at the address.
 
         Args:
-            seconds_max: Give up after this time.
             on_wait: Called once with the reason, before the first wait.
 
         Raises:
@@ -105,11 +104,7 @@ class AccountClient:
         return list(self.transport.get(AdminList, "/v1/admins").items)
 
     def decisions(self, *, action: str | None = None) -> Iterator[DecisionRecord]:
-        """Yield requests that another admin decides, newest first.
-
-        Args:
-            action: `raise`, `admit`, `remove`, `revoke` or `share`; None for all.
-        """
+        """Yield requests that another admin decides, newest first; of one action if it is given, such as `raise`."""
         return self.transport.pages(DecisionRecord, "/v1/decisions", action=action)
 
     def decision(self, request_id: str) -> DecisionRecord:
@@ -192,21 +187,12 @@ class AccountClient:
         return self.transport.pages(KeyRecord, "/v1/keys", made_by=made_by)
 
     def rotate_key(self, key_id: str, *, overlap_seconds: int, expires_at: datetime | None = None) -> NewKeyRecord:
-        """Replace a key. The new token is returned only once.
-
-        Args:
-            overlap_seconds: Time for which the old key remains valid.
-            expires_at: Expiry of the new key, timezone-aware; None for that of the requesting key.
-        """
+        """Replace a key; the old one remains valid for the overlap. The new token is returned only once."""
         body = {"overlap_seconds": overlap_seconds, "expires_at": expires_at and expires_at.isoformat()}
         return self.transport.post(NewKeyRecord, f"/v1/keys/{key_id}/rotate", body)
 
     def revoke_key(self, key_id: str, *, with_made: bool = True) -> RevokedKeyRecord:
-        """Revoke a key at once, by default with all keys that it created.
-
-        Raises:
-            AuthError: It belongs to another admin; use `ask_revocation`.
-        """
+        """Revoke a key at once, by default with all keys that it created. For another admin's: `ask_revocation`."""
         return self.transport.post(
             RevokedKeyRecord, f"/v1/keys/{key_id}/revoke", {"with_made": with_made}, repeatable=True
         )
@@ -216,11 +202,7 @@ class AccountClient:
         return self.transport.post(DecisionRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
 
     def audit_log(self, *, after: str | None = None) -> Iterator[AuditEventRecord]:
-        """Yield the audit events that your key can read, oldest first. Keep them private.
-
-        Args:
-            after: Id of the last event that you have; None starts at the first.
-        """
+        """Yield the audit events that your key can read, oldest first, or those after an id. Keep them private."""
         while True:  # each reading leaves an event of its own, so the log never ends in a full answer
             params = {"limit": AUDIT_LINES} | ({} if after is None else {"after": after})
             answer = self.transport.request("GET", "/v1/audit-events", params=params)
@@ -333,7 +315,6 @@ class AccountClient:
         Spent budget stays spent. The answer does not reveal whether a subject was there.
 
         Args:
-            private_ids: As they were pushed.
             subjects_key: File with the secret of all pushes: ids stay here, and only keyed hashes are sent. None sends
                 the ids themselves, for data that was uploaded through the API with plain ids.
             join_subjects: Whether the data was pushed with `join_subjects`.
@@ -410,11 +391,7 @@ class AccountClient:
         stand_in_dataset_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> Preview:
-        """Request a preview of a training on public images, for free; `wait()` for its forecast.
-
-        Args:
-            stand_in_dataset_id: Public images to train on; by default, images that the service chooses.
-        """
+        """Request a preview of a training on public images, for free; `wait()` for its forecast."""
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body["stand_in_dataset_id"] = stand_in_dataset_id
         return self.transport.create(Preview, Preview.PATH, body, idempotency_key)

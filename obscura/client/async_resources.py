@@ -56,12 +56,7 @@ def verb(method: Sync[P, R]) -> Async[P, R]: ...
 @overload
 def verb(method: Sync[P, R], turn: Callable[[R], A]) -> Async[P, A]: ...
 def verb(method: Sync[P, Any], turn: Callable[[Any], Any] | None = None) -> Async[P, Any]:
-    """Return an async method that runs a synchronous one in a thread, on `self.sync`.
-
-    Args:
-        method: Method of the synchronous class.
-        turn: Converts its result; by default, return it unchanged.
-    """
+    """Return an async method that runs a synchronous one in a thread, on `self.sync`. turn: converts the result."""
 
     @wraps(method)
     async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:

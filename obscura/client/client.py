@@ -16,13 +16,7 @@ __all__ = ["Client"]
 
 
 class Client(AccountClient):
-    """A connection to an Obscura service.
-
-    Args:
-        base_url: For example `http://127.0.0.1:8420`.
-        token: An API key.
-        transport: Replaces the connection, for tests.
-    """
+    """A connection to an Obscura service. transport: replaces it in tests."""
 
     def __init__(self, base_url: str, token: str | None, *, transport: Transport | None = None) -> None:
         super().__init__(transport or Transport(base_url, token))

@@ -190,10 +190,8 @@ def read_images(path: Path, format: str, count: int) -> Images:
 def _opened(path: Path, count: int) -> Iterator[zipfile.ZipFile]:
     """Open a downloaded zip of `count` images whose entries, names and sizes are within bounds.
 
-    zipfile reads no more of an entry than the size that it states, so the stated sizes bound what is read.
-
-    Raises:
-        DownloadCorrupt: They are not, or the block finds that the content is damaged.
+    zipfile reads no more of an entry than the size that it states, so the stated sizes bound what is read. Raises
+    DownloadCorrupt also if the block finds damage.
     """
     try:
         with zipfile.ZipFile(path) as archive:

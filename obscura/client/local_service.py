@@ -27,12 +27,7 @@ STOP_SECONDS_MAX = 60.0
 
 
 def connect(url: str, token: str) -> Client:
-    """Connect to a service.
-
-    Args:
-        url: For example `http://127.0.0.1:8420`.
-        token: An API key; `obscura keys create` makes one.
-    """
+    """Connect to a service, such as `http://127.0.0.1:8420`, with an API key from `obscura keys create`."""
     return Client(url, token)
 
 
@@ -41,9 +36,7 @@ def local(folder: str | Path) -> LocalClient:
 
     It is the same service as `obscura up`, in its own process. A service that already runs on the folder is used
     instead. Budgets are tied to the folder: another folder has another ledger, which does not know what was spent here.
-
-    Args:
-        folder: Created if missing, and made private.
+    The folder is created if missing, and made private.
 
     Raises:
         MissingExtra: torch is not installed; the message names the command.
@@ -67,14 +60,10 @@ class ServiceFailed(ObscuraClientError):
 
 
 class LocalService:
-    """Run `obscura up` on a free loopback port, as a context manager.
+    """Run `obscura up` on a free loopback port, as a context manager. Settings of the environment are ignored.
 
     Use the service that already runs on the folder, if any, and leave it running. A service started here ends with this
     process, however that ends.
-
-    Args:
-        data_dir: Data folder of the service; environment settings are ignored.
-        log: Log file; by default `service.log` in the data folder.
     """
 
     def __init__(self, data_dir: Path, *, log: Path | None = None) -> None:

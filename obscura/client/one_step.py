@@ -103,11 +103,7 @@ def push_for(
 
 
 def _require_budget(client: AccountClient, dataset: Dataset, payer: Account, wish: dict[str, Any]) -> None:
-    """Raise unless the account can pay for a training.
-
-    Raises:
-        BudgetError: It cannot.
-    """
+    """Raise BudgetError unless the account can pay for a training."""
     plan = client.plan(dataset.id, **wish)
     if plan.budget.affordable:
         return

@@ -66,11 +66,7 @@ class Countdown:
 
 
 def describe(event: EventRecord, countdown: Countdown | None = None) -> str:
-    """Return the charged budget and the time left: `epsilon 0.412 of 1.0 charged, about 2 min 30 s left`.
-
-    Args:
-        countdown: Countdown of the job; None uses the event's own estimate.
-    """
+    """Return the charged budget and the time left: `epsilon 0.412 of 1.0 charged, about 2 min 30 s left`."""
     facts, parts = event.progress, []
     if countdown is None:
         countdown = Countdown()

@@ -43,14 +43,10 @@ class Dataset(Live, schemas.DatasetRecord):
     PATH = "/v1/datasets"
 
     def push(self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None) -> Self:
-        """Stream the content to the service, which validates it before this returns.
+        """Stream the content to the service, which validates it; raise RequestError with the rule that it breaks.
 
         Args:
-            subjects_key_check: Check value of the subjects key (`obscura.preparing.subjects.key_check`); None for plain
-                ids.
-
-        Raises:
-            RequestError: The content breaks a rule; the message names it.
+            subjects_key_check: From `obscura.preparing.subjects.key_check`; None for plain ids.
         """
         params = {"format": format} | ({} if subjects_key_check is None else {"subjects_key_check": subjects_key_check})
         path = f"{self.path}/content"
@@ -61,11 +57,8 @@ class Dataset(Live, schemas.DatasetRecord):
         """Destroy the images forever. Spent budget stays spent; releases and the account's log stay.
 
         Args:
-            cancel_jobs: Cancel the jobs that need the dataset. Their charges stay spent, and they publish nothing.
-                Until their processes have stopped, the dataset is `deleting`.
-
-        Raises:
-            ApiError: Queued or running trainings need the dataset.
+            cancel_jobs: Cancel the jobs that need the dataset, instead of raising ApiError. Their charges stay spent,
+                and they publish nothing. Until their processes have stopped, the dataset is `deleting`.
         """
         answer = self._transport.request("DELETE", self.path, params={"cancel_jobs": cancel_jobs}, repeatable=True)
         return self._transport.parse(type(self), answer)
@@ -94,11 +87,7 @@ class MadeByJob(Live):
         return Job.read(self._transport, self.job_id)
 
     def wait(self, on_event: OnEvent | None = None) -> Self:
-        """Wait for the end of the job.
-
-        Raises:
-            JobFailed: It failed or was cancelled. Repeating the request is free.
-        """
+        """Wait for the end of the job; raise JobFailed if it did not succeed. Repeating the request is free."""
         self.job().wait(on_event)
         return self.refresh()
 
@@ -116,12 +105,7 @@ class Job(_Cancellable, job_schemas.JobRecord):
                 return
 
     def wait(self, on_event: OnEvent | None = None, *, timeout_seconds: float | None = None) -> Job:
-        """Wait for the end of the job and return it.
-
-        Raises:
-            JobFailed: It failed or was cancelled.
-            WaitTimeout: It was still running after `timeout_seconds` (checked at each event).
-        """
+        """Wait for the end of the job; raise JobFailed if it did not succeed, or WaitTimeout (checked at events)."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         for event in self.events():
             if on_event is not None:
@@ -152,11 +136,7 @@ class Sweep(_Cancellable, job_schemas.SweepRecord):
     PATH = "/v1/sweeps"
 
     def wait(self, on_change: Callable[[Sweep], None] | None = None, *, poll_seconds: float = 2.0) -> Sweep:
-        """Wait until every trial has ended, whether it succeeded or not.
-
-        Args:
-            on_change: Called with the sweep after each change.
-        """
+        """Wait until every trial has ended, whether it succeeded or not."""
         seen: dict[str, Any] | None = None
         while True:
             sweep = self.refresh()
@@ -169,11 +149,7 @@ class Sweep(_Cancellable, job_schemas.SweepRecord):
             self._transport.sleep(poll_seconds)
 
     def best(self) -> Release:
-        """Return the best release on public data, for free: choosing it is post-processing.
-
-        Raises:
-            NotFoundError: No trial has an evaluated release.
-        """
+        """Return the best release on public data, for free; raise NotFoundError if none has been evaluated."""
         found = [trial.release_id for trial in self.trials if trial.job_id == self.best_job_id]
         if not found or found[0] is None:
             raise NotFoundError("not_found", 404, f"No trial of sweep {self.id} has a measured release yet.", {}, [])
@@ -210,9 +186,6 @@ class Release(Live, release_schemas.ReleaseRecord):
 
         A generator also has a Hugging Face model card and `load_generator.py`, which samples with torch alone:
         `python load_generator.py --count 100 --out images/`.
-
-        Returns:
-            The files, in `folder`.
         """
         saved = []
         for name in (*DOWNLOADS, *MADE):
@@ -221,12 +194,7 @@ class Release(Live, release_schemas.ReleaseRecord):
         return saved
 
     def share(self, project_id: str | None = None, *, reason: str) -> admin_schemas.DecisionRecord:
-        """Request that another project sees this release. Another owner, or an admin, must approve.
-
-        Args:
-            project_id: Id that the other project gave you; None publishes to all current and future projects.
-            reason: Stored with the request.
-        """
+        """Request that another project, or all of them, sees this release. Another owner, or an admin, must approve."""
         body = {"project_id": project_id, "reason": reason}
         return self._transport.post(admin_schemas.DecisionRecord, f"{self.path}/shares", body)
 
@@ -281,7 +249,6 @@ class Release(Live, release_schemas.ReleaseRecord):
             classes: Classes to generate, equally often; all by default.
             proportions: Instead of `classes`, the ratio of each class: `{"normal": 2000, "sick": 20}`; classes that are
                 not named are not generated. `"stated"`: as stated for the training.
-            idempotency_key: The same key and request return the same sample.
         """
         body: dict[str, Any] = {"count": count, "seed": seed, "format": format, "classes": classes}
         body |= {} if proportions is None else {"proportions": proportions}
@@ -305,12 +272,8 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
     def download(self, path: Path | str, on_bytes: Callable[[int, int], None] | None = None) -> Path:
         """Download the content and verify its SHA-256. A partial download resumes from `<name>.part` beside the file.
 
-        Args:
-            on_bytes: Called with (bytes so far, total bytes).
-
-        Raises:
-            ApiError: The sample is pending or failed.
-            DownloadCorrupt: The bytes do not match the recorded SHA-256.
+        Calls `on_bytes` with (bytes so far, total bytes). Raises ApiError if the sample is pending or failed, and
+        DownloadCorrupt.
         """
         record = self if self.sha256 else self.refresh()
         return download(self._transport, f"{self.path}/content", Path(path), record.sha256, record.bytes, on_bytes)
@@ -318,11 +281,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
     def to_imagefolder(self, folder: Path | str) -> Path:
         """Wait for the images and save them as class folders of PNG files, with the privacy card.
 
-        Atomic: the folder, which must be absent or empty, is complete or absent afterwards.
-
-        Raises:
-            PlaceTaken: The folder exists and is not empty.
-            JobFailed: The job failed.
+        Atomic: the folder is complete or absent. Raises PlaceTaken unless it is absent or empty, and JobFailed.
         """
         return self._unpacked("imagefolder", folder)
 

@@ -40,11 +40,7 @@ _logger = logging.getLogger("obscura")
 
 @cache
 def trusted() -> ssl.SSLContext:
-    """Return the trusted certificates. Cached, because reading them takes longer than most requests.
-
-    Raises:
-        ConnectionSettingsError: SSL_CERT_FILE or SSL_CERT_DIR has no certificates.
-    """
+    """Return the trusted certificates. Cached, because reading them takes longer than most requests."""
     for variable, exists in (("SSL_CERT_FILE", os.path.isfile), ("SSL_CERT_DIR", os.path.isdir)):
         path = os.environ.get(variable)
         if path and not exists(path):
@@ -93,9 +89,6 @@ def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
     """Return the proxy in the environment for a remote address; None for a direct connection.
 
     A service on this machine is always reached directly: a proxy would see its admin key and private images.
-
-    Raises:
-        ConnectionSettingsError: The proxy variable is invalid, or SOCKS support is not installed.
     """
     if is_here(str(url)):
         return None
@@ -133,13 +126,11 @@ class Transport:
     """A connection to one service.
 
     Retries idempotent requests (GET, and POST with an Idempotency-Key) on broken connections and on 429, 502, 503 and
-    504, honouring Retry-After up to a minute.
+    504, honouring Retry-After up to a minute. Raises ConnectionSettingsError if address, key, proxy or certificates are
+    invalid.
 
     Attributes:
         proxy: Address of the proxy in use, without its password; None for a direct connection.
-
-    Raises:
-        ConnectionSettingsError: The address, key, proxy or certificates are invalid.
     """
 
     def __init__(
@@ -319,13 +310,7 @@ class Transport:
             yield response
 
     def events(self, record: type[Record], path: str, last_event_id: str | None = None) -> Iterator[Record]:
-        """Yield server-sent events to the end of the stream, reconnecting with Last-Event-ID.
-
-        Raises:
-            ApiError: The service refused the stream permanently.
-            UnexpectedAnswer: Something other than the service answered.
-            ConnectionFailed: Reconnecting failed after the retries.
-        """
+        """Yield server-sent events to the end of the stream, reconnecting with Last-Event-ID; raises as `request`."""
         failures = 0
         timeout = httpx.Timeout(EVENT_SILENCE_SECONDS, connect=10.0)
         while True:
