@@ -10,6 +10,23 @@ from pydantic import ValidationError
 from obscura.wire.schemas import FieldError, Problem
 from obscura.wire.wording import visible
 
+__all__ = [
+    "ApiError",
+    "AuthError",
+    "BudgetError",
+    "ConnectionFailed",
+    "ConnectionSettingsError",
+    "DownloadCorrupt",
+    "JobFailed",
+    "NoRoom",
+    "NoSuchName",
+    "NotFoundError",
+    "ObscuraClientError",
+    "RequestError",
+    "UnexpectedAnswer",
+    "WaitTimeout",
+]
+
 ANSWER_CHARACTERS_MAX = 200  # of an unexpected answer, in an error's message
 
 
@@ -52,13 +69,7 @@ class WaitTimeout(ObscuraClientError):
 
 
 class JobFailed(ObscuraClientError):
-    """A job failed or was cancelled.
-
-    Attributes:
-        job_id: The job.
-        state: "failed" or "cancelled".
-        code: Failure code, or the state of a cancelled job.
-    """
+    """A job failed or was cancelled. code: the failure code, or the state of a cancelled job."""
 
     def __init__(self, job_id: str, state: str, code: str, message: str) -> None:
         super().__init__(f"Job {job_id} {state}: {message}")
@@ -71,8 +82,7 @@ class ApiError(ObscuraClientError):
     """The service answered with a problem document (RFC 9457).
 
     Attributes:
-        code: Stable machine-readable name of the error.
-        status: HTTP status.
+        code: Stable name for programs.
         detail: Sentence for people.
         numbers: Extra members of the document, such as `left_epsilon`.
         errors: Invalid fields of the request.
@@ -88,21 +98,14 @@ class ApiError(ObscuraClientError):
 
 
 class UnexpectedAnswer(ApiError):
-    """Something other than an Obscura service answered, or the service broke its contract.
-
-    Args:
-        route: Requested address, with the proxy.
-        response: The answer.
-        because: The fault, after status and content type.
-    """
+    """Something other than an Obscura service answered, or the service broke its contract."""
 
     def __init__(self, route: str, response: httpx.Response, because: str = "") -> None:
-        kind = response.headers.get("Content-Type", "").partition(";")[0] or "no content type"
-        told = [f"{response.status_code} with {kind} {because}".rstrip()]
-        told += [
-            f"{name} {response.headers[name]}" for name in ("Server", "Via", "Location") if name in response.headers
-        ]
-        described = visible("; ".join(told))[:ANSWER_CHARACTERS_MAX]
+        kind = content_type(response) or "no content type"
+        headers = (name for name in ("Server", "Via", "Location") if name in response.headers)
+        facts = [f"{response.status_code} with {kind} {because}".rstrip()]
+        facts += [f"{name} {response.headers[name]}" for name in headers]
+        described = visible("; ".join(facts))[:ANSWER_CHARACTERS_MAX]
         detail = (
             f"{route} did not answer as an Obscura service does, but: {described}. Check the address and the proxy."
         )
@@ -123,6 +126,11 @@ class NotFoundError(ApiError):
 
 class RequestError(ApiError):
     """The request is invalid, conflicts with the resource's state, or is too large."""
+
+
+def content_type(response: httpx.Response) -> str:
+    """Return the media type of an answer without its parameters; "" if it has none."""
+    return str(response.headers.get("Content-Type", "")).partition(";")[0].strip()
 
 
 BUDGET_CODES = frozenset({"insufficient_budget", "account_frozen", "hold_exhausted"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, distribution, requires
 
 from obscura.errors import ObscuraClientError
 
@@ -38,11 +38,18 @@ def extras(what: str = "This") -> Iterator[None]:
 def packages_of_parts() -> dict[str, list[str]]:
     """Return the packages of each installable part, by its name for `pip install`."""
     found: dict[str, list[str]] = {}
-    for distribution in (LIBRARY, SERVER):
+    for library in (LIBRARY, SERVER):
         with suppress(PackageNotFoundError):
-            for line in requires(distribution) or ():
+            for line in requires(library) or ():
                 if package := re.match(r"[\w.-]+", line):
                     extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
-                    part = f"{distribution}[{extra[1]}]" if extra else distribution
+                    part = f"{library}[{extra[1]}]" if extra else library
                     found.setdefault(part, []).append(re.sub(r"[_.-]+", "-", package[0]).lower())
     return found
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package is installed, by its name for `pip install`."""
+    with suppress(PackageNotFoundError):
+        return bool(distribution(package))
+    return False

@@ -1,8 +1,7 @@
-"""The service that runs on a data folder: it holds a lock there, and its address is beside it.
+"""The lock and the address of the service that runs on a data folder.
 
-The lock dies with the process that holds it, however that ends. So an address whose lock nobody holds is what a crash
-has left: readers pay it no heed, and the next service writes its own. Only whoever holds the lock writes the address or
-removes it.
+The lock ends with its process, however that ends. An address without a held lock is left from a crash: readers ignore
+it. Only the holder of the lock writes or removes the address.
 """
 
 from __future__ import annotations
@@ -86,12 +85,7 @@ def read_admin_key(folder: Path) -> str:
 
 
 def _open_own(path: Path) -> IO[bytes]:
-    """Open a file of a data folder for reading.
-
-    Raises:
-        OSError: It cannot be opened, or is a link.
-        NotOwned: The folder or the file belongs to another user, or everyone may write to the file.
-    """
+    """Open a file of a data folder; raise OSError for a link, and NotOwned if another user may have written it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     file, owner = os.fdopen(descriptor, "rb"), path.parent.stat().st_uid
     try:

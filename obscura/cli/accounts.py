@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import Json, Project, add_list, connected, resolve_account, resolve_project, show_asked
-from obscura.cli.jobs import confirm
+from obscura.cli.connection import Project, Reason, Shown, command, resolve_project, show_asked
+from obscura.cli.console import Output, confirm
 from obscura.client import Client
 from obscura.wire.budgets import DELTA_MOST, DELTA_USUAL_MOST, Unit
 
@@ -21,129 +21,104 @@ ACCOUNT_COLUMNS = (
 )  # fmt: skip
 ENTRY_COLUMNS = ("sequence", "created_at", "kind", "amount_nano", "spent_nano", "held_nano", "job_id")
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Name or id.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; stands in the ledger for ever.")]
 Limit = Annotated[float, typer.Option("--epsilon", "-e", help="The new lifetime limit.")]
 
 
-@accounts.command("create")
+@command(accounts, "create", "account")
 def create_account(
-    context: typer.Context,
+    client: Client,
     name: Annotated[str, typer.Argument(help="Of the population, for people.")],
     epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="Lifetime budget.")],
     delta: Annotated[float, typer.Option("--delta", "-d", help="At most 1 / (10 x number of images).")],
     unit: Annotated[Unit, typer.Option(help="Whose presence is hidden: one record, or all records of a subject.")],
-    owner: Annotated[str, typer.Option(help="Who is asked for more.")] = "admin",
+    owner: Annotated[str, typer.Option(help="Contact for questions about the account.")] = "admin",
     project: Project = None,
     accept_large_delta: Annotated[
         bool, typer.Option("--accept-large-delta", help=f"Accept a delta above {DELTA_USUAL_MOST:g}.")
     ] = False,
-    as_json: Json = False,
-) -> None:
+) -> Shown:
     """Open an account. The budget never refreshes by itself."""
-    with connected(context, as_json) as (client, output):
-        if DELTA_USUAL_MOST < delta <= DELTA_MOST and not accept_large_delta:
-            confirm(
-                f"Delta {delta:g} is large: the guarantee may fail with this probability, 1 in {1 / delta:,.0f}, and "
-                "the account keeps it forever. Choose at most 1 / (10 x number of images). Accept it?",
-                "No account was opened.",
-                flag="--accept-large-delta",
-            )
-            accept_large_delta = True
-        made = client.create_account(
-            name=name,
-            owner=owner,
-            epsilon=epsilon,
-            delta=delta,
-            unit=unit,
-            project_id=resolve_project(client, project),
-            accept_large_delta=accept_large_delta,
+    if DELTA_USUAL_MOST < delta <= DELTA_MOST and not accept_large_delta:
+        confirm(
+            f"Delta {delta:g} is large: the guarantee may fail with this probability, 1 in {1 / delta:,.0f}, and "
+            "the account keeps it forever. Choose at most 1 / (10 x number of images). Accept it?",
+            "No account was opened.",
+            flag="--accept-large-delta",
         )
-        output.record(made, "account")
+        accept_large_delta = True
+    return client.create_account(
+        name=name,
+        owner=owner,
+        epsilon=epsilon,
+        delta=delta,
+        unit=unit,
+        project_id=resolve_project(client, project),
+        accept_large_delta=accept_large_delta,
+    )
 
 
-add_list(
-    accounts,
-    "list",
-    "List accounts with their budgets (as epsilons at the account's delta).",
-    Client.accounts,
-    ACCOUNT_COLUMNS,
-    "accounts",
-)
+@command(accounts, "list", "accounts", ACCOUNT_COLUMNS)
+def list_accounts(client: Client) -> Shown:
+    """List accounts with their budgets (as epsilons at the account's delta)."""
+    return client.accounts()
 
 
-@accounts.command("show")
-def show_account(context: typer.Context, account: Account, as_json: Json = False) -> None:
+@command(accounts, "show", "account")
+def show_account(client: Client, account: Account) -> Shown:
     """Show one account."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.account(resolve_account(client, account)), "account")
+    return client.find_account(account)
 
 
-@accounts.command("entries")
-def list_entries(context: typer.Context, account: Account, as_json: Json = False) -> None:
+@command(accounts, "entries", "entries", ENTRY_COLUMNS)
+def list_entries(client: Client, account: Account) -> Shown:
     """Show an account's ledger, oldest first."""
-    with connected(context, as_json) as (client, output):
-        output.rows(list(client.entries(resolve_account(client, account))), ENTRY_COLUMNS, "entries")
+    return client.entries(client.find_account(account).id)
 
 
-@accounts.command("freeze")
-def freeze_account(context: typer.Context, account: Account, reason: Reason, as_json: Json = False) -> None:
+@command(accounts, "freeze", "account")
+def freeze_account(client: Client, account: Account, reason: Reason) -> Shown:
     """Freeze an account: it accepts no new jobs, and queued ones cannot read its data. Running jobs continue."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.freeze(resolve_account(client, account), reason=reason), "account")
+    return client.freeze(client.find_account(account).id, reason=reason)
 
 
-@accounts.command("unfreeze")
-def unfreeze_account(context: typer.Context, account: Account, reason: Reason, as_json: Json = False) -> None:
+@command(accounts, "unfreeze", "account")
+def unfreeze_account(client: Client, account: Account, reason: Reason) -> Shown:
     """Unfreeze an account."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.unfreeze(resolve_account(client, account), reason=reason), "account")
+    return client.unfreeze(client.find_account(account).id, reason=reason)
 
 
-@accounts.command("close")
-def close_account(context: typer.Context, account: Account, as_json: Json = False) -> None:
+@command(accounts, "close", "account")
+def close_account(client: Client, account: Account) -> Shown:
     """Accept no new data, so that new people get their own account. Trainings on existing data continue."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.close_to_data(resolve_account(client, account)), "account")
+    return client.close_to_data(client.find_account(account).id)
 
 
-@accounts.command("reopen")
-def reopen_account(context: typer.Context, account: Account, as_json: Json = False) -> None:
+@command(accounts, "reopen", "account")
+def reopen_account(client: Client, account: Account) -> Shown:
     """Accept new data again."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.reopen(resolve_account(client, account)), "account")
+    return client.reopen(client.find_account(account).id)
 
 
-@limits.command("lower")
-def lower_limit(
-    context: typer.Context, account: Account, epsilon: Limit, reason: Reason, as_json: Json = False
-) -> None:
+@command(limits, "lower", "account")
+def lower_limit(client: Client, account: Account, epsilon: Limit, reason: Reason) -> Shown:
     """Lower the lifetime limit at once. Below spent and reserved budget, the account freezes."""
-    with connected(context, as_json) as (client, output):
-        found = resolve_account(client, account)
-        output.record(client.lower_limit(found, epsilon=epsilon, reason=reason), "account")
+    return client.lower_limit(client.find_account(account).id, epsilon=epsilon, reason=reason)
 
 
-@limits.command("request")
-def request_raise(
-    context: typer.Context, account: Account, epsilon: Limit, reason: Reason, as_json: Json = False
-) -> None:
+@command(limits, "request", "request")
+def request_raise(client: Client, output: Output, account: Account, epsilon: Limit, reason: Reason) -> None:
     """Request a higher limit. Nothing changes until another admin approves."""
-    with connected(context, as_json) as (client, output):
-        made = client.request_raise(resolve_account(client, account), epsilon=epsilon, reason=reason)
-        show_asked(output, made)
+    show_asked(output, client.request_raise(client.find_account(account).id, epsilon=epsilon, reason=reason))
 
 
-@budget.command("show")
+@command(budget, "show", "budget", ACCOUNT_COLUMNS)
 def show_budget(
-    context: typer.Context,
+    client: Client,
     account: Annotated[str | None, typer.Argument(metavar="[ACCOUNT]", help="Name or id; all when left out.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Shown:
     """Show limit, spent, reserved and remaining budget. Epsilons of parts do not add up; nano-units do."""
-    with connected(context, as_json) as (client, output):
-        if account is None:
-            output.rows(list(client.accounts()), ACCOUNT_COLUMNS, "budgets")
-            return
-        found = client.account(resolve_account(client, account))
-        facts = {"id": found.id, "name": found.name, "delta": found.delta, "frozen": found.frozen}
-        output.record(facts | found.balance.model_dump(), "budget")
+    if account is None:
+        return client.accounts()
+    found = client.find_account(account)
+    facts = {"id": found.id, "name": found.name, "delta": found.delta, "frozen": found.frozen}
+    return facts | found.balance.model_dump()

@@ -1,14 +1,17 @@
-"""`obscura admins`, `obscura decisions` and `obscura people`: who decides, what two decide, and who can sign in."""
+"""Commands of admins and owners: `admins`, `decisions`, `people`, `projects`, `keys` and `webhooks`."""
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import Json, KeyId, add_list, connected, resolve_project, show_asked
-from obscura.cli.console import CliError, Exit, reporting
+from obscura.cli.connection import Json, Project, Reason, Shown, Yes, command, resolve_project, show_asked
+from obscura.cli.console import CliError, Exit, Output, confirm, is_interactive, reporting
 from obscura.client import Client
 from obscura.private_files import new_private_file, write_through
 from obscura.wire.ids import introduce as make_introduction
@@ -17,10 +20,13 @@ from obscura.wire.words import DecisionAction
 admins = typer.Typer(
     no_args_is_help=True, help="People who decide. Two admit or remove a third, or revoke a key of theirs."
 )
-
 decisions = typer.Typer(
     no_args_is_help=True, help="What one admin asked for and another approves: limits, admins, keys and shares."
 )
+people = typer.Typer(no_args_is_help=True, help="People whom the sign-in provider knows (admins only).")
+projects = typer.Typer(no_args_is_help=True, help="Departments that do not see each other (admins only).")
+keys = typer.Typer(no_args_is_help=True, help="API keys (admins only).")
+webhooks = typer.Typer(no_args_is_help=True, help="Addresses that receive events (owners and admins).")
 
 ADMIN_COLUMNS = (
     "name", "id", "owns=project_id", "admission", "asked_by", "approved_by", "admitted_at", "removed_at",
@@ -29,9 +35,23 @@ DECISION_COLUMNS = (
     "id", "action", "name", "introduction", "key_id", "from=epsilon_before", "to=epsilon", "with=shared_with",
     "state", "reason", "asked_by=asked_by_name", "asked_at",
 )  # fmt: skip
+PERSON_COLUMNS = (
+    "name", "id", "email", "scopes", "project=project_id", "key=key_id", "confirmed_at", "lapsed=lapsed_at",
+)  # fmt: skip
+KEY_COLUMNS = (
+    "name", "id", "scopes", "made_by=created_by_name", "made_with=created_by", "created_at", "last_used=last_used_at",
+    "expires=expires_at", "revoked=revoked_at",
+)  # fmt: skip
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="dec_...")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the request.")]
+KeyId = Annotated[str, typer.Argument(metavar="KEY", help="key_...")]
+WebhookId = Annotated[str, typer.Argument(metavar="WEBHOOK", help="whk_...")]
+ProjectName = Annotated[str, typer.Argument(help="For people.")]
+NamedProject = Annotated[str, typer.Argument(metavar="PROJECT", help="Name or id.")]
 Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="A new file for the token, readable by you alone.")]
+Expires = Annotated[str | None, typer.Option(help="When it ends: after 12h, 90d or 8w, or on 2027-01-31 (UTC)")]
+KEYS_SHOWN_MAX = 20
+_SPAN = re.compile(r"([1-9][0-9]{0,4})([hdw])")
+_SPANS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
 
 @admins.command("introduce")
@@ -47,88 +67,8 @@ def introduce(out: Out, as_json: Json = False) -> None:
         output.notice("Give the introduction to an admin, and to the one who approves: they must have the same.")
 
 
-add_list(admins, "list", "List everybody who is or was an admin.", Client.admins, ADMIN_COLUMNS, "admins")
-
-
-@admins.command("admit")
-def admit(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Of the person.")],
-    introduction: Annotated[str, typer.Option("--introduction", help="key_...:SHA-256, as the person gave it to you.")],
-    reason: Reason,
-    project: Annotated[
-        str | None, typer.Option("--project", help="Name or id of the one department whose owner the person is to be.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Request the admission of a person. The second admin is admitted at once; later ones need an approval.
-
-    With --project the person becomes an owner of it; the first owner is admitted at once.
-    """
-    with connected(context, as_json) as (client, output):
-        of = resolve_project(client, project)
-        made = client.ask_admission(name=name, introduction=introduction, reason=reason, project_id=of)
-        if made.request is not None:
-            show_asked(output, made.request)
-        elif made.admin is not None:
-            output.record(made.admin, "admin")
-
-
-@admins.command("remove")
-def remove(
-    context: typer.Context,
-    admin: Annotated[str, typer.Argument(metavar="ADMIN", help="adm_...")],
-    reason: Reason,
-    as_json: Json = False,
-) -> None:
-    """Request the removal of an admin, with all their keys and the keys that these created.
-
-    Another admin must approve, and may be the one to remove.
-    """
-    with connected(context, as_json) as (client, output):
-        show_asked(output, client.ask_removal(admin, reason=reason))
-
-
-@admins.command("revoke")
-def revoke(context: typer.Context, key_id: KeyId, reason: Reason, as_json: Json = False) -> None:
-    """Request the revocation of another admin's key and of all keys that it created."""
-    with connected(context, as_json) as (client, output):
-        show_asked(output, client.ask_revocation(key_id, reason=reason))
-
-
-@decisions.command("list")
-def list_decisions(
-    context: typer.Context,
-    action: Annotated[DecisionAction | None, typer.Option(help="Only requests for this.")] = None,
-    as_json: Json = False,
-) -> None:
-    """List what one admin asked for and another decides, newest first."""
-    with connected(context, as_json) as (client, output):
-        output.rows(list(client.decisions(action=action)), DECISION_COLUMNS, "decisions")
-
-
-@decisions.command("show")
-def show_decision(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
-    """Show one request."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.decision(request), "decision")
-
-
-@decisions.command("approve")
-def approve(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
-    """Carry out what another admin has asked for. Before an admission, compare the introduction with the person's."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.approve(request), "decision")
-
-
-@decisions.command("decline")
-def decline(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
-    """Leave everything as it is; also withdraws your own request."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.decline(request), "decision")
-
-
 def write_token(path: Path, token: str) -> None:
+    """Write a token to a new private file; raise CliError if that fails."""
     try:
         file = new_private_file(path)
     except OSError as error:
@@ -137,24 +77,245 @@ def write_token(path: Path, token: str) -> None:
         write_through(file, f"{token}\n".encode("ascii"))
 
 
-people = typer.Typer(no_args_is_help=True, help="People whom the sign-in provider knows (admins only).")
+@command(admins, "list", "admins", ADMIN_COLUMNS)
+def list_admins(client: Client) -> Shown:
+    """List everybody who is or was an admin."""
+    return client.admins()
 
-PERSON_COLUMNS = (
-    "name",
-    "id",
-    "email",
-    "scopes",
-    "project=project_id",
-    "key=key_id",
-    "confirmed_at",
-    "lapsed=lapsed_at",
-)
 
-add_list(
-    people,
-    "list",
-    "List people with the roles that their groups give them: one line for each project.",
-    Client.people,
-    PERSON_COLUMNS,
-    "people",
-)
+@command(admins, "admit", "admin")
+def admit(
+    client: Client,
+    output: Output,
+    name: Annotated[str, typer.Argument(help="Of the person.")],
+    introduction: Annotated[str, typer.Option(help="key_...:SHA-256, as the person gave it to you.")],
+    reason: Reason,
+    project: Annotated[
+        str | None, typer.Option(help="Name or id of the one department whose owner the person is to be.")
+    ] = None,
+) -> Shown:
+    """Request the admission of a person. The second admin is admitted at once; later ones need an approval.
+
+    With --project the person becomes an owner of it; the first owner is admitted at once.
+    """
+    owned = resolve_project(client, project)
+    made = client.ask_admission(name=name, introduction=introduction, reason=reason, project_id=owned)
+    if made.request is not None:
+        show_asked(output, made.request)
+    return made.admin
+
+
+@command(admins, "remove", "request")
+def remove(
+    client: Client,
+    output: Output,
+    admin: Annotated[str, typer.Argument(metavar="ADMIN", help="adm_...")],
+    reason: Reason,
+) -> None:
+    """Request the removal of an admin, with all their keys and the keys that these created.
+
+    Another admin must approve, and may be the one to remove.
+    """
+    show_asked(output, client.ask_removal(admin, reason=reason))
+
+
+@command(admins, "revoke", "request")
+def revoke(client: Client, output: Output, key_id: KeyId, reason: Reason) -> None:
+    """Request the revocation of another admin's key and of all keys that it created."""
+    show_asked(output, client.ask_revocation(key_id, reason=reason))
+
+
+@command(decisions, "list", "decisions", DECISION_COLUMNS)
+def list_decisions(
+    client: Client, action: Annotated[DecisionAction | None, typer.Option(help="Only requests for this.")] = None
+) -> Shown:
+    """List what one admin asked for and another decides, newest first."""
+    return client.decisions(action=action)
+
+
+@command(decisions, "show", "decision")
+def show_decision(client: Client, request: RequestId) -> Shown:
+    """Show one request."""
+    return client.decision(request)
+
+
+@command(decisions, "approve", "decision")
+def approve(client: Client, request: RequestId) -> Shown:
+    """Carry out what another admin has asked for. Before an admission, compare the introduction with the person's."""
+    return client.approve(request)
+
+
+@command(decisions, "decline", "decision")
+def decline(client: Client, request: RequestId) -> Shown:
+    """Leave everything as it is; also withdraws your own request."""
+    return client.decline(request)
+
+
+@command(people, "list", "people", PERSON_COLUMNS)
+def list_people(client: Client) -> Shown:
+    """List people with the roles that their groups give them: one line for each project."""
+    return client.people()
+
+
+@command(projects, "create", "project")
+def create_project(client: Client, name: ProjectName, yes: Yes = False) -> Shown:
+    """Create a project. Create accounts and keys in it with --project NAME.
+
+    The second project hides the datasets, jobs and releases of every project from keys without a project.
+    """
+    existing = list(islice(client.projects(), 2))
+    if len(existing) == 1 and not yes:
+        confirm(
+            "With a second project, datasets, jobs and releases are visible only with a key of their project. Your "
+            f"key has none: to see those of today, create one with: obscura keys create NAME --role owner "
+            f"--project {existing[0].id}. Nothing is deleted. Create the project?",
+            "No project was created.",
+        )
+    return client.create_project(name=name)
+
+
+@command(projects, "list", "projects", ("name", "id", "created_at"))
+def list_projects(client: Client) -> Shown:
+    """List the projects that your key opens, newest first."""
+    return client.projects()
+
+
+@command(projects, "rename", "project")
+def rename_project(client: Client, project: NamedProject, name: ProjectName) -> Shown:
+    """Rename a project."""
+    return client.rename_project(client.find_project(project).id, name=name)
+
+
+@command(projects, "show", "project")
+def show_project(client: Client, project: NamedProject) -> Shown:
+    """Show a project's job quota and number of unfinished jobs."""
+    return client.project(client.find_project(project).id)
+
+
+@command(projects, "quota", "project")
+def set_quota(
+    client: Client,
+    project: NamedProject,
+    jobs: Annotated[str, typer.Option(help="Jobs waiting or running at a time, or none.")],
+) -> Shown:
+    """Limit the jobs of a project; none removes the limit (installation admins only)."""
+    if jobs != "none" and not jobs.isdecimal():
+        raise CliError(f"--jobs takes a whole number, or none, not {jobs!r}.", Exit.USAGE)
+    return client.set_quota(client.find_project(project).id, jobs_max=None if jobs == "none" else int(jobs))
+
+
+@command(keys, "create", "key")
+def create_key(
+    client: Client,
+    output: Output,
+    name: Annotated[str, typer.Argument(help="For people.")],
+    scope: Annotated[
+        list[str] | None,
+        typer.Option("--scope", "-s", help="admin, data, train, read, releases, audit or metrics; repeat for several."),
+    ] = None,
+    role: Annotated[
+        str | None, typer.Option(help="In place of scopes: owner, steward, analyst, auditor or viewer of a project.")
+    ] = None,
+    expires: Expires = None,
+    project: Project = None,
+) -> None:
+    """Create a key; with the scope admin, another one of your own. Its token is shown only once."""
+    end = None if expires is None else read_end(expires, datetime.now(UTC))
+    opened = resolve_project(client, project)
+    output.record(client.create_key(name=name, scopes=scope or (), role=role, expires_at=end, project_id=opened), "key")
+    output.notice("Keep the token: it is shown this once and stored nowhere.")
+
+
+@command(keys, "list", "keys", KEY_COLUMNS)
+def list_keys(client: Client) -> Shown:
+    """List keys without their secrets: who made them, in which hour they were last used, when they end."""
+    return client.keys()
+
+
+@command(keys, "rotate", "key")
+def rotate_key(
+    client: Client,
+    output: Output,
+    key_id: KeyId,
+    overlap: Annotated[str, typer.Option(help="How long the old key still opens something, like 12h or 7d.")],
+    expires: Expires = None,
+) -> None:
+    """Replace a key, which remains valid for the overlap. The new token is shown only once."""
+    now = datetime.now(UTC)
+    end = None if expires is None else read_end(expires, now)
+    seconds = int((read_end(overlap, now) - now).total_seconds())
+    output.record(client.rotate_key(key_id, overlap_seconds=seconds, expires_at=end), "key")
+    output.notice("Keep the token: it is shown this once and stored nowhere.")
+
+
+@command(keys, "revoke", "key")
+def revoke_key(
+    client: Client,
+    output: Output,
+    key_id: KeyId,
+    with_made: Annotated[
+        bool | None,
+        typer.Option("--with-made/--only-this", help="What it has made, directly or not, goes as well; or stays."),
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Revoke your own key, or one that is not an admin's, at once and permanently.
+
+    Lists the keys that it created and asks whether to revoke them too; without a terminal they are revoked. Another
+    admin's key needs two people: obscura admins revoke.
+    """
+    made = [each for each in client.keys(made_by=key_id) if each.revoked_at is None]
+    for each in made[:KEYS_SHOWN_MAX]:
+        output.notice(f"Made with it: {each.name} ({each.id}), {', '.join(each.scopes)}.")
+    if len(made) > KEYS_SHOWN_MAX:
+        output.notice(f"And {len(made) - KEYS_SHOWN_MAX} more.")
+    if with_made is None:
+        asked = made and not yes and is_interactive()
+        with_made = not asked or typer.confirm("Revoke what it has made as well?", default=True, err=True)
+    revoked = client.revoke_key(key_id, with_made=with_made)
+    output.record(revoked, "key")
+    output.notice(f"Revoked, and {revoked.others_revoked} that it had made.")
+
+
+def read_end(text: str, now: datetime) -> datetime:
+    """Parse when a key expires: a time span, a day or a moment, in UTC by default; raise CliError for anything else."""
+    span = _SPAN.fullmatch(text)
+    try:
+        if span is not None:
+            return now + int(span[1]) * _SPANS[span[2]]
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise CliError(
+            f"--expires takes a span (12h, 90d, 8w) or a date (2027-01-31), not {text!r}.", Exit.USAGE
+        ) from None
+
+
+@command(webhooks, "create", "webhook")
+def create_webhook(
+    client: Client, output: Output, url: Annotated[str, typer.Argument(help="https, of a public address.")]
+) -> None:
+    """Register an address for events of your key's project. The signing secret is shown only once."""
+    output.record(client.create_webhook(url), "webhook")
+    output.notice("The secret is shown this once. Requests carry it as a signature: docs/webhooks.md.")
+
+
+@command(webhooks, "list", "webhooks", ("id", "url", "state", "failing_since", "project_id"))
+def list_webhooks(client: Client) -> Shown:
+    """List the webhooks of your key's project, newest first; failing and revoked ones, too."""
+    return client.webhooks()
+
+
+@command(webhooks, "test", "test")
+def try_webhook(client: Client, output: Output, webhook: WebhookId) -> None:
+    """Send a request of type test now."""
+    sent = client.test_webhook(webhook)
+    output.record(sent, "test")
+    if not sent.delivered:
+        raise typer.Exit(Exit.OTHER)
+
+
+@command(webhooks, "remove", "removed")
+def remove_webhook(client: Client, webhook: WebhookId) -> Shown:
+    """Remove a webhook."""
+    return client.remove_webhook(webhook)

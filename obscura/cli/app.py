@@ -9,69 +9,51 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli import (
-    accounts,
-    admins,
-    datasets,
-    doctor,
-    jobs,
-    keys,
-    profiles,
-    projects,
-    quickstart,
-    recipes,
-    releases,
-    shares,
-    subjects,
-    sweeps,
-    webhooks,
-)
-from obscura.cli.connection import Target
+from obscura.cli import accounts, admins, connection, datasets, jobs, quickstart, releases, server_side
 from obscura.cli.console import reporting
-from obscura.cli.server_side import COMMANDS, Commands, server_side
-from obscura.extras import extras
+from obscura.extras import LIBRARY, extras
 
 app = typer.Typer(
     name="obscura",
-    cls=Commands,
+    cls=server_side.Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Private synthetic images behind a budget that cannot be overspent. "
     "Exit codes: 2 usage, 3 budget, 4 key, 5 job failed, 1 anything else.",
 )
 app.command("quickstart")(quickstart.quickstart)
-app.command("login")(profiles.login)
-app.command("logout")(profiles.logout)
-app.command("doctor")(doctor.doctor)
-app.command("recipes")(recipes.recipes)
+app.command("login")(connection.login)
+app.command("logout")(connection.logout)
+app.command("doctor")(server_side.doctor)
+app.command("recipes")(server_side.recipes)
 app.command("plan")(jobs.plan)
 app.command("train")(jobs.train)
-app.command("sweep")(sweeps.sweep)
+app.command("sweep")(jobs.sweep)
 app.command("evaluate")(releases.evaluate)
 app.command("sample")(releases.sample)
 app.command("download")(releases.download)
 app.add_typer(accounts.accounts, name="accounts")
 app.add_typer(datasets.datasets, name="datasets")
-app.add_typer(subjects.subjects, name="subjects")
+app.add_typer(datasets.subjects, name="subjects")
 app.add_typer(jobs.jobs, name="jobs")
-app.add_typer(sweeps.sweeps, name="sweeps")
-app.add_typer(shares.releases, name="releases")  # which it has added its own to
+app.add_typer(jobs.sweeps, name="sweeps")
+app.add_typer(releases.releases, name="releases")
 app.add_typer(accounts.limits, name="limits")
 app.add_typer(accounts.budget, name="budget")
-app.add_typer(projects.projects, name="projects")
+app.add_typer(admins.projects, name="projects")
 app.add_typer(admins.people, name="people")
-app.add_typer(keys.keys, name="keys")
+app.add_typer(admins.keys, name="keys")
 app.add_typer(admins.admins, name="admins")
 app.add_typer(admins.decisions, name="decisions")
-app.add_typer(webhooks.webhooks, name="webhooks")
-if (beside := server_side()) is not None:
+app.add_typer(admins.webhooks, name="webhooks")
+if (beside := server_side.server_side()) is not None:
     beside.add_commands(app, admins.admins)
 
 
 def show_version(wanted: bool) -> None:
     """Print the version and exit."""
     if wanted:
-        typer.echo(f"obscura {version('obscura-images')}")
+        typer.echo(f"obscura {version(LIBRARY)}")
         raise typer.Exit
 
 
@@ -94,12 +76,12 @@ def choose_target(
     # By name, because newer versions of typer contain a click of their own.
     sources = {name: getattr(context.get_parameter_source(name), "name", "") for name in ("url", "profile", "data_dir")}
     ignored = [name for name in ("profile", "url") if sources[name] == "COMMANDLINE"]
-    if context.invoked_subcommand in COMMANDS and ignored:
+    if context.invoked_subcommand in server_side.COMMANDS and ignored:
         raise typer.BadParameter(
             f"`obscura {context.invoked_subcommand}` works on a service of this machine: give --data-dir in place of "
             f"--{ignored[0]}."
         )
-    context.obj = Target(url, token, data_dir, profile, names_folder=sources["data_dir"] != "DEFAULT")
+    context.obj = connection.Target(url, token, data_dir, profile, names_folder=sources["data_dir"] != "DEFAULT")
 
 
 def main() -> None:

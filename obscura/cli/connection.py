@@ -1,9 +1,10 @@
-"""Which service a command talks to, with which key, and the options that several commands share."""
+"""Which service a command uses, and with which key; saved profiles; the parts that several commands share."""
 
 from __future__ import annotations
 
-import json
+import inspect
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,117 +13,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from obscura.cli.console import CliError, Exit, Output, reporting
-from obscura.cli.profiles import DEFAULT, Profile, read_profiles
-from obscura.client import Client
+from obscura.client import AuthError, Client
 from obscura.client.local_service import START_SECONDS_MAX
 from obscura.client.transport import is_here
 from obscura.occupant import address_of, admin_key_path, is_occupied, is_own, read_admin_key
+from obscura.private_files import make_private, replace_file
 from obscura.wire.admin_schemas import DecisionRecord
+from obscura.wire.grids import json_or_text
 
-Say = Callable[[str], None]
-
-
-def _address_here(folder: Path, say: Say) -> str:
-    """Return the address of the service on a data folder, and wait for it while it starts.
-
-    Raises:
-        CliError: No service runs there, and the environment names no address.
-    """
-    deadline = None
-    while (url := address_of(folder)) is None and is_occupied(folder):
-        if deadline is None:
-            say(f"The service on {folder} is starting. Waiting for it.")
-            deadline = time.monotonic() + START_SECONDS_MAX
-        if time.monotonic() > deadline:
-            raise CliError(f"The service on {folder} is still starting after {START_SECONDS_MAX / 60:.0f} minutes.")
-        time.sleep(0.2)
-    if url is not None:
-        return url
-    host, port = os.environ.get("OBSCURA_HOST"), os.environ.get("OBSCURA_PORT")
-    if host is None and port is None and admin_key_path(folder).exists():  # the key must not go to another service
-        raise CliError(f"No service runs on {folder}. To start it: obscura --data-dir {folder} up")
-    return f"http://{host or '127.0.0.1'}:{port or '8420'}"
-
-
-def _first_key(folder: Path) -> str:
-    """Return the first admin key of a service on this machine.
-
-    Raises:
-        CliError: No such key can be read.
-    """
-    try:
-        return read_admin_key(folder)
-    except OSError:
-        raise CliError(
-            f"No API key: OBSCURA_TOKEN is not set, and {admin_key_path(folder)} cannot be read. To start a service "
-            "here: obscura up. To use one elsewhere: obscura login URL",
-            Exit.AUTH,
-        ) from None
-
-
-def address(target: Target, say: Say) -> tuple[str, str]:
-    """Return the address and key for a command, and report the service unless it is obvious.
-
-    Precedence: command line and environment, the named profile, a service on this machine whose data folder belongs to
-    the caller, the default profile. A key is only sent to its own service.
-
-    Raises:
-        CliError: There is no such profile, or no key for the address.
-        NotOwned: The named data folder belongs to another user.
-    """
-    profiles = read_profiles()
-    chosen = None
-    if target.profile is not None:
-        chosen = profiles.get(target.profile)
-        if chosen is None:
-            make = f"obscura login URL --profile {target.profile}"
-            raise CliError(f"There is no profile {target.profile!r}. To make it: {make}", Exit.USAGE)
-    elif target.url is not None:
-        chosen = next((profile for profile in profiles.values() if profile.url == target.url.rstrip("/")), None)
-    else:
-        chosen = _implied(target, profiles.get(DEFAULT), say)
-    url = target.url or (chosen.url if chosen else _address_here(target.folder, say))
-    if target.token:
-        return url, target.token
-    if chosen is not None and chosen.url == url.rstrip("/"):
-        return url, chosen.token
-    if not is_here(url):
-        raise CliError(f"There is no key for {url}. To give one: obscura login {url}", Exit.AUTH)
-    return url, _first_key(target.folder)
-
-
-def _implied(target: Target, default: Profile | None, say: Say) -> Profile | None:
-    folder = target.data_dir
-    if target.is_foreign:
-        if default is not None:
-            say(f"Using profile {DEFAULT!r} ({default.url}): {folder} belongs to another user.")
-        return default
-    if admin_key_path(folder).exists():
-        if default is not None and not target.names_folder:
-            say(f"Using the service on {folder}. For {default.url}, add --profile {DEFAULT}.")
-        return None
-    if default is not None and target.names_folder:
-        say(f"Using profile {DEFAULT!r} ({default.url}): {folder} contains no admin key.")
-    return default
-
-
-def resolve_account(client: Client, name_or_id: str) -> str:
-    """Return the id of an account given by id or name."""
-    return client.find_account(name_or_id).id
-
-
-def resolve_project(client: Client, name_or_id: str | None) -> str | None:
-    """Return the id of a project given by id or name, or None."""
-    return None if name_or_id is None else client.find_project(name_or_id).id
-
-
-def resolve_dataset(client: Client, name_or_id: str) -> str:
-    """Return the id of a dataset given by id or name."""
-    return client.datasets.find(name_or_id).id
-
+Shown = BaseModel | dict[str, Any] | Iterable[BaseModel] | None  # the result of a command
+DEFAULT = "default"  # profile
 
 Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to stdout.")]
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
@@ -148,6 +51,14 @@ ClassShares = Annotated[
     ),
 ]
 Preset = Annotated[str | None, typer.Option("--preset", help="A named set of the recipe's options.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Follow it to its end.")]
+Evaluate = Annotated[str | None, typer.Option(help="Public dataset (name or id) to measure the releases on.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why. Kept in the records forever.")]
+AtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the images; required for private data.")]
+SubjectsAtMost = Annotated[
+    int | None,
+    typer.Option(min=1, help="Public upper limit on the subjects, to protect all images of a subject together."),
+]
 
 
 @dataclass(frozen=True)
@@ -177,6 +88,118 @@ class Target:
         return self.data_dir
 
 
+class Profile(BaseModel):
+    """Address of a service and a key."""
+
+    model_config = ConfigDict(frozen=True)
+
+    url: str
+    token: str
+
+
+_PROFILES = TypeAdapter(dict[str, Profile])
+ProfileName = Annotated[
+    str | None, typer.Option("--profile", help="Name of the profile, also before the command; `default` by default.")
+]
+
+
+def _profiles_path() -> Path:
+    return Path(typer.get_app_dir("obscura")) / "profiles.json"
+
+
+def read_profiles() -> dict[str, Profile]:
+    """Return the profiles by name; raise CliError if the file is damaged or another user's."""
+    path = _profiles_path()
+    try:
+        if not is_own(path):
+            raise CliError(f"{path} belongs to another user, so it is not used. Remove it, or correct its owner.")
+        make_private(path)
+        return _PROFILES.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValidationError) as error:
+        raise CliError(
+            f"{path} cannot be read ({type(error).__name__}). Remove it, and run: obscura login URL"
+        ) from None
+
+
+def _write_profiles(profiles: dict[str, Profile]) -> Path:
+    path = _profiles_path()
+    replace_file(path, _PROFILES.dump_json(profiles))
+    return path
+
+
+def _address_here(folder: Path, say: Callable[[str], None]) -> str:
+    deadline = None
+    while (url := address_of(folder)) is None and is_occupied(folder):
+        if deadline is None:
+            say(f"The service on {folder} is starting. Waiting for it.")
+            deadline = time.monotonic() + START_SECONDS_MAX
+        if time.monotonic() > deadline:
+            raise CliError(f"The service on {folder} is still starting after {START_SECONDS_MAX / 60:.0f} minutes.")
+        time.sleep(0.2)
+    if url is not None:
+        return url
+    host, port = os.environ.get("OBSCURA_HOST"), os.environ.get("OBSCURA_PORT")
+    if host is None and port is None and admin_key_path(folder).exists():  # the key must not go to another service
+        raise CliError(f"No service runs on {folder}. To start it: obscura --data-dir {folder} up")
+    return f"http://{host or '127.0.0.1'}:{port or '8420'}"
+
+
+def address(target: Target, say: Callable[[str], None]) -> tuple[str, str]:
+    """Return the address and key for a command, and report the service unless it is obvious.
+
+    Precedence: command line and environment, the named profile, a service on this machine whose data folder belongs to
+    the caller, the default profile. A key is only sent to its own service.
+
+    Raises:
+        CliError: There is no such profile, or no key for the address.
+        NotOwned: The named data folder belongs to another user.
+    """
+    profiles = read_profiles()
+    chosen = None
+    if target.profile is not None:
+        chosen = profiles.get(target.profile)
+        if chosen is None:
+            make = f"obscura login URL --profile {target.profile}"
+            raise CliError(f"There is no profile {target.profile!r}. To make it: {make}", Exit.USAGE)
+    elif target.url is not None:
+        chosen = next((profile for profile in profiles.values() if profile.url == target.url.rstrip("/")), None)
+    else:
+        chosen = _implied(target, profiles.get(DEFAULT), say)
+    url = target.url or (chosen.url if chosen else _address_here(target.folder, say))
+    if target.token:
+        return url, target.token
+    if chosen is not None and chosen.url == url.rstrip("/"):
+        return url, chosen.token
+    if not is_here(url):
+        raise CliError(f"There is no key for {url}. To give one: obscura login {url}", Exit.AUTH)
+    folder = target.folder
+    try:
+        return url, read_admin_key(folder)
+    except OSError:
+        raise CliError(
+            f"No API key: OBSCURA_TOKEN is not set, and {admin_key_path(folder)} cannot be read. To start a service "
+            "here: obscura up. To use one elsewhere: obscura login URL",
+            Exit.AUTH,
+        ) from None
+
+
+def _implied(target: Target, default: Profile | None, say: Callable[[str], None]) -> Profile | None:
+    folder = target.data_dir
+    if target.is_foreign:
+        if default is not None:
+            say(f"Using profile {DEFAULT!r} ({default.url}): {folder} belongs to another user.")
+        return default
+    if admin_key_path(folder).exists():
+        if default is not None and not target.names_folder:
+            say(f"Using the service on {folder}. For {default.url}, add --profile {DEFAULT}.")
+        return None
+    if default is not None and target.names_folder:
+        say(f"Using profile {DEFAULT!r} ({default.url}): {folder} contains no admin key.")
+    return default
+
+
 @contextmanager
 def connection(target: Target, output: Output) -> Iterator[Client]:
     """Connect to the service, and report the proxy if there is one."""
@@ -194,20 +217,59 @@ def connected(context: typer.Context, as_json: bool) -> Iterator[tuple[Client, O
         yield client, output
 
 
-def add_list(
-    group: typer.Typer,
-    command: str,
-    help: str,
-    read: Callable[[Client], Iterable[BaseModel]],
-    columns: Sequence[str],
-    title: str,
-) -> None:
-    """Add a command that lists records."""
+def shown(title: str, columns: Sequence[str] = ()) -> Callable[[Callable[..., Shown]], Callable[..., None]]:
+    """Make a command of a function: connect, run it, and show what it returns, as rows of `columns` if it is a list.
 
-    @group.command(command, help=help)
-    def listed(context: typer.Context, as_json: Json = False) -> None:
-        with connected(context, as_json) as (client, output):
-            output.rows(list(read(client)), columns, title)
+    The function gets `client` and `output` if it names them; its other parameters are those of the command. None
+    means that it has shown its result.
+    """
+
+    def decorate(function: Callable[..., Shown]) -> Callable[..., None]:
+        parameters = inspect.signature(function, eval_str=True).parameters
+
+        def run(context: typer.Context, as_json: bool, **values: Any) -> None:
+            with connected(context, as_json) as (client, output):
+                given = {"client": client, "output": output}
+                result = function(**values, **{name: given[name] for name in given if name in parameters})
+                if isinstance(result, BaseModel | dict):
+                    output.record(result, title)
+                elif result is not None:
+                    output.rows(list(result), columns, title)
+
+        return with_parameters(
+            run,
+            [
+                inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+                *(each for each in parameters.values() if each.name not in ("client", "output")),
+                inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json),
+            ],
+            function.__doc__,
+        )
+
+    return decorate
+
+
+def with_parameters(
+    command: Callable[..., None], parameters: Iterable[inspect.Parameter], description: str | None
+) -> Callable[..., None]:
+    """Set the parameters and the description that typer reads."""
+    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in keywords}
+    command.__doc__ = description
+    return command
+
+
+def command(
+    group: typer.Typer, name: str, title: str, columns: Sequence[str] = ()
+) -> Callable[[Callable[..., Shown]], Callable[..., None]]:
+    """Add a command to a group; see `shown`."""
+    return lambda function: group.command(name)(shown(title, columns)(function))
+
+
+def resolve_project(client: Client, name_or_id: str | None) -> str | None:
+    """Return the id of a project given by id or name, or None."""
+    return None if name_or_id is None else client.find_project(name_or_id).id
 
 
 def show_asked(output: Output, made: DecisionRecord) -> None:
@@ -225,8 +287,45 @@ def recipe_options(
         name, equals, text = setting.partition("=")
         if not equals or not name:
             raise CliError(f"--option takes NAME=VALUE, not {setting!r}.", Exit.USAGE)
-        try:
-            options[name] = json.loads(text)
-        except ValueError:
-            options[name] = text
+        options[name] = json_or_text(text)
     return options if class_shares is None else {**options, "class_shares": class_shares}
+
+
+def login(
+    context: typer.Context,
+    url: Annotated[str, typer.Argument(help="Address of the service, for example https://obscura.example.org.")],
+    profile: ProfileName = None,
+) -> None:
+    """Save the address of a service and a key, so that commands need neither.
+
+    Asks for the key, or reads it from standard input: obscura login URL < key.txt
+    """
+    profile = profile or context.obj.profile or DEFAULT
+    with reporting(as_json=False) as output:
+        token = typer.prompt("API key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
+        if not url.startswith(("http://", "https://")):
+            raise CliError(f"An address begins with https://: obscura login https://{url}", Exit.USAGE)
+        with Client(url, token.strip()) as client:
+            if client.transport.proxy is not None:
+                output.notice(f"Connecting to {client.transport.route}.")
+            try:
+                next(iter(client.accounts()), None)
+            except AuthError as error:
+                if error.status == 401:
+                    raise
+        path = _write_profiles(read_profiles() | {profile: Profile(url=url.rstrip("/"), token=token.strip())})
+        when = "where no service of this machine has its key" if profile == DEFAULT else f"with --profile {profile}"
+        output.notice(f"Kept in {path}, which you alone can read. Commands use it {when}.")
+
+
+def logout(context: typer.Context, profile: ProfileName = None) -> None:
+    """Delete a saved address and key. The key remains valid until an admin revokes it."""
+    profile = profile or context.obj.profile or DEFAULT
+    with reporting(as_json=False) as output:
+        kept = read_profiles()
+        if profile not in kept:
+            raise CliError(
+                f"There is no profile {profile!r}. To make one: obscura login URL --profile {profile}", Exit.USAGE
+            )
+        _write_profiles({name: each for name, each in kept.items() if name != profile})
+        output.notice(f"Forgotten: {profile}.")

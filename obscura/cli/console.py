@@ -1,4 +1,4 @@
-"""What the command line writes: results on stdout (tables, or JSON), everything else on stderr; exit codes by class."""
+"""Output of the command line: results on stdout (tables or JSON), messages on stderr, and exit codes."""
 
 from __future__ import annotations
 
@@ -178,19 +178,32 @@ def reporting(as_json: bool) -> Iterator[Output]:
         raise typer.Exit(int(Exit.INTERRUPTED)) from None
 
 
+def is_interactive() -> bool:
+    """Return whether there is a terminal."""
+    return sys.stdin.isatty()
+
+
+def confirm(question: str, otherwise: str = "Nothing was cancelled.", flag: str = "--yes") -> None:
+    """Raise CliError unless the person at the terminal agrees."""
+    if not is_interactive():
+        raise CliError(f"{question} Nobody is here to answer: repeat the command with {flag}.", Exit.USAGE)
+    if not typer.confirm(visible(question, lines=True), err=True):
+        raise CliError(otherwise)
+
+
 def _table(title: str, columns: Sequence[tuple[str, str]], values: Sequence[dict[str, Any]]) -> Table:
     table = Table(title=Text(visible(title)), title_justify="left")
     for heading, _ in columns:
         table.add_column(visible(heading), no_wrap=True)
     for value in values:
-        table.add_row(*(visible(_cell(_at(value, path))) for _, path in columns))
+        cells: list[Any] = []
+        for _, path in columns:
+            cell: Any = value
+            for part in path.split("."):
+                cell = cell.get(part) if isinstance(cell, dict) else None
+            cells.append(cell)
+        table.add_row(*(visible(_cell(cell)) for cell in cells))
     return table
-
-
-def _at(value: Any, path: str) -> Any:
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
 
 
 def _cell(value: Any) -> str:

@@ -1,43 +1,55 @@
-"""`obscura datasets`: declare what is public about a folder or file, and push it."""
+"""`obscura datasets` and `obscura subjects`: push images, and destroy those of subjects who withdraw."""
 
 from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Unpack, get_args, get_type_hints
 
 import typer
 
-from obscura.cli.connection import Dataset, Json, Yes, add_list, connected, resolve_account, resolve_dataset
-from obscura.cli.console import CliError, Exit
-from obscura.cli.jobs import confirm, is_interactive
+from obscura.cli.connection import AtMost, Dataset, Shown, SubjectsAtMost, Yes, command, with_parameters
+from obscura.cli.console import CliError, Exit, Output, confirm, is_interactive
+from obscura.client import Client
 from obscura.client.progress import preparation_progress
 from obscura.preparing import PushOptions
+from obscura.preparing.errors import some
+from obscura.preparing.subjects import read_ids, require_plain_ids
+from obscura.wire.subjects import SubjectId
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
+subjects = typer.Typer(no_args_is_help=True, help="People whose images are recognised in several datasets.")
 COLUMNS = (
     "name", "id", "visibility", "state", "account_id", "records=records_declared", "subjects=subjects_declared",
     "height", "width", "channels",
 )  # fmt: skip
+CancelJobs = Annotated[
+    bool, typer.Option("--cancel-jobs", help="Cancel the jobs that need the data. Their charges stay spent.")
+]
 
 
-def with_push_options(command: Callable[..., None]) -> Callable[..., None]:
+def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Replace the `**push_options` of a command with flags; only the given ones are passed on."""
 
-    def called(*args: Any, **values: Any) -> None:
+    def called(*args: Any, **values: Any) -> Any:
         absent = {name for name in PushOptions.__annotations__ if values[name] in (None, False)}
-        command(*args, **{name: value for name, value in values.items() if name not in absent})
+        return function(*args, **{name: value for name, value in values.items() if name not in absent})
 
-    own = [
-        each for each in inspect.signature(command, eval_str=True).parameters.values() if each.kind != each.VAR_KEYWORD
+    parameters = [
+        each for each in inspect.signature(function, eval_str=True).parameters.values() if each.kind != each.VAR_KEYWORD
     ]
-    parameters = [*own, *_parameters()]
-    called.__doc__ = command.__doc__
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
-    return called
+    for name, hint in get_type_hints(PushOptions, include_extras=True).items():
+        kind, help_text = get_args(hint)
+        allowed = get_args(kind) or (kind,)
+        word = next(each for each in (bool, Path, str, int) if each in allowed)  # how the command line is parsed
+        annotation: Any = Annotated[word if word is bool else word | None, typer.Option(_flag(name), help=help_text)]
+        default = False if word is bool else None
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        )
+    return with_parameters(called, parameters, function.__doc__)
 
 
 def in_flags(options: PushOptions) -> str:
@@ -50,20 +62,11 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _parameters() -> Iterator[inspect.Parameter]:
-    for name, hint in get_type_hints(PushOptions, include_extras=True).items():
-        kind, help_text = get_args(hint)
-        allowed = get_args(kind) or (kind,)
-        word = next(each for each in (bool, Path, str, int) if each in allowed)  # how the command line is parsed
-        annotation: Any = Annotated[word if word is bool else word | None, typer.Option(_flag(name), help=help_text)]
-        default = False if word is bool else None
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-@datasets.command("push")
+@command(datasets, "push", "dataset")
 @with_push_options
 def push(
-    context: typer.Context,
+    client: Client,
+    output: Output,
     path: Annotated[
         Path,
         typer.Argument(help="A folder of class folders, an archive of one, or an .npz, IDX or Parquet file."),
@@ -71,17 +74,11 @@ def push(
     name: Annotated[str | None, typer.Option(help="For people; the folder's or file's name by default.")] = None,
     account: Annotated[str | None, typer.Option(help="Account (name or id) of a private dataset.")] = None,
     public: Annotated[bool, typer.Option("--public", help="Public data: costs nothing and protects nothing.")] = False,
-    at_most: Annotated[
-        int | None, typer.Option("--at-most", min=1, help="Public upper bound on the records; private data need one.")
-    ] = None,
-    subjects_at_most: Annotated[
-        int | None,
-        typer.Option("--subjects-at-most", min=1, help="The same on the subjects, where the account protects those."),
-    ] = None,
+    at_most: AtMost = None,
+    subjects_at_most: SubjectsAtMost = None,
     yes: Yes = False,
-    as_json: Json = False,
     **push_options: Unpack[PushOptions],
-) -> None:
+) -> Shown:
     """Prepare images, declare a dataset and upload them. File names stay here; declared facts become public.
 
     Images are converted on this machine: turned upright, scaled to one size, converted to grey or colour, and
@@ -95,75 +92,105 @@ def push(
     folders, a column 'subject' of the table, an array 'subjects' in an .npz, or a third IDX file
     (train-subjects-idx1-int).
     """
-    with connected(context, as_json) as (client, output):
-        if public == (account is not None):
-            raise CliError(
-                "Give --account for private data (obscura accounts list), or --public; not both.", Exit.USAGE
-            )
-        account_id = resolve_account(client, account) if account else None
-        with preparation_progress(output.err) as watch:
+    if public == (account is not None):
+        raise CliError("Give --account for private data (obscura accounts list), or --public; not both.", Exit.USAGE)
+    with preparation_progress(output.err) as watch:
 
-            def agree() -> None:
-                if is_interactive() and not yes:
-                    with watch.quiet():
-                        confirm("Declare this, for ever, and send the images?", "Nothing was declared or sent.")
+        def agree() -> None:
+            if is_interactive() and not yes:
+                with watch.quiet():
+                    confirm("Declare this, forever, and send the images?", "Nothing was declared or sent.")
 
-            dataset = client.datasets.push(
-                path,
-                account_id=account_id,
-                public=public,
-                name=name,
-                at_most=at_most,
-                subjects_at_most=subjects_at_most,
-                say=output.notice,
-                agree=agree,
-                on_image=watch.on_image,
-                on_bytes=watch.on_bytes,
-                **push_options,
-            )
-        if dataset.joined:
-            output.notice(
-                f"Joined: images of it were known, so its trainings are paid by account {dataset.account_id}."
-            )
-        output.record(dataset, "dataset")
+        dataset = client.datasets.push(
+            path,
+            account_id=client.find_account(account).id if account else None,
+            public=public,
+            name=name,
+            at_most=at_most,
+            subjects_at_most=subjects_at_most,
+            say=output.notice,
+            agree=agree,
+            on_image=watch.on_image,
+            on_bytes=watch.on_bytes,
+            **push_options,
+        )
+    if dataset.joined:
+        output.notice(f"Joined: images of it were known, so its trainings are paid by account {dataset.account_id}.")
+    return dataset
 
 
-add_list(datasets, "list", "List datasets, newest first.", lambda client: client.datasets(), COLUMNS, "datasets")
+@command(datasets, "list", "datasets", COLUMNS)
+def list_datasets(client: Client) -> Shown:
+    """List datasets, newest first."""
+    return client.datasets()
 
 
-@datasets.command("show")
-def show_dataset(
-    context: typer.Context,
-    dataset: Dataset,
-    as_json: Json = False,
-) -> None:
+@command(datasets, "show", "dataset")
+def show_dataset(client: Client, dataset: Dataset) -> Shown:
     """Show one dataset."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.dataset(resolve_dataset(client, dataset)), "dataset")
+    return client.datasets.find(dataset)
 
 
-@datasets.command("delete")
+@command(datasets, "delete", "dataset")
 def delete_dataset(
-    context: typer.Context,
-    dataset: Dataset,
-    cancel_jobs: Annotated[
-        bool,
-        typer.Option(
-            "--cancel-jobs",
-            help="Cancel the jobs that need it; what trainings charged stays spent, and nothing of it is published.",
-        ),
-    ] = False,
-    yes: Yes = False,
-    as_json: Json = False,
-) -> None:
+    client: Client, output: Output, dataset: Dataset, cancel_jobs: CancelJobs = False, yes: Yes = False
+) -> Shown:
     """Destroy a dataset's images forever. No budget returns; releases and the account's log stay.
 
     If nothing was ever trained on it, the declaration is erased as well, including names. If no job has ever read its
-    account, the images may then be pushed to another account, such as one that protects people.
+    account, the images may then be pushed to another account, such as one that protects people. Nothing is published of
+    jobs that --cancel-jobs cancels.
     """
-    with connected(context, as_json) as (client, output):
-        found = client.dataset(resolve_dataset(client, dataset))
-        if not yes:
-            output.notice(f"This destroys the images of {found.name} ({found.id}) for ever and returns no budget.")
-            typer.confirm("Delete them?", abort=True, err=True)
-        output.record(found.delete(cancel_jobs=cancel_jobs), "dataset")
+    found = client.datasets.find(dataset)
+    if not yes:
+        output.notice(f"This destroys the images of {found.name} ({found.id}) forever and returns no budget.")
+        typer.confirm("Delete them?", abort=True, err=True)
+    return found.delete(cancel_jobs=cancel_jobs)
+
+
+@subjects.callback()
+def of_subjects() -> None:
+    """People whose images are recognised in several datasets."""
+
+
+@command(subjects, "withdraw", "withdrawal")
+def withdraw(
+    client: Client,
+    output: Output,
+    account: Annotated[str, typer.Option(help="Name or id of the account that they withdraw from.")],
+    subjects_key: Annotated[Path, typer.Option(help="The file with the secret under which everything was pushed.")],
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Subject ids, as they were pushed.")
+    ] = None,
+    ids_from: Annotated[
+        Path | None, typer.Option(help="A file with one id on each line, or a table of subjects; - for stdin.")
+    ] = None,
+    join_subjects: Annotated[bool, typer.Option("--join-subjects", help="If it was pushed with that.")] = False,
+    cancel_jobs: CancelJobs = False,
+    yes: Yes = False,
+) -> None:
+    """Destroy the images of subjects forever, in all datasets of an account that recognise them. No budget returns.
+
+    Ids stay on this machine. The answer does not reveal whether a subject was there, so check the spelling of each id.
+    """
+    heading, named = read_ids(ids_from) if ids_from is not None else ("", dict[SubjectId, str]())
+    for private_id in ids or ():
+        named.setdefault(private_id, "")
+    if not named:
+        raise CliError("Name the subjects who withdraw, or a file of their ids with --ids-from.", Exit.USAGE)
+    require_plain_ids(named, join=join_subjects, withdrawal=True)
+    if heading:
+        output.notice(f"The first line of {ids_from} is a heading, {heading!r}, and not an id.")
+    account_id = client.find_account(account).id
+    if not yes:
+        listed = some([repr(each) for each in named], len(named))
+        output.notice(f"This destroys forever all images of {len(named)} subjects in account {account}: {listed}.")
+        typer.confirm("Destroy them?", abort=True, err=True)
+    done = client.withdraw_subjects(
+        account_id, list(named), subjects_key=subjects_key, join_subjects=join_subjects, cancel_jobs=cancel_jobs
+    )
+    output.record(done, "withdrawal")
+    if done.waiting:
+        output.notice("The datasets are written anew when trainings have stopped: obscura datasets list")
+    for dataset_id in done.not_recognised:
+        output.notice(f"Nobody is recognised in dataset {dataset_id}: delete it, and push it again without them.")

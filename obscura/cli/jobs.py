@@ -1,8 +1,7 @@
-"""`obscura plan`, `obscura train`, `obscura jobs`."""
+"""`obscura plan`, `obscura train`, `obscura jobs`, `obscura sweep` and `obscura sweeps`."""
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,36 +13,50 @@ from obscura.cli.connection import (
     Dataset,
     Discard,
     Epsilon,
-    Json,
+    Evaluate,
     Key,
     OptionPairs,
     Preset,
     Recipe,
+    Shown,
+    Wait,
     Yes,
-    add_list,
-    connected,
+    command,
     recipe_options,
-    resolve_dataset,
+    shown,
 )
-from obscura.cli.console import CliError, Exit, Output
-from obscura.client import Client, Job
+from obscura.cli.console import CliError, Exit, Output, confirm
+from obscura.client import Client, Job, Sweep
 from obscura.client.progress import job_progress, show_cost
+from obscura.wire.grids import GridRefused, trials_of
 from obscura.wire.job_schemas import PlanRecord
-from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent, visible
+from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
-COLUMNS = (
+sweeps = typer.Typer(no_args_is_help=True, help="Hyper-parameter searches, paid for as a whole.")
+JOB_COLUMNS = (
     "id", "kind", "state", "price=price_epsilon", "charged=progress.charged_epsilon", "progress.stage",
     "progress.step", "of=progress.steps", "release_id",
 )  # fmt: skip
+SWEEP_COLUMNS = (
+    "name", "id", "recipe", "state", "price=totals.price_epsilon", "spent=totals.spent_epsilon", "best_job_id",
+    "created_at",
+)  # fmt: skip
+TRIAL_COLUMNS = (
+    "job_id", "state", "epsilon", "options", "spent=spent_epsilon", "balanced=balanced_accuracy.cnn",
+    "cnn=accuracy.cnn", "incomplete", "release_id",
+)  # fmt: skip
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_...")]
-TRY_FIRST = "--preview"  # the option by which a plan is tried
+SweepId = Annotated[str, typer.Argument(metavar="SWEEP", help="swp_...")]
+TRY_FIRST = "--preview"  # the option that tries a plan on public images
 IMAGE = Path("preview.png")
 LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}  # of kinds that have another noun
 
 
+@shown("plan")
 def plan(
-    context: typer.Context,
+    client: Client,
+    output: Output,
     dataset: Dataset,
     recipe: Recipe,
     epsilon: Epsilon,
@@ -57,95 +70,90 @@ def plan(
         str | None, typer.Option(metavar="DATASET", help="Public dataset (name or id) to try it on.")
     ] = None,
     image: Annotated[Path, typer.Option(help="Where the preview's image goes.")] = IMAGE,
-    as_json: Json = False,
 ) -> None:
     """Show what a training would do and cost. Reads no data and spends nothing."""
-    with connected(context, as_json) as (client, output):
-        options = recipe_options(option, preset, class_shares)
-        dataset_id = resolve_dataset(client, dataset)
-        previewed = preview or stand_in is not None
-        if not (previewed and as_json):
-            made = client.plan(dataset_id, recipe=recipe, epsilon=epsilon, options=options)
-            show_plan(output, made)
-        if not previewed:
-            return
-        on = resolve_dataset(client, stand_in) if stand_in else None
-        wish = {"recipe": recipe, "epsilon": epsilon, "options": options, "stand_in_dataset_id": on}
-        try_first(output, client, image, dataset_id, **wish)
+    options = recipe_options(option, preset, class_shares)
+    dataset_id = client.datasets.find(dataset).id
+    previewed = preview or stand_in is not None
+    if not (previewed and output.as_json):
+        show_plan(output, client.plan(dataset_id, recipe=recipe, epsilon=epsilon, options=options))
+    if previewed:
+        public = client.datasets.find(stand_in).id if stand_in else None
+        order = {"recipe": recipe, "epsilon": epsilon, "options": options, "stand_in_dataset_id": public}
+        try_first(output, client, image, dataset_id, **order)
 
 
+@shown("job")
 def train(
-    context: typer.Context,
+    client: Client,
+    output: Output,
     dataset: Dataset,
     recipe: Recipe,
     epsilon: Epsilon,
     option: OptionPairs = None,
     preset: Preset = None,
     class_shares: ClassShares = None,
-    evaluate: Annotated[str | None, typer.Option(help="Public dataset (name or id) to measure the release on.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow the training until its release is there.")] = False,
+    evaluate: Evaluate = None,
+    wait: Wait = False,
     key: Key = None,
-    as_json: Json = False,
-) -> None:
+) -> Shown:
     """Train a generator under differential privacy. Its cost is reserved at once, on the account of its dataset.
 
     The release can be downloaded when the training ends; --evaluate evaluates it afterwards, in a separate job.
     """
-    with connected(context, as_json) as (client, output):
-        job = client.start_training(
-            resolve_dataset(client, dataset),
-            recipe=recipe,
-            epsilon=epsilon,
-            options=recipe_options(option, preset, class_shares),
-            evaluation_dataset_id=resolve_dataset(client, evaluate) if evaluate else None,
-            idempotency_key=key,
+    job = client.start_training(
+        client.datasets.find(dataset).id,
+        recipe=recipe,
+        epsilon=epsilon,
+        options=recipe_options(option, preset, class_shares),
+        evaluation_dataset_id=client.datasets.find(evaluate).id if evaluate else None,
+        idempotency_key=key,
+    )
+    if not wait:
+        return job
+    job = follow(output, job)
+    release = job.release()
+    output.notice(f"Release {release.id} is there. Drawing images is free: obscura download {release.id} --count 10000")
+    if release.incomplete is not None:
+        facts = release.incomplete
+        output.notice(
+            f"It is incomplete, because {EARLY_ENDS.get(facts.reason, facts.reason)}: "
+            f"{show_percent(facts.share, up=False)} of the planned noisy releases were made and paid for."
         )
-        if wait:
-            job = follow(output, job)
-            announce(output, job)
-        output.record(job, "job")
+    if (evaluation := next(release.evaluations(), None)) is not None:
+        output.notice(f"It is being evaluated. To follow that: obscura jobs watch {evaluation.job_id}")
+    return job
 
 
-add_list(jobs, "list", "List jobs, newest first.", Client.jobs, COLUMNS, "jobs")
+@command(jobs, "list", "jobs", JOB_COLUMNS)
+def list_jobs(client: Client) -> Shown:
+    """List jobs, newest first."""
+    return client.jobs()
 
 
-@jobs.command("show")
-def show_job(context: typer.Context, job_id: JobId, as_json: Json = False) -> None:
+@command(jobs, "show", "job")
+def show_job(client: Client, job_id: JobId) -> Shown:
     """Show one job."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.job(job_id), "job")
+    return client.job(job_id)
 
 
-@jobs.command("watch")
-def watch_job(context: typer.Context, job_id: JobId, as_json: Json = False) -> None:
+@command(jobs, "watch", "job")
+def watch_job(client: Client, output: Output, job_id: JobId) -> Shown:
     """Follow a job to its end. Exit code 5 if it does not succeed."""
-    with connected(context, as_json) as (client, output):
-        job = client.job(job_id)
-        output.record(follow(output, job), "job")
+    return follow(output, client.job(job_id))
 
 
-@jobs.command("cancel")
-def cancel_job(
-    context: typer.Context,
-    job_id: JobId,
-    discard: Discard = False,
-    yes: Yes = False,
-    as_json: Json = False,
-) -> None:
+@command(jobs, "cancel", "job")
+def cancel_job(client: Client, output: Output, job_id: JobId, discard: Discard = False, yes: Yes = False) -> Shown:
     """Cancel a job. A training that has charged budget publishes what it has made; the rest returns."""
-    with connected(context, as_json) as (client, output):
-        job = client.job(job_id)
-        question = lossy_cancel_question(job, discard=discard)
-        if question is not None and not yes:
-            confirm(question)
-        job = job.cancel(discard=discard)
-        if job.ended_early == "cancelled" and not job.finished:
-            output.notice(f"It charges no more, and publishes what it has made. See: obscura jobs watch {job.id}")
-        output.record(job, "job")
-
-
-def _plain(value: Any) -> Any:
-    return f"{value:.4g}" if isinstance(value, float) else value
+    job = client.job(job_id)
+    question = lossy_cancel_question(job, discard=discard)
+    if question is not None and not yes:
+        confirm(question)
+    job = job.cancel(discard=discard)
+    if job.ended_early == "cancelled" and not job.finished:
+        output.notice(f"It charges no more, and publishes what it has made. See: obscura jobs watch {job.id}")
+    return job
 
 
 def lossy_cancel_question(job: Job, *, discard: bool) -> str | None:
@@ -159,34 +167,6 @@ def lossy_cancel_question(job: Job, *, discard: bool) -> str | None:
     return f"This job has cost {cost}, for good, and has nothing yet that could be published. Cancel it all the same?"
 
 
-def confirm(question: str, otherwise: str = "Nothing was cancelled.", flag: str = "--yes") -> None:
-    """Raise CliError unless the person at the terminal agrees."""
-    if not is_interactive():
-        raise CliError(f"{question} Nobody is here to answer: repeat the command with {flag}.", Exit.USAGE)
-    if not typer.confirm(visible(question, lines=True), err=True):
-        raise CliError(otherwise)
-
-
-def is_interactive() -> bool:
-    """Return whether there is a terminal."""
-    return sys.stdin.isatty()
-
-
-def announce(output: Output, job: Job) -> None:
-    """Report a training's release, how much of its plan was made, and its evaluation."""
-    release = job.release()
-    output.notice(f"Release {release.id} is there. Drawing images is free: obscura download {release.id} --count 10000")
-    if release.incomplete is not None:
-        facts = release.incomplete
-        output.notice(
-            f"It is incomplete, because {EARLY_ENDS.get(facts.reason, facts.reason)}: "
-            f"{show_percent(facts.share, up=False)} of the planned noisy releases were made and paid for."
-        )
-    for evaluation in release.evaluations():
-        output.notice(f"It is being evaluated. To follow that: obscura jobs watch {evaluation.job_id}")
-        break
-
-
 def follow(output: Output, job: Job) -> Job:
     """Wait for a job with live progress; Ctrl-C leaves the job running."""
     output.notice(f"Job {job.id}. Stop watching with Ctrl-C; the job goes on.")
@@ -194,24 +174,24 @@ def follow(output: Output, job: Job) -> Job:
         return job.wait(on_event)
 
 
-def try_first(output: Output, client: Client, image: Path, dataset_id: str, **wish: Any) -> None:
+def try_first(output: Output, client: Client, image: Path, dataset_id: str, **order: Any) -> None:
     """Preview a training on public images, show the forecast, and save its image if there is one.
 
     Args:
-        wish: Arguments of `Client.preview`.
+        order: Arguments of `Client.preview`.
 
     Raises:
         JobFailed: The preview failed.
     """
-    asked = client.preview(dataset_id, **wish)
-    follow(output, asked.job())
-    found = asked.refresh()
+    preview = client.preview(dataset_id, **order)
+    follow(output, preview.job())
+    preview = preview.refresh()
     if output.as_json:
-        output.record(found, "preview")
-    elif found.verdict is not None:
-        output.text(found.verdict)
-    if found.real_accuracy is not None:  # of a generator
-        output.notice(f"What it would draw of {found.stand_in}: {found.save_grid(image)}")
+        output.record(preview, "preview")
+    elif preview.verdict is not None:
+        output.text(preview.verdict)
+    if preview.real_accuracy is not None:  # of a generator
+        output.notice(f"What it would draw of {preview.stand_in}: {preview.save_grid(image)}")
 
 
 def show_plan(output: Output, made: PlanRecord) -> None:
@@ -230,7 +210,7 @@ def show_plan(output: Output, made: PlanRecord) -> None:
             "left before": f"epsilon {left(budget.left_epsilon)} of {left(budget.limit_epsilon)}",
             "left after": f"epsilon {left(budget.left_after_epsilon)}" if budget.affordable else "not affordable",
             **{
-                name.replace("_", " "): _plain(value)
+                name.replace("_", " "): f"{value:.4g}" if isinstance(value, float) else value
                 for name, value in made.buys.items()
                 if not isinstance(value, dict | list)
             },
@@ -240,3 +220,102 @@ def show_plan(output: Output, made: PlanRecord) -> None:
     output.rows(made.stages, ("name", "releases", "noise_multiplier", "price_nano"), "stages")
     for note in made.notes:
         output.text(note)
+
+
+@shown("sweep")
+def sweep(
+    client: Client,
+    output: Output,
+    dataset: Dataset,
+    recipe: Recipe,
+    epsilon: Epsilon,
+    grid: Annotated[
+        list[str],
+        typer.Option(
+            "--grid",
+            "-g",
+            metavar="NAME=VALUE,VALUE,...",
+            help="Values to try of an option, or of epsilon; several grids give all combinations.",
+        ),
+    ],
+    option: OptionPairs = None,
+    preset: Preset = None,
+    evaluate: Evaluate = None,
+    name: Annotated[str | None, typer.Option(help="For people.")] = None,
+    wait: Wait = False,
+    key: Key = None,
+) -> None:
+    """Train once for every combination of options. --epsilon is the cost of one trial; all are reserved at once."""
+    try:
+        trials = trials_of(grid, recipe_options(option, preset))
+    except GridRefused as error:
+        raise CliError(f"--grid takes NAME=VALUE,VALUE,... once for each name. {error}", Exit.USAGE) from None
+    made = client.sweep_over(
+        client.datasets.find(dataset).id,
+        name=name or "; ".join(grid)[:100],
+        recipe=recipe,
+        trials=trials,
+        epsilon=epsilon,
+        evaluation_dataset_id=client.datasets.find(evaluate).id if evaluate else None,
+        idempotency_key=key,
+    )
+    show(output, follow_sweep(output, made) if wait else made)
+
+
+@command(sweeps, "list", "sweeps", SWEEP_COLUMNS)
+def list_sweeps(client: Client) -> Shown:
+    """List sweeps, newest first."""
+    return client.sweeps()
+
+
+@command(sweeps, "show", "sweep")
+def show_sweep(client: Client, output: Output, sweep_id: SweepId) -> None:
+    """Show a sweep: the cost of each trial and the quality of its release on public data."""
+    show(output, client.sweep(sweep_id))
+
+
+@command(sweeps, "watch", "sweep")
+def watch_sweep(client: Client, output: Output, sweep_id: SweepId) -> None:
+    """Follow a sweep until every trial has ended, whether it succeeded or not."""
+    show(output, follow_sweep(output, client.sweep(sweep_id)))
+
+
+@command(sweeps, "cancel", "sweep")
+def cancel_sweep(client: Client, output: Output, sweep_id: SweepId, discard: Discard = False, yes: Yes = False) -> None:
+    """Cancel all unfinished trials and evaluations. A trial that has charged budget publishes what it has made."""
+    found = client.sweep(sweep_id)
+    paid = sum(trial.charged_nano > 0 for trial in found.trials if trial.state in ("queued", "running"))
+    if discard and paid and not yes:
+        confirm(f"{paid} of its trials have charged, for good, and nothing of them would be published. Discard them?")
+    show(output, found.cancel(discard=discard))
+
+
+def follow_sweep(output: Output, made: Sweep) -> Sweep:
+    """Wait for all trials and report how many have ended; Ctrl-C leaves the sweep running."""
+    output.notice(f"Sweep {made.id}. Stop watching with Ctrl-C; the trials go on.")
+    reported: set[str] = set()
+
+    def report(sweep: Sweep) -> None:
+        states = [trial.state for trial in sweep.trials]
+        counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+        if counts not in reported:
+            reported.add(counts)
+            output.notice(f"{len(states)} trials: {counts}")
+
+    return made.wait(report)
+
+
+def show(output: Output, sweep: Sweep) -> None:
+    """Show a sweep and its trials, the best on public data first."""
+    if output.as_json:
+        output.record(sweep, "sweep")
+        return
+    totals = sweep.totals
+    facts = {"id": sweep.id, "name": sweep.name, "recipe": sweep.recipe, "state": sweep.state}
+    spent = {"price (epsilon)": totals.price_epsilon, "spent (epsilon)": totals.spent_epsilon}
+    output.record(facts | spent | {"best on public data": sweep.best_job_id}, "sweep")
+    ranked = sorted(
+        sweep.trials, key=lambda trial: -1.0 if trial.compared_by is None else trial.compared_by, reverse=True
+    )
+    output.rows(ranked, TRIAL_COLUMNS, "trials")
+    output.text("Every trial is paid for. Comparing them on public data is post-processing and costs nothing.")

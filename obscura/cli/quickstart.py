@@ -1,30 +1,205 @@
-"""`obscura quickstart FOLDER`: from one's own images to private synthetic ones.
+"""`obscura quickstart FOLDER`: from one's own images to private synthetic ones, in steps that `obscura demo` shares.
 
-Only stated values and fixed defaults become public. The images determine none of them.
+Each step announces the command that does only this step. Only stated values and fixed defaults become public. The
+images determine none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import Annotated, Any, Unpack
 
 import typer
 
-from obscura.cli.connection import ClassShares, Target, Yes, connection
-from obscura.cli.console import CliError, Exit, Output, reporting
+from obscura.cli.connection import AtMost, ClassShares, SubjectsAtMost, Target, Yes, connection
+from obscura.cli.console import CliError, Exit, Output, confirm, is_interactive, reporting
 from obscura.cli.datasets import in_flags, with_push_options
-from obscura.cli.jobs import TRY_FIRST, confirm, is_interactive
-from obscura.cli.onboarding import Onboarding, in_bounds, quoted
-from obscura.client import Client, ConnectionFailed
+from obscura.cli.jobs import IMAGE, TRY_FIRST, follow, try_first
+from obscura.client import Account, Client, ConnectionFailed, Dataset, JobFailed, Release, Sample
 from obscura.client.contents import require_room
-from obscura.client.datasets import require_statements
+from obscura.client.datasets import default_name, require_statements
 from obscura.client.local_service import LocalService
-from obscura.client.one_step import usual_delta
+from obscura.client.one_step import RECIPE, account_for, open_account, usual_delta
 from obscura.client.progress import preparation_progress
-from obscura.preparing import Choices, PushOptions, prepare
+from obscura.preparing import Choices, Package, PushOptions, prepare
 from obscura.preparing.choices import SIDE_USUAL
+from obscura.wire.budgets import UNIT_WORDS
+from obscura.wire.job_schemas import PlanRecord
+from obscura.wire.wording import odds_sentence, show_epsilon
+from obscura.wire.words import Unit
+
+_RARE_SHOWN_MAX = 6
+
+
+@dataclass(frozen=True)
+class Onboarding:
+    """Prepared images and the service to send them to.
+
+    Attributes:
+        folder: The images, as named by their owner.
+        flags: Push options, as flags of `obscura datasets push`.
+        program: Start of every command.
+        beside: Process that must run next to a repeated command.
+    """
+
+    client: Client
+    output: Output
+    folder: Path
+    package: Package
+    flags: str
+    program: str = "obscura"
+    beside: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    recipe: str = RECIPE
+
+    @property
+    def stated(self) -> str:
+        """Return the stated balance of the classes, as a flag."""
+        shares = self.options.get("class_shares")
+        return "" if shares is None else f" --class-shares {quoted(shares)}"
+
+    def say(self, what: str, command: str) -> None:
+        """Announce a step and the command that does only this step."""
+        self.output.notice(f"\n{what}:\n  $ {self.program} {command}")
+
+    def again(self, command: str) -> str:
+        """Return the command line for a later repetition."""
+        return f"{self.beside}{self.program} {command}"
+
+    @contextmanager
+    def step(self, to_go_on: str) -> Iterator[None]:
+        """Explain how to continue if the block fails or is interrupted."""
+        try:
+            yield
+        except BaseException:
+            self.output.notice(f"To go on: {to_go_on}")
+            raise
+
+    def account(self, epsilon: float, delta: float) -> Account:
+        """Return the account with the images' name, or open it; raise CliError if it protects another unit."""
+        name = default_name(self.folder)
+        unit = Unit.RECORD if self.package.private_subjects is None else Unit.SUBJECT
+        found = account_for(self.client, name)
+        if found is not None and found.unit != unit:
+            flag = "State --subjects-at-most" if unit is Unit.RECORD else "Leave --subjects-at-most out"
+            raise CliError(f"Account {name} protects {UNIT_WORDS[found.unit]}. {flag}.", Exit.USAGE)
+        if found is not None:
+            return found
+        command = f"accounts create {quoted(name)} --epsilon {epsilon:g} --delta {delta:g} --unit {unit}"
+        self.say("Opening an account: the budget of these images, for life", command)
+        return open_account(self.client, name, epsilon=epsilon, delta=delta, unit=unit)
+
+    def declare(
+        self,
+        account: Account,
+        at_most: int,
+        subjects_at_most: int | None = None,
+        agree: Callable[[], None] = lambda: None,
+    ) -> Dataset:
+        """Declare the dataset if `agree` allows it. The declaration becomes public; no image is sent."""
+        name = self.client.datasets.free_name(account.id, None, self.folder)
+        to = f"--account {quoted(account.name)}{in_bounds(at_most, subjects_at_most)}"
+        self.say("Preparing", f"datasets push {quoted(self.folder)} {to}{self.flags}")
+        return self.client.datasets.declare(
+            self.package,
+            name=name,
+            account_id=account.id,
+            at_most=at_most,
+            subjects_at_most=subjects_at_most,
+            say=self.output.notice,
+            agree=agree,
+        )
+
+    def plan(self, dataset: Dataset, account: Account, epsilon: float) -> PlanRecord:
+        """Show the cost and guarantee of a training; raise CliError if the account cannot pay."""
+        self.say("Planning", f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated}")
+        plan = self.client.plan(dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options))
+        if not plan.budget.affordable:
+            raise CliError(
+                f"What is left of account {account.name} does not pay for that: these images were trained on before. "
+                "What was made then is free to use: obscura up, and beside it: obscura releases list",
+                Exit.BUDGET,
+            )
+        left = show_epsilon(plan.budget.left_epsilon, up=False)
+        odds = odds_sentence(account.balance.sure_at_most, account.delta, account.unit)
+        self.output.notice(
+            f"It costs epsilon {show_epsilon(plan.price_epsilon, up=True)} of the {left} that is left. "
+            f"It hides {UNIT_WORDS[account.unit]}. {odds}"
+        )
+        for note in plan.notes:
+            self.output.notice(note)
+        if account.unit == "record":
+            for note in drowned_here(self.package.private_counts, plan.buys.get("class_shown_from")):
+                self.output.notice(note)
+        return plan
+
+    def try_on_public(self, dataset: Dataset, epsilon: float) -> None:
+        """Show a preview on public images; continue without one if it fails."""
+        command = f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} {TRY_FIRST}"
+        self.say("Trying it on public images, which costs no budget and takes minutes", command)
+        order = {"recipe": self.recipe, "epsilon": epsilon, "options": dict(self.options)}
+        try:
+            try_first(self.output, self.client, IMAGE, dataset.id, **order)
+        except JobFailed as error:
+            self.output.notice(str(error))
+
+    def send(self, dataset: Dataset) -> Dataset:
+        """Upload the images."""
+        with preparation_progress(self.output.err) as watch:
+            return self.client.datasets.send(dataset, self.package, watch.on_bytes)
+
+    def train(self, dataset: Dataset, epsilon: float) -> Release:
+        """Train, which spends the budget, and wait for the release."""
+        command = f"train {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} --wait"
+        self.say("Training, which spends the budget", command)
+        with self.step(self.again(command)):
+            job = self.client.start_training(
+                dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options)
+            )
+        with self.step(self.again(f"jobs watch {job.id}")):
+            return follow(self.output, job).release()
+
+    def draw(self, release: Release, count: int, out: Path) -> Sample:
+        """Generate images into a new folder, with a grid of some of them, and report the remaining budget."""
+        command = f"download {release.id} --count {count} --unpack --out {quoted(out)}"
+        self.say("Drawing synthetic images, which costs nothing", command)
+        with self.step(self.again(command)):
+            sample = release.sample(count)
+            sample.to_imagefolder(out)
+            grid = release.save_grid(out / "grid.png")
+        left = self.client.account(release.account_id).balance.affordable_epsilon
+        self.output.notice("")
+        self.output.text(f"{count:,} synthetic images in {out}; a look at them: {grid}")
+        self.output.text(f"Left for further trainings on these images: epsilon {show_epsilon(left, up=False)}.")
+        more = self.again(f"download {release.id} --count 10000 --out more.zip")
+        self.output.notice(f"More images, at no cost: {more}")
+        return sample
+
+
+def in_bounds(at_most: int, subjects_at_most: int | None) -> str:
+    """Format the stated limits as flags, each with a space before it."""
+    return f" --at-most {at_most}" + ("" if subjects_at_most is None else f" --subjects-at-most {subjects_at_most}")
+
+
+def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> Iterator[str]:
+    """Yield warnings for the owner alone about classes below the plan's minimum size, if that is known."""
+    rare = sorted((count, name) for name, count in private_counts.items() if count < (shown_from or 0))
+    if rare:
+        named = ", ".join(f"{name} ({count:,})" for count, name in rare[:_RARE_SHOWN_MAX])
+        named += f" and {len(rare) - _RARE_SHOWN_MAX} more" if len(rare) > _RARE_SHOWN_MAX else ""
+        yield (
+            f"Stays here: of {named}, expect static or the look of other classes, whatever is said of all together: "
+            f"a class shows from about {shown_from:,} images on."
+        )
+
+
+def quoted(word: object) -> str:
+    """Quote a word for a shell if needed."""
+    return shlex.quote(str(word))
 
 
 @with_push_options
@@ -36,18 +211,8 @@ def quickstart(
     ] = 1.0,
     out: Annotated[Path, typer.Option("--out", help="A new folder for the synthetic images.")] = Path("synthetic"),
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")] = 1000,
-    at_most: Annotated[
-        int | None,
-        typer.Option("--at-most", min=1, help="Public upper limit on the images; prompted for, unless --yes is given."),
-    ] = None,
-    subjects_at_most: Annotated[
-        int | None,
-        typer.Option(
-            "--subjects-at-most",
-            min=1,
-            help="Protect all images of a subject together: public upper bound on the subjects.",
-        ),
-    ] = None,
+    at_most: AtMost = None,
+    subjects_at_most: SubjectsAtMost = None,
     class_shares: ClassShares = None,
     preview: Annotated[
         bool, typer.Option(TRY_FIRST, help="Try the training on public images first, which takes minutes.")
@@ -65,7 +230,11 @@ def quickstart(
     with reporting(as_json=False) as output, ExitStack() as stack:
         by_subject = subjects_at_most is not None
         if at_most is None and not yes and is_interactive():
-            at_most = _prompt_limit()
+            at_most = typer.prompt(
+                "Upper limit on your images (it becomes public: choose a round number above what you will ever have)",
+                type=int,
+                err=True,
+            )
         require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
         assert at_most is not None
         if not yes and not is_interactive():
@@ -76,7 +245,7 @@ def quickstart(
             package = prepare(folder, Choices(**push_options), subjects=by_subject, on_image=watch.on_image)
         package.require_within(at_most, subjects_at_most)
         elsewhere = target.url is not None or target.profile is not None
-        client = stack.enter_context(_named(target, output) if elsewhere else _here(target, output))
+        client = stack.enter_context(_service(target, output, elsewhere=elsewhere))
         beside = "" if elsewhere else "obscura up, and beside it: "
         options = {} if class_shares is None else {"class_shares": class_shares}
         walk = Onboarding(client, output, folder, package, in_flags(push_options), beside=beside, options=options)
@@ -105,30 +274,19 @@ def quickstart(
         walk.draw(walk.train(dataset, epsilon), count, out)
 
 
-def _prompt_limit() -> int:
-    limit: int = typer.prompt(
-        "Upper limit on your images (it becomes public: choose a round number above what you will ever have)",
-        type=int,
-        err=True,
-    )
-    return limit
-
-
 @contextmanager
-def _named(target: Target, output: Output) -> Iterator[Client]:
-    with connection(target, output) as client:
-        try:
-            client.wait_ready(on_wait=lambda why: output.notice(f"The service is slow. Waiting for it. ({why})"))
-        except ConnectionFailed as error:
-            raise CliError(
-                f"No service answers at {client.transport.base_url} ({error}). To run one here, leave --url and "
-                "--profile out."
-            ) from error
-        yield client
-
-
-@contextmanager
-def _here(target: Target, output: Output) -> Iterator[Client]:
+def _service(target: Target, output: Output, *, elsewhere: bool) -> Iterator[Client]:
+    if elsewhere:
+        with connection(target, output) as client:
+            try:
+                client.wait_ready(on_wait=lambda why: output.notice(f"The service is slow. Waiting for it. ({why})"))
+            except ConnectionFailed as error:
+                raise CliError(
+                    f"No service answers at {client.transport.base_url} ({error}). To run one here, leave --url and "
+                    "--profile out."
+                ) from error
+            yield client
+        return
     with LocalService(target.folder) as service, Client(service.url, service.token) as client:
         if service.process is not None:
             output.notice(f"\nRunning a service on {target.folder} for the time of this command:\n  $ obscura up")

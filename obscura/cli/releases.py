@@ -10,13 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from obscura.cli.connection import (
-    Json,
-    Key,
-    add_list,
-    connected,
-    resolve_dataset,
-)
+from obscura.cli.connection import Key, Reason, Shown, Wait, command, show_asked, shown
 from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import follow
 from obscura.client import AuthError, Client, NotFoundError, Release, Sample
@@ -35,8 +29,11 @@ EVALUATION_COLUMNS = (
     "frechet=likeness.frechet_distance", "recall=likeness.recall", "extractor=likeness.extractor", "job_id",
     "finished_at",
 )  # fmt: skip
+SHARE_COLUMNS = ("with=project_name", "project_id", "created_at", "ended_at", "id")
 
 ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="rel_...")]
+NamedRelease = Annotated[str, typer.Argument(metavar="RELEASE", help="Name or id.")]
+Out = Annotated[Path, typer.Option(help="Where the file goes.")]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")]
 Seed = Annotated[int, typer.Option(min=0, help="Public: the same request gives the same bytes.")]
 Format = Annotated[SampleFormat, typer.Option("--format", "-f", help="How the images are packed.")]
@@ -51,136 +48,159 @@ Proportions = Annotated[
 ]
 
 
-add_list(releases, "list", "List releases, newest first.", Client.releases, COLUMNS, "releases")
+@command(releases, "list", "releases", COLUMNS)
+def list_releases(client: Client) -> Shown:
+    """List releases, newest first."""
+    return client.releases()
 
 
-@releases.command("show")
-def show_release(context: typer.Context, release_id: ReleaseId, as_json: Json = False) -> None:
+@command(releases, "show", "release")
+def show_release(client: Client, release_id: ReleaseId) -> Shown:
     """Show one release with its newest evaluation on public data."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.release(release_id), "release")
+    return client.release(release_id)
 
 
-@releases.command("evaluations")
-def list_evaluations(context: typer.Context, release_id: ReleaseId, as_json: Json = False) -> None:
+@command(releases, "evaluations", "evaluations", EVALUATION_COLUMNS)
+def list_evaluations(client: Client, release_id: ReleaseId) -> Shown:
     """List the evaluations of a release, finished or not, newest first."""
-    with connected(context, as_json) as (client, output):
-        output.rows(list(client.evaluations(release_id)), EVALUATION_COLUMNS, "evaluations")
+    return client.evaluations(release_id)
 
 
-@releases.command("card")
-def show_card(context: typer.Context, release_id: ReleaseId, as_json: Json = False) -> None:
+@command(releases, "card", "privacy card")
+def show_card(client: Client, release_id: ReleaseId) -> Shown:
     """Show the privacy card of a release."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.release(release_id).card(), "privacy card")
+    return client.release(release_id).card()
 
 
-@releases.command("receipt")
+@command(releases, "receipt", "receipt")
 def save_receipt(
-    context: typer.Context,
+    client: Client,
     release_id: ReleaseId,
-    out: Annotated[Path | None, typer.Option("--out", help="Where the file goes; stdout when left out.")] = None,
-    as_json: Json = False,
-) -> None:
+    out: Annotated[Path | None, typer.Option(help="Where the file goes; stdout when left out.")] = None,
+) -> Shown:
     """Save the signed receipt of a release, the proof of payment that anyone with the public key can verify."""
-    with connected(context, as_json) as (client, output):
-        release = client.release(release_id)
-        if out is None:
-            typer.echo(json.dumps(release.receipt(), indent=1, sort_keys=True))
-        else:
-            output.record({"path": str(release.save_receipt(out))}, "receipt")
+    release = client.release(release_id)
+    if out is not None:
+        return {"path": str(release.save_receipt(out))}
+    typer.echo(json.dumps(release.receipt(), indent=1, sort_keys=True))
+    return None
 
 
-@releases.command("report")
-def save_report(
-    context: typer.Context,
-    release_id: ReleaseId,
-    out: Annotated[Path, typer.Option("--out", help="Where the HTML page goes.")] = Path("report.html"),
-    as_json: Json = False,
-) -> None:
-    """Save the report of a release."""
-    with connected(context, as_json) as (client, output):
-        output.record({"path": str(client.release(release_id).save_report(out))}, "report")
+@command(releases, "report", "report")
+def save_report(client: Client, release_id: ReleaseId, out: Out = Path("report.html")) -> Shown:
+    """Save the report of a release, an HTML page."""
+    return {"path": str(client.release(release_id).save_report(out))}
 
 
-@releases.command("weights")
+@command(releases, "weights", "weights")
 def save_weights(
-    context: typer.Context,
+    client: Client,
     release_id: ReleaseId,
-    out: Annotated[Path, typer.Option("--out", help="Folder that the files go into.")] = Path("weights"),
-    as_json: Json = False,
-) -> None:
+    out: Annotated[Path, typer.Option(help="Folder that the files go into.")] = Path("weights"),
+) -> Shown:
     """Save the trained artefact; a generator comes with a model card and a program that samples with torch alone."""
-    with connected(context, as_json) as (client, output):
-        saved = client.release(release_id).save_weights(out)
-        output.record({"path": str(out), "files": [path.name for path in saved]}, "weights")
+    saved = client.release(release_id).save_weights(out)
+    return {"path": str(out), "files": [path.name for path in saved]}
 
 
-@releases.command("grid")
-def save_grid(
-    context: typer.Context,
-    release_id: ReleaseId,
-    out: Annotated[Path, typer.Option("--out", help="Where the image goes.")] = Path("grid.png"),
-    as_json: Json = False,
-) -> None:
+@command(releases, "grid", "grid")
+def save_grid(client: Client, release_id: ReleaseId, out: Out = Path("grid.png")) -> Shown:
     """Save a grid of synthetic images, one row for each class."""
-    with connected(context, as_json) as (client, output):
-        output.record({"path": str(client.release(release_id).save_grid(out))}, "grid")
+    return {"path": str(client.release(release_id).save_grid(out))}
 
 
+@command(releases, "share", "request")
+def share_release(
+    client: Client,
+    output: Output,
+    release: NamedRelease,
+    other: Annotated[
+        str, typer.Option("--with", metavar="PROJECT", help="The other department: its id, as its people tell you.")
+    ],
+    reason: Reason,
+) -> None:
+    """Request that another department sees a release. Another owner approves, or an admin of the installation."""
+    show_asked(output, client.find_release(release).share(other, reason=reason))
+
+
+@command(releases, "publish", "request")
+def publish_release(client: Client, output: Output, release: NamedRelease, reason: Reason) -> None:
+    """Request that every department sees a release, now and later. Another owner approves, or an admin."""
+    show_asked(output, client.find_release(release).share(None, reason=reason))
+
+
+@command(releases, "unshare", "share")
+def unshare_release(
+    client: Client,
+    release: NamedRelease,
+    other: Annotated[
+        str | None, typer.Option("--with", metavar="PROJECT", help="Id of the department; left out: of every one.")
+    ] = None,
+) -> Shown:
+    """Stop sharing a release with a department, or with all, at once.
+
+    Copies that others have generated or downloaded remain with them.
+    """
+    return client.find_release(release).unshare(other)
+
+
+@command(releases, "shares", "shares", SHARE_COLUMNS)
+def list_shares(client: Client, release: NamedRelease) -> Shown:
+    """List current and former shares of a release, newest first."""
+    return client.find_release(release).shares()
+
+
+@shown("evaluation")
 def evaluate(
-    context: typer.Context,
+    client: Client,
+    output: Output,
     release_id: ReleaseId,
-    on: Annotated[str, typer.Option("--on", metavar="DATASET", help="Public dataset (name or id) to measure on.")],
+    on: Annotated[str, typer.Option(metavar="DATASET", help="Public dataset (name or id) to measure on.")],
     samples: Annotated[
         int | None, typer.Option(min=1, help="Synthetic images that classifiers are trained on; of generators alone.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Public; of the samples and the classifiers.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow the evaluation to its end.")] = False,
+    wait: Wait = False,
     key: Key = None,
-    as_json: Json = False,
-) -> None:
+) -> Shown:
     """Evaluate a release on a public dataset, for free. The report gains a section; the release stays as it is."""
-    with connected(context, as_json) as (client, output):
-        dataset_id = resolve_dataset(client, on)
-        asked = client.release(release_id).evaluate(dataset_id, samples=samples, seed=seed, idempotency_key=key)
-        if asked.samples is not None:
-            output.notice(f"It generates {asked.samples:,} images and trains classifiers on them, which takes minutes.")
-        if not wait:
-            output.notice(f"To see the time left: obscura jobs watch {asked.job_id}")
-        if wait:
-            follow(output, asked.job())
-            asked = asked.refresh()
-        output.record(asked, "evaluation")
+    dataset_id = client.datasets.find(on).id
+    evaluation = client.release(release_id).evaluate(dataset_id, samples=samples, seed=seed, idempotency_key=key)
+    if evaluation.samples is not None:
+        output.notice(f"It generates {evaluation.samples:,} images and trains classifiers on them. That takes minutes.")
+    if not wait:
+        output.notice(f"To see the time left: obscura jobs watch {evaluation.job_id}")
+        return evaluation
+    follow(output, evaluation.job())
+    return evaluation.refresh()
 
 
+@shown("sample")
 def sample(
-    context: typer.Context,
+    client: Client,
+    output: Output,
     release_id: ReleaseId,
     count: Count,
     seed: Seed = 0,
     format: Format = "imagefolder",
     classes: Classes = None,
     proportions: Proportions = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow the sampling to its end.")] = False,
-    as_json: Json = False,
-) -> None:
+    wait: Wait = False,
+) -> Shown:
     """Generate synthetic images from a release, for free."""
-    with connected(context, as_json) as (client, output):
-        asked = client.release(release_id)
-        which = _which(client, asked, classes, proportions)
-        drawn = asked.sample(count=count, seed=seed, format=format, **which)
-        output.record(_finished(output, drawn) if wait else drawn, "sample")
+    release = client.release(release_id)
+    drawn = release.sample(count=count, seed=seed, format=format, **_which(client, release, classes, proportions))
+    return _finished(output, drawn) if wait else drawn
 
 
+@shown("sample")
 def download(
-    context: typer.Context,
+    client: Client,
+    output: Output,
     sources: Annotated[
         list[str], typer.Argument(metavar="SAMPLE|RELEASE...", help="smp_..., or rel_... to draw a sample first.")
     ],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Where the file goes; of several, a new folder or a .zip.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the file goes; of several, a new folder or a .zip.")] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="Images to draw of each release (with rel_...).")
     ] = None,
@@ -191,44 +211,48 @@ def download(
     unpack: Annotated[
         bool, typer.Option("--unpack", help="Into a new folder --out, as class folders of PNG files, or as Parquet.")
     ] = False,
-    as_json: Json = False,
-) -> None:
+) -> Shown:
     """Download synthetic images, resuming a partial download, and verify the SHA-256.
 
     Several samples or releases become one set of class folders, in a new folder --out or an archive --out NAME.zip.
     """
-    with connected(context, as_json) as (client, output):
-        several = len(sources) > 1
-        if (unpack or several) and out is None:
+    several = len(sources) > 1
+    if unpack or several:
+        if out is None:
             raise CliError("Say which folder the images go into: --out.", Exit.USAGE)
         if several and format != "imagefolder":
             raise CliError("Several samples are combined as image folders: leave --format out.", Exit.USAGE)
         if len(set(sources)) < len(sources):
             raise CliError("The same sample or release is named twice: name each once.", Exit.USAGE)
-        if (unpack or several) and out is not None:
-            require_room(out)
-        if count is None and any(source.startswith("rel_") for source in sources):
-            raise CliError("Say how many images to draw: --count.", Exit.USAGE)
-        drawn = []
-        for source in sources:
-            if count is not None and source.startswith("rel_"):
-                release = client.release(source)
-                which = _which(client, release, classes, proportions)
-                drawn.append(release.sample(count=count, seed=seed, format=format, **which))
-            else:
-                drawn.append(client.sample(source))
-        drawn = [_finished(output, each) for each in drawn]
-        if several and out is not None:
-            _combine(output, drawn, out)
-            return
-        (sample,) = drawn
-        if unpack and out is not None:
-            unpacked = sample.to_parquet(out) if sample.format == "parquet" else sample.to_imagefolder(out)
-            output.record({"path": str(unpacked), **sample.model_dump(mode="json")}, "sample")
-            return
+        require_room(out)
+    if count is None and any(source.startswith("rel_") for source in sources):
+        raise CliError("Say how many images to draw: --count.", Exit.USAGE)
+    drawn = []
+    for source in sources:
+        if count is not None and source.startswith("rel_"):
+            release = client.release(source)
+            which = _which(client, release, classes, proportions)
+            drawn.append(release.sample(count=count, seed=seed, format=format, **which))
+        else:
+            drawn.append(client.sample(source))
+    drawn = [_finished(output, each) for each in drawn]
+    if several and out is not None:
+        drawn = [_finished(output, each.packed("imagefolder")) for each in drawn]
+        with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
+            archives = {
+                _plain(each.id): (_download(output, each, Path(scratch) / f"{number}.zip"), each.count)
+                for number, each in enumerate(drawn)
+            }
+            combine(archives, out)
+        images = sum(each.count for each in drawn)
+        return {"path": str(out), "sample_ids": [each.id for each in drawn], "images": images}
+    (sample,) = drawn
+    if unpack and out is not None:
+        target = sample.to_parquet(out) if sample.format == "parquet" else sample.to_imagefolder(out)
+    else:
         target = out or Path(f"{_plain(sample.id)}.{PACKINGS[sample.format].suffix}")
         _download(output, sample, target)
-        output.record({"path": str(target), **sample.model_dump(mode="json")}, "sample")
+    return {"path": str(target), **sample.model_dump(mode="json")}
 
 
 def _plain(sample_id: str) -> str:
@@ -240,18 +264,6 @@ def _download(output: Output, sample: Sample, target: Path) -> Path:
         return sample.download(target, on_bytes)
 
 
-def _combine(output: Output, drawn: list[Sample], out: Path) -> None:
-    samples = [_finished(output, each.packed("imagefolder")) for each in drawn]
-    with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
-        archives = {
-            _plain(each.id): (_download(output, each, Path(scratch) / f"{number}.zip"), each.count)
-            for number, each in enumerate(samples)
-        }
-        combine(archives, out)
-    images = sum(each.count for each in samples)
-    output.record({"path": str(out), "sample_ids": [each.id for each in samples], "images": images}, "samples")
-
-
 def _finished(output: Output, drawn: Sample) -> Sample:
     if drawn.state != "succeeded":
         follow(output, drawn.job())
@@ -260,11 +272,7 @@ def _finished(output: Output, drawn: Sample) -> Sample:
 
 
 def _which(client: Client, release: Release, classes: str | None, proportions: str | None) -> dict[str, Any]:
-    """Return which classes are drawn and how often, as `Release.sample` takes it.
-
-    Raises:
-        CliError: Both were given, or the proportions cannot be read.
-    """
+    """Return which classes are drawn and how often, as arguments of `Release.sample`."""
     if proportions is None:
         return {"classes": classes.split(",") if classes else None}
     if classes is not None:
@@ -272,24 +280,14 @@ def _which(client: Client, release: Release, classes: str | None, proportions: s
     if proportions == AS_STATED:
         return {"proportions": AS_STATED}
     try:
-        return {"proportions": read_class_shares(proportions, _classes_of(client, release, proportions), every=False)}
-    except ValueError as error:
-        raise CliError(f"--proportions cannot be read: {error}.", Exit.USAGE) from None
-
-
-def _classes_of(client: Client, release: Release, proportions: str) -> list[str]:
-    """Return the names of the classes of a release; those that the proportions name where its dataset is not ours to
-    read, for another department shares it: the service compares them.
-
-    Raises:
-        CliError: The dataset is not ours, and the proportions name no classes.
-    """
-    try:
-        return client.dataset(release.dataset_id).classes
-    except (AuthError, NotFoundError):
-        named = [pair.partition("=")[0].strip() for pair in proportions.split(",") if "=" in pair]
-        if not named:
+        names = client.dataset(release.dataset_id).classes
+    except (AuthError, NotFoundError):  # the dataset of another department: the service compares the names
+        names = [pair.partition("=")[0].strip() for pair in proportions.split(",") if "=" in pair]
+        if not names:
             raise CliError(
                 "Name the classes: --proportions NAME=NUMBER,... (the privacy card has them).", Exit.USAGE
             ) from None
-        return named
+    try:
+        return {"proportions": read_class_shares(proportions, names, every=False)}
+    except ValueError as error:
+        raise CliError(f"--proportions cannot be read: {error}.", Exit.USAGE) from None

@@ -1,22 +1,31 @@
-"""What the packages of a server add to the command line where they are installed, and how they are named elsewhere.
+"""Commands that the packages of a server add, and the two that also work without a service: `doctor` and `recipes`.
 
 They join by an entry point, so that a folder `service` beside the person's own script is never taken for them.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib.metadata import entry_points
+from dataclasses import asdict, dataclass
+from importlib.metadata import entry_points, version
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import typer
 from typer.core import TyperGroup
 
-from obscura.extras import SERVER, WORKER, MissingExtra
-from obscura.wire.recipe_schemas import RecipeRecord
+from obscura.cli.connection import Json, Target, connection
+from obscura.cli.console import CliError, Exit, Output, reporting
+from obscura.client import AuthError, ConnectionFailed, ObscuraClientError
+from obscura.extras import LIBRARY, SERVER, WORKER, MissingExtra, is_installed, packages_of_parts
+from obscura.wire.job_schemas import RecipeRecord
+from obscura.wire.wording import values_in_words
 
+DISK_BYTES_MIN = 2 * 2**30
+SLOW_SECONDS_MAX = 30.0
 COMMANDS = {  # which part of the installation brings each
     "up": WORKER,
     "demo": WORKER,
@@ -76,3 +85,99 @@ class Commands(TyperGroup):
         if command is None and cmd_name in COMMANDS:
             raise MissingExtra(f"`obscura {cmd_name}`", "a server", COMMANDS[cmd_name])
         return command
+
+
+def doctor(context: typer.Context, as_json: Json = False) -> None:
+    """Check Python, packages, service, database, workers and disk. Exit code 1 if a check fails."""
+    target: Target = context.obj
+    with reporting(as_json) as output:
+        findings = [Finding("python", "ok", f"{sys.version.split()[0]}, obscura {version(LIBRARY)}")]
+        parts = packages_of_parts()
+        if SERVER not in parts:
+            findings.append(Finding("service here", "missing", f"none can run: pip install '{WORKER}'"))
+        for part, names in parts.items():
+            if not part.endswith("[dev]"):
+                missing = [name for name in names if not is_installed(name)]
+                how = f"{', '.join(missing)}: pip install '{part}'" if missing else f"{len(names)} packages"
+                findings.append(Finding(f"packages of {part}", "missing" if missing else "ok", how))
+        findings.append(_service(target, output))
+        if (beside := server_side()) is not None:
+            findings += beside.look_around(target.data_dir)
+        folder = target.data_dir.resolve()
+        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        free = shutil.disk_usage(existing).free
+        full = f"{free / 2**30:.1f} GiB left at {existing}: free some, or choose another --data-dir"
+        enough = Finding("disk", "ok", f"{free / 2**30:.0f} GiB left")
+        findings.append(Finding("disk", "bad", full) if free < DISK_BYTES_MIN else enough)
+        if as_json:
+            output.rows([asdict(finding) for finding in findings], (), "doctor")
+        for finding in findings:
+            output.text(f"{finding.state:8} {finding.what}: {finding.said}")
+    if any(finding.state == "bad" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _service(target: Target, output: Output) -> Finding:
+    try:
+        with connection(target, output) as client:
+            url = client.transport.route
+            try:
+                health = client.wait_ready(SLOW_SECONDS_MAX)
+            except ConnectionFailed as error:
+                absent = f"none answers at {url}: obscura up"
+                return Finding("service", "bad", absent if error.refused else f"{url} is too slow: {error}")
+            try:
+                next(iter(client.accounts()), None)
+            except AuthError as error:
+                if error.status == 401:
+                    return Finding("service", "bad", f"{url} does not know the key: obscura login {url}")
+            if health.trainings == "stopped":
+                return Finding("service", "bad", f"{url} has stopped trainings: obscura ledger status")
+            return Finding("service", "ok", f"{url}, version {health.version}")
+    except (CliError, ObscuraClientError) as error:
+        return Finding("service", "bad", str(error))
+
+
+def recipes(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help="Show its options and presets.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the recipes of the service, or the options of one: values, defaults and presets.
+
+    If no service is named and none runs here, describes the recipes of the installed package.
+    """
+    target: Target = context.obj
+    with reporting(as_json) as output:
+        try:
+            with connection(target, output) as client:
+                listed = client.recipes()
+        except (CliError, ConnectionFailed):
+            if target.url is not None or target.profile is not None or (beside := server_side()) is None:
+                raise
+            output.notice("No service answers, so these are the recipes of the package that is installed here.")
+            listed = beside.installed_recipes()
+        known = {recipe.name: recipe for recipe in listed}
+        if name is None:
+            output.rows(listed, ("name", "title", "publishes", "units", "releases"), "recipes")
+            output.notice("To see the options of one: obscura recipes moments")
+        elif name not in known:
+            raise CliError(f"There is no recipe {name!r}. To see those that there are: obscura recipes", Exit.USAGE)
+        elif as_json:
+            output.record(known[name], name)
+        else:
+            _show_options(known[name], output)
+
+
+def _show_options(recipe: RecipeRecord, output: Output) -> None:
+    output.text(recipe.releases)
+    for option, schema in recipe.options["properties"].items():
+        if option == "preset":
+            continue
+        default = json.dumps(recipe.defaults[option])
+        follows = "; follows from declared numbers and budget" if option in recipe.follows else ""
+        output.text(f"{option}={default}  ({values_in_words(schema)}{follows})\n    {schema.get('description', '')}")
+    for preset, chosen in recipe.presets.items():
+        values = ", ".join(f"{key}={json.dumps(value)}" for key, value in chosen.items())
+        output.text(f"--preset {preset}: {values or 'the above'}")
+    output.notice(f"To choose: obscura train DATASET --recipe {recipe.name} --epsilon 1 --option NAME=VALUE")

@@ -6,65 +6,24 @@ with Client("http://127.0.0.1:8420", token) as client:
     job.release().sample(1000).to_imagefolder("synthetic")
 """
 
-# Each file says in its __all__ what of it is handed out.
-from obscura.client import (
-    async_resources,
-    client,
-    contents,
-    datasets,
-    local_service,
-    resources,
-)
+# Each file exports the names in its __all__.
+from obscura import errors
+from obscura.client import async_resources, client, contents, datasets, local_service, resources
 from obscura.client.async_resources import *
 from obscura.client.client import *
 from obscura.client.contents import *
 from obscura.client.datasets import *
 from obscura.client.local_service import *
 from obscura.client.resources import *
-from obscura.errors import (
-    ApiError,
-    AuthError,
-    BudgetError,
-    ConnectionFailed,
-    ConnectionSettingsError,
-    DownloadCorrupt,
-    JobFailed,
-    NoRoom,
-    NoSuchName,
-    NotFoundError,
-    ObscuraClientError,
-    RequestError,
-    UnexpectedAnswer,
-    WaitTimeout,
-)
+from obscura.errors import *
 from obscura.extras import MissingExtra
 from obscura.preparing import Arrays, BrokenImages, ChoiceNeeded, MoreThanStated, PackingError
 
-__all__ = [
-    "ApiError",
-    "Arrays",
-    "AuthError",
-    "BrokenImages",
-    "BudgetError",
-    "ChoiceNeeded",
-    "ConnectionFailed",
-    "ConnectionSettingsError",
-    "DownloadCorrupt",
-    "JobFailed",
-    "MissingExtra",
-    "MoreThanStated",
-    "NoRoom",
-    "NoSuchName",
-    "NotFoundError",
-    "ObscuraClientError",
-    "PackingError",
-    "RequestError",
-    "UnexpectedAnswer",
-    "WaitTimeout",
-]
+__all__ = ["Arrays", "BrokenImages", "ChoiceNeeded", "MissingExtra", "MoreThanStated", "PackingError"]
 __all__ += async_resources.__all__
 __all__ += client.__all__
 __all__ += contents.__all__
 __all__ += datasets.__all__
+__all__ += errors.__all__
 __all__ += local_service.__all__
 __all__ += resources.__all__

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from pydantic import ValidationError
-
 from obscura.client.datasets import Datasets, only_one
 from obscura.client.resources import Account, Dataset, Preview
-from obscura.client.transport import RETRY_STATUSES, Record, Transport
-from obscura.errors import ApiError, ConnectionFailed, UnexpectedAnswer
+from obscura.client.transport import RETRY_STATUSES, Transport
+from obscura.errors import ApiError, ConnectionFailed
 from obscura.preparing.choices import read_secret
 from obscura.preparing.subjects import key_check, keyed_numbers, require_plain_ids, subject_key
-from obscura.wire import admin_schemas, job_schemas, recipe_schemas, schemas, webhook_schemas
+from obscura.wire.admin_schemas import (
+    AdminAnswer,
+    AdminList,
+    AdminRecord,
+    AuditEventRecord,
+    DecisionRecord,
+    KeyRecord,
+    NewKeyRecord,
+    NewWebhookRecord,
+    PersonRecord,
+    ProjectRecord,
+    ProjectUseRecord,
+    RevokedKeyRecord,
+    WebhookRecord,
+    WebhookTestRecord,
+)
 from obscura.wire.budgets import Unit
+from obscura.wire.job_schemas import PlanRecord, RecipeList, RecipeRecord
+from obscura.wire.schemas import EntryRecord, HealthRecord, Visibility, WithdrawalRecord
 from obscura.wire.subjects import SubjectId
 
 READY_SECONDS_MAX = 300.0
@@ -46,24 +62,18 @@ class AccountClient:
 
     def ready(self) -> bool:
         """Return whether the service can serve."""
-        return self.health() is not None
-
-    def health(self) -> schemas.HealthRecord | None:
-        """Return the service's health record; None if it does not answer or cannot serve."""
-        try:
-            return self.wait_ready(0.0)
-        except (ApiError, ConnectionFailed):
-            return None
+        with suppress(ApiError, ConnectionFailed):
+            return self.wait_ready(0.0) is not None
+        return False
 
     def wait_ready(
         self, seconds_max: float = READY_SECONDS_MAX, *, on_wait: Callable[[str], None] = lambda _why: None
-    ) -> schemas.HealthRecord:
+    ) -> HealthRecord:
         """Wait until the service can serve, and return its health record.
 
         Waits for a slow or busy service, but not if nothing listens at the address.
 
         Args:
-            seconds_max: Give up after this time.
             on_wait: Called once with the reason, before the first wait.
 
         Raises:
@@ -75,7 +85,7 @@ class AccountClient:
         while True:
             try:
                 answer = self.transport.request("GET", "/v1/health/ready", repeatable=False)
-                return self.transport.parse(schemas.HealthRecord, answer)
+                return self.transport.parse(HealthRecord, answer)
             except (ApiError, ConnectionFailed) as error:
                 slow = error.status in RETRY_STATUSES if isinstance(error, ApiError) else not error.refused
                 if not slow or time.monotonic() >= deadline:
@@ -85,68 +95,63 @@ class AccountClient:
             waits = True
             self.transport.sleep(READY_POLL_SECONDS)
 
-    def admins(self) -> list[admin_schemas.AdminRecord]:
+    def admins(self) -> list[AdminRecord]:
         """Return all current and former admins."""
-        return list(self._get(admin_schemas.AdminList, "/v1/admins").items)
+        return list(self.transport.get(AdminList, "/v1/admins").items)
 
-    def decisions(self, *, action: str | None = None) -> Iterator[admin_schemas.DecisionRecord]:
-        """Yield requests that another admin decides, newest first.
+    def decisions(self, *, action: str | None = None) -> Iterator[DecisionRecord]:
+        """Yield requests that another admin decides, newest first; of one action if it is given, such as `raise`."""
+        return self.transport.pages(DecisionRecord, "/v1/decisions", action=action)
 
-        Args:
-            action: `raise`, `admit`, `remove`, `revoke` or `share`; None for all.
-        """
-        return self.transport.pages(admin_schemas.DecisionRecord, "/v1/decisions", action=action)
-
-    def decision(self, request_id: str) -> admin_schemas.DecisionRecord:
+    def decision(self, request_id: str) -> DecisionRecord:
         """Return one such request."""
-        return self._get(admin_schemas.DecisionRecord, f"/v1/decisions/{request_id}")
+        return self.transport.get(DecisionRecord, f"/v1/decisions/{request_id}")
 
-    def approve(self, request_id: str) -> admin_schemas.DecisionRecord:
+    def approve(self, request_id: str) -> DecisionRecord:
         """Approve another admin's request; raise AuthError for your own."""
-        return self._repeat(admin_schemas.DecisionRecord, f"/v1/decisions/{request_id}/approve")
+        return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/approve", repeatable=True)
 
-    def decline(self, request_id: str) -> admin_schemas.DecisionRecord:
+    def decline(self, request_id: str) -> DecisionRecord:
         """Decline a request, or withdraw your own."""
-        return self._repeat(admin_schemas.DecisionRecord, f"/v1/decisions/{request_id}/decline")
+        return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/decline", repeatable=True)
 
-    def ask_admission(
-        self, *, name: str, introduction: str, reason: str, project_id: str | None = None
-    ) -> admin_schemas.AdminAnswer:
+    def ask_admission(self, *, name: str, introduction: str, reason: str, project_id: str | None = None) -> AdminAnswer:
         """Request the admission of a person by the introduction of their token, optionally as owner of a project."""
-        body = {"name": name, "introduction": introduction, "reason": reason}
-        body |= {} if project_id is None else {"project_id": project_id}
-        return self._post(admin_schemas.AdminAnswer, "/v1/admins", body)
+        body = {"name": name, "introduction": introduction, "reason": reason, "project_id": project_id}
+        return self.transport.post(AdminAnswer, "/v1/admins", body)
 
-    def ask_removal(self, admin_id: str, *, reason: str) -> admin_schemas.DecisionRecord:
+    def ask_removal(self, admin_id: str, *, reason: str) -> DecisionRecord:
         """Request the removal of an admin."""
-        return self._post(admin_schemas.DecisionRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
+        return self.transport.post(DecisionRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
 
-    def create_project(self, *, name: str) -> admin_schemas.ProjectRecord:
+    def create_project(self, *, name: str) -> ProjectRecord:
         """Create a project. Its keys see only what belongs to it.
 
         The second project hides the datasets, jobs and releases of every project from keys without a project.
         """
-        return self._post(admin_schemas.ProjectRecord, "/v1/projects", {"name": name})
+        return self.transport.post(ProjectRecord, "/v1/projects", {"name": name})
 
-    def projects(self) -> Iterator[admin_schemas.ProjectRecord]:
+    def projects(self) -> Iterator[ProjectRecord]:
         """Yield the projects that the key can read, newest first: its own, or all for an admin of the installation."""
-        return self.transport.pages(admin_schemas.ProjectRecord, "/v1/projects")
+        return self.transport.pages(ProjectRecord, "/v1/projects")
 
-    def find_project(self, name_or_id: str) -> admin_schemas.ProjectRecord:
+    def find_project(self, name_or_id: str) -> ProjectRecord:
         """Return the project with this id or name; raise NoSuchName if there is none."""
         return only_one(self.projects(), name_or_id, "project")
 
-    def rename_project(self, project_id: str, *, name: str) -> admin_schemas.ProjectRecord:
+    def rename_project(self, project_id: str, *, name: str) -> ProjectRecord:
         """Rename a project."""
-        return self._repeat(admin_schemas.ProjectRecord, f"/v1/projects/{project_id}/rename", {"name": name})
+        return self.transport.post(ProjectRecord, f"/v1/projects/{project_id}/rename", {"name": name}, repeatable=True)
 
-    def project(self, project_id: str) -> admin_schemas.ProjectUseRecord:
+    def project(self, project_id: str) -> ProjectUseRecord:
         """Return a project with its job quota and number of unfinished jobs."""
-        return self._get(admin_schemas.ProjectUseRecord, f"/v1/projects/{project_id}")
+        return self.transport.get(ProjectUseRecord, f"/v1/projects/{project_id}")
 
-    def set_quota(self, project_id: str, *, jobs_max: int | None) -> admin_schemas.ProjectUseRecord:
+    def set_quota(self, project_id: str, *, jobs_max: int | None) -> ProjectUseRecord:
         """Limit the queued and running jobs of a project; None removes the limit. Needs an installation admin."""
-        return self._repeat(admin_schemas.ProjectUseRecord, f"/v1/projects/{project_id}/quota", {"jobs_max": jobs_max})
+        return self.transport.post(
+            ProjectUseRecord, f"/v1/projects/{project_id}/quota", {"jobs_max": jobs_max}, repeatable=True
+        )
 
     def create_key(
         self,
@@ -156,94 +161,75 @@ class AccountClient:
         role: str | None = None,
         expires_at: datetime | None = None,
         project_id: str | None = None,
-    ) -> admin_schemas.NewKeyRecord:
+    ) -> NewKeyRecord:
         """Create an API key. Its token is returned only once.
 
         Args:
-            name: Shown to people.
             scopes: From `admin`, `data`, `train`, `read`, `releases`, `audit` and `metrics`; or give a role.
             role: The person's role in the project.
             expires_at: Timezone-aware; None for the expiry of the requesting key.
             project_id: Project of the key; None if there is only one project, or for an admin of the installation.
         """
-        body = {"name": name, "scopes": list(scopes), "expires_at": expires_at and expires_at.isoformat()}
-        body |= {} if role is None else {"role": role}
-        body |= {} if project_id is None else {"project_id": project_id}
-        return self._post(admin_schemas.NewKeyRecord, "/v1/keys", body)
+        body: dict[str, Any] = {"name": name, "scopes": list(scopes), "role": role, "project_id": project_id}
+        body["expires_at"] = expires_at and expires_at.isoformat()
+        return self.transport.post(NewKeyRecord, "/v1/keys", body)
 
-    def people(self) -> Iterator[admin_schemas.PersonRecord]:
+    def people(self) -> Iterator[PersonRecord]:
         """Yield the people known to the sign-in provider, one line per role."""
-        return self.transport.pages(admin_schemas.PersonRecord, "/v1/people")
+        return self.transport.pages(PersonRecord, "/v1/people")
 
-    def keys(self, *, made_by: str | None = None) -> Iterator[admin_schemas.KeyRecord]:
+    def keys(self, *, made_by: str | None = None) -> Iterator[KeyRecord]:
         """Yield all keys without secrets, or all keys that a key created, directly or indirectly."""
-        return self.transport.pages(admin_schemas.KeyRecord, "/v1/keys", made_by=made_by)
+        return self.transport.pages(KeyRecord, "/v1/keys", made_by=made_by)
 
-    def rotate_key(
-        self, key_id: str, *, overlap_seconds: int, expires_at: datetime | None = None
-    ) -> admin_schemas.NewKeyRecord:
-        """Replace a key. The new token is returned only once.
-
-        Args:
-            key_id: The key to replace.
-            overlap_seconds: Time for which the old key remains valid.
-            expires_at: Expiry of the new key, timezone-aware; None for that of the requesting key.
-        """
+    def rotate_key(self, key_id: str, *, overlap_seconds: int, expires_at: datetime | None = None) -> NewKeyRecord:
+        """Replace a key; the old one remains valid for the overlap. The new token is returned only once."""
         body = {"overlap_seconds": overlap_seconds, "expires_at": expires_at and expires_at.isoformat()}
-        return self._post(admin_schemas.NewKeyRecord, f"/v1/keys/{key_id}/rotate", body)
+        return self.transport.post(NewKeyRecord, f"/v1/keys/{key_id}/rotate", body)
 
-    def revoke_key(self, key_id: str, *, with_made: bool = True) -> admin_schemas.RevokedKeyRecord:
-        """Revoke a key at once, by default with all keys that it created.
+    def revoke_key(self, key_id: str, *, with_made: bool = True) -> RevokedKeyRecord:
+        """Revoke a key at once, by default with all keys that it created. For another admin's: `ask_revocation`."""
+        return self.transport.post(
+            RevokedKeyRecord, f"/v1/keys/{key_id}/revoke", {"with_made": with_made}, repeatable=True
+        )
 
-        Raises:
-            AuthError: It belongs to another admin; use `ask_revocation`.
-        """
-        return self._repeat(admin_schemas.RevokedKeyRecord, f"/v1/keys/{key_id}/revoke", {"with_made": with_made})
-
-    def ask_revocation(self, key_id: str, *, reason: str) -> admin_schemas.DecisionRecord:
+    def ask_revocation(self, key_id: str, *, reason: str) -> DecisionRecord:
         """Request the revocation of another admin's key and all keys that it created."""
-        return self._post(admin_schemas.DecisionRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
+        return self.transport.post(DecisionRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
 
-    def audit_log(self, *, after: str | None = None) -> Iterator[admin_schemas.AuditEventRecord]:
-        """Yield the audit events that your key can read, oldest first. Keep them private.
-
-        Args:
-            after: Id of the last event that you have; None starts at the first.
-        """
-        events: list[admin_schemas.AuditEventRecord] | None = None
-        while (
-            events is None or len(events) == AUDIT_LINES
-        ):  # fewer are all; each reading leaves an event, so it would never be none
+    def audit_log(self, *, after: str | None = None) -> Iterator[AuditEventRecord]:
+        """Yield the audit events that your key can read, oldest first, or those after an id. Keep them private."""
+        while True:  # each reading leaves an event of its own, so the log never ends in a full answer
             params = {"limit": AUDIT_LINES} | ({} if after is None else {"after": after})
             answer = self.transport.request("GET", "/v1/audit-events", params=params)
-            try:
-                events = [
-                    admin_schemas.AuditEventRecord.model_validate_json(line) for line in answer.content.splitlines()
-                ]
-            except ValidationError as error:
-                raise UnexpectedAnswer(self.transport.route, answer) from error
-            for event in events:
+            lines = answer.content.splitlines()
+            for line in lines:
+                event = self.transport.parse(AuditEventRecord, answer, line)
                 after = event.id
                 yield event
+            if len(lines) < AUDIT_LINES:
+                return
 
-    # --- accounts ---
+    # --- webhooks ---
 
-    def create_webhook(self, url: str) -> webhook_schemas.NewWebhookRecord:
+    def create_webhook(self, url: str) -> NewWebhookRecord:
         """Register a public https address for events of the key's project. The secret is returned only once."""
-        return self._post(webhook_schemas.NewWebhookRecord, "/v1/webhooks", {"url": url})
+        return self.transport.post(NewWebhookRecord, "/v1/webhooks", {"url": url})
 
-    def webhooks(self) -> Iterator[webhook_schemas.WebhookRecord]:
+    def webhooks(self) -> Iterator[WebhookRecord]:
         """Yield the webhooks of the key's project, newest first; of all projects for an installation admin."""
-        return self.transport.pages(webhook_schemas.WebhookRecord, "/v1/webhooks")
+        return self.transport.pages(WebhookRecord, "/v1/webhooks")
 
-    def test_webhook(self, webhook_id: str) -> webhook_schemas.WebhookTestRecord:
+    def test_webhook(self, webhook_id: str) -> WebhookTestRecord:
         """Send a request of type `test`, without data."""
-        return self._post(webhook_schemas.WebhookTestRecord, f"/v1/webhooks/{webhook_id}/test", {})
+        return self.transport.post(WebhookTestRecord, f"/v1/webhooks/{webhook_id}/test", {})
 
-    def remove_webhook(self, webhook_id: str) -> webhook_schemas.WebhookRecord:
+    def remove_webhook(self, webhook_id: str) -> WebhookRecord:
         """Remove a webhook."""
         answer = self.transport.request("DELETE", f"/v1/webhooks/{webhook_id}")
-        return self.transport.parse(webhook_schemas.WebhookRecord, answer)
+        return self.transport.parse(WebhookRecord, answer)
+
+    # --- accounts ---
 
     def create_account(
         self,
@@ -260,19 +246,14 @@ class AccountClient:
         """Open an account with a lifetime budget.
 
         Args:
-            name: Name of the population.
-            owner: Contact for the account.
-            epsilon: Lifetime budget.
             delta: At most 1 / (10 x number of images).
             unit: Protected unit: one record, or all records of a subject.
-            adjacency: Definition of neighbouring datasets.
-            project_id: Project of the account, if there are several.
+            project_id: Required if there are several projects.
             accept_large_delta: Confirm a delta above 1e-4.
         """
-        body = {"name": name, "owner": owner, "epsilon": epsilon, "delta": delta, "unit": unit}
-        body |= {} if project_id is None else {"project_id": project_id}
-        body |= {"accept_large_delta": True} if accept_large_delta else {}
-        return self._account(self._post(Account, "/v1/accounts", {**body, "adjacency": adjacency}))
+        body = {"name": name, "owner": owner, "epsilon": epsilon, "delta": delta, "unit": unit, "adjacency": adjacency}
+        body |= {"project_id": project_id, "accept_large_delta": accept_large_delta}
+        return self.transport.post(Account, "/v1/accounts", body)
 
     def find_account(self, name_or_id: str) -> Account:
         """Return the account with this id, or the only one with this name; raise NoSuchName otherwise."""
@@ -286,35 +267,35 @@ class AccountClient:
         """Yield all accounts."""
         return Account.listed(self.transport)
 
-    def entries(self, account_id: str) -> Iterator[schemas.EntryRecord]:
+    def entries(self, account_id: str) -> Iterator[EntryRecord]:
         """Yield the ledger entries of an account, oldest first."""
-        return self.transport.pages(schemas.EntryRecord, f"/v1/accounts/{account_id}/entries")
+        return self.transport.pages(EntryRecord, f"/v1/accounts/{account_id}/entries")
 
     def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> Account:
         """Lower the lifetime limit at once. Below spent and reserved budget, the account freezes."""
         body = {"epsilon": epsilon, "reason": reason}
-        return self._account(self._post(Account, f"/v1/accounts/{account_id}/lower-limit", body))
+        return self.transport.post(Account, f"/v1/accounts/{account_id}/lower-limit", body)
 
-    def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> admin_schemas.DecisionRecord:
+    def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> DecisionRecord:
         """Request a higher limit, which another admin must approve."""
         body = {"epsilon": epsilon, "reason": reason}
-        return self._post(admin_schemas.DecisionRecord, f"/v1/accounts/{account_id}/raise-limit", body)
+        return self.transport.post(DecisionRecord, f"/v1/accounts/{account_id}/raise-limit", body)
 
     def freeze(self, account_id: str, *, reason: str) -> Account:
         """Freeze an account: accept no new jobs, and keep queued ones from reading its data."""
-        return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/freeze", {"reason": reason}))
+        return self.transport.post(Account, f"/v1/accounts/{account_id}/freeze", {"reason": reason}, repeatable=True)
 
     def unfreeze(self, account_id: str, *, reason: str) -> Account:
         """Unfreeze an account."""
-        return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}))
+        return self.transport.post(Account, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}, repeatable=True)
 
     def close_to_data(self, account_id: str) -> Account:
         """Accept no new datasets or uploads. Trainings continue."""
-        return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/close"))
+        return self.transport.post(Account, f"/v1/accounts/{account_id}/close", repeatable=True)
 
     def reopen(self, account_id: str) -> Account:
         """Accept new data again."""
-        return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/reopen"))
+        return self.transport.post(Account, f"/v1/accounts/{account_id}/reopen", repeatable=True)
 
     def withdraw_subjects(
         self,
@@ -324,14 +305,12 @@ class AccountClient:
         subjects_key: str | Path | None,
         join_subjects: bool = False,
         cancel_jobs: bool = False,
-    ) -> schemas.WithdrawalRecord:
+    ) -> WithdrawalRecord:
         """Destroy the images of subjects forever, in all datasets of an account that recognise them.
 
         Spent budget stays spent. The answer does not reveal whether a subject was there.
 
         Args:
-            account_id: The account.
-            private_ids: Subject ids as they were pushed.
             subjects_key: File with the secret of all pushes: ids stay here, and only keyed hashes are sent. None sends
                 the ids themselves, for data that was uploaded through the API with plain ids.
             join_subjects: Whether the data was pushed with `join_subjects`.
@@ -344,11 +323,11 @@ class AccountClient:
         """
         require_plain_ids(dict.fromkeys(private_ids, ""), join=join_subjects, withdrawal=True)
         names = [subject_key(private_id, join=join_subjects) for private_id in private_ids]
-        secret = read_secret(subjects_key)
-        sent = names if secret is None else [*keyed_numbers(names, secret).values()]
-        check = {} if secret is None else {"subjects_key_check": key_check(secret, join=join_subjects)}
-        body = {"subjects": sent, "cancel_jobs": cancel_jobs, **check}
-        return self._repeat(schemas.WithdrawalRecord, f"/v1/accounts/{account_id}/withdrawals", body)
+        body: dict[str, Any] = {"subjects": names, "cancel_jobs": cancel_jobs}
+        if (secret := read_secret(subjects_key)) is not None:
+            body["subjects"] = [*keyed_numbers(names, secret).values()]
+            body["subjects_key_check"] = key_check(secret, join=join_subjects)
+        return self.transport.post(WithdrawalRecord, f"/v1/accounts/{account_id}/withdrawals", body, repeatable=True)
 
     # --- datasets ---
 
@@ -356,7 +335,7 @@ class AccountClient:
         self,
         *,
         name: str,
-        visibility: schemas.Visibility,
+        visibility: Visibility,
         classes: list[str],
         height: int,
         width: int,
@@ -367,45 +346,24 @@ class AccountClient:
         account_id: str | None = None,
     ) -> Dataset:
         """Declare a dataset; every argument becomes public. `push` its content next, or use `datasets.push`."""
-        return Dataset.declared(
-            self.transport,
-            name=name,
-            visibility=visibility,
-            classes=classes,
-            height=height,
-            width=width,
-            channels=channels,
-            records_declared=records_declared,
-            subjects_declared=subjects_declared,
-            account_id=account_id,
-            **({"subjects_recognised": True} if subjects_recognised else {}),
-        )
+        body: dict[str, Any] = {"name": name, "visibility": visibility, "account_id": account_id, "classes": classes}
+        body |= {"height": height, "width": width, "channels": channels, "records_declared": records_declared}
+        body |= {"subjects_declared": subjects_declared, "subjects_recognised": subjects_recognised}
+        return self.transport.post(Dataset, Dataset.PATH, body)
 
     def dataset(self, dataset_id: str) -> Dataset:
         """Return a dataset's declaration and state."""
         return Dataset.read(self.transport, dataset_id)
 
-    def _get(self, record: type[Record], path: str) -> Record:
-        return self.transport.parse(record, self.transport.request("GET", path))
+    # --- recipes and plans ---
 
-    def _post(self, record: type[Record], path: str, body: dict[str, Any]) -> Record:
-        return self.transport.parse(record, self.transport.request("POST", path, json=body))
-
-    def _repeat(self, record: type[Record], path: str, body: dict[str, Any] | None = None) -> Record:
-        answer = self.transport.request("POST", path, json=body, repeatable=True)
-        return self.transport.parse(record, answer)
-
-    def _account(self, account: Account) -> Account:
-        account._transport = self.transport
-        return account
-
-    def recipes(self) -> list[recipe_schemas.RecipeRecord]:
+    def recipes(self) -> list[RecipeRecord]:
         """Return the recipes of this service and their options."""
-        return list(self._get(recipe_schemas.RecipeList, "/v1/recipes").items)
+        return list(self.transport.get(RecipeList, "/v1/recipes").items)
 
-    def recipe(self, name: str) -> recipe_schemas.RecipeRecord:
+    def recipe(self, name: str) -> RecipeRecord:
         """Return a recipe: presets, defaults and the JSON Schema of its options."""
-        return self._get(recipe_schemas.RecipeRecord, f"/v1/recipes/{quote(name, safe='')}")
+        return self.transport.get(RecipeRecord, f"/v1/recipes/{quote(name, safe='')}")
 
     def plan(
         self,
@@ -414,10 +372,10 @@ class AccountClient:
         recipe: str,
         epsilon: float,
         options: dict[str, Any] | None = None,
-    ) -> job_schemas.PlanRecord:
+    ) -> PlanRecord:
         """Return what a training would do and cost. Reads no data."""
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
-        return self._repeat(job_schemas.PlanRecord, "/v1/plans", body)
+        return self.transport.post(PlanRecord, "/v1/plans", body, repeatable=True)
 
     def preview(
         self,
@@ -429,12 +387,7 @@ class AccountClient:
         stand_in_dataset_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> Preview:
-        """Request a preview of a training on public images, for free. `wait()` for the forecast.
-
-        Args:
-            stand_in_dataset_id: Public images to train on.
-            idempotency_key: The same key and request return the same preview.
-        """
+        """Request a preview of a training on public images, for free; `wait()` for its forecast."""
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body["stand_in_dataset_id"] = stand_in_dataset_id
-        return Preview.bound(self.transport, self.transport.create(Preview.PATH, body, idempotency_key))
+        return self.transport.create(Preview, Preview.PATH, body, idempotency_key)

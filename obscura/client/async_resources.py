@@ -1,25 +1,38 @@
-"""Resources for asyncio: each method of a synchronous one, run in a thread. Waiting for a job occupies no thread."""
+"""The client for asyncio: each verb runs the synchronous one in a thread. Waiting for a job occupies no thread.
+
+async with obscura.connect_async("https://obscura.example.org", token) as service:
+    release = await service.train("images/", epsilon=1, at_most=2000)
+    images, labels = await (await release.sample(1000)).to_numpy()
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from functools import wraps
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial, wraps
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from pydantic import BaseModel, PrivateAttr
 
+from obscura.client.client import Client
 from obscura.client.contents import READABLE, require_room
-from obscura.client.resources import Live, OnEvent, Preview, Release, Sample, Sweep
+from obscura.client.datasets import Datasets
+from obscura.client.one_step import RECIPE, ImageInput, Labels, push_for
+from obscura.client.progress import TerminalConsole, job_progress
+from obscura.client.resources import Dataset, Job, MadeByJob, OnEvent, Preview, Release, Sample, Sweep
+from obscura.client.transport import Live
 from obscura.errors import WaitTimeout
 from obscura.stopping import in_thread
-from obscura.wire import job_schemas, release_schemas, schemas, sweep_schemas
-from obscura.wire.formats import SampleFormat, UploadFormat
+from obscura.wire import job_schemas, release_schemas, schemas
+from obscura.wire.formats import SampleFormat
 
 __all__ = [
     "AsyncAccount",
+    "AsyncClient",
     "AsyncDataset",
+    "AsyncDatasets",
     "AsyncEvaluation",
     "AsyncJob",
     "AsyncPreview",
@@ -43,12 +56,7 @@ def verb(method: Sync[P, R]) -> Async[P, R]: ...
 @overload
 def verb(method: Sync[P, R], turn: Callable[[R], A]) -> Async[P, A]: ...
 def verb(method: Sync[P, Any], turn: Callable[[Any], Any] | None = None) -> Async[P, Any]:
-    """Return an async method that runs a synchronous one in a thread, on `self.sync`.
-
-    Args:
-        method: Method of the synchronous class.
-        turn: Converts its result; by default, return it unchanged.
-    """
+    """Return an async method that runs a synchronous one in a thread, on `self.sync`. turn: converts the result."""
 
     @wraps(method)
     async def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -110,16 +118,8 @@ class AsyncAccount(AsyncLive, schemas.AccountRecord):
 class AsyncDataset(AsyncLive, schemas.DatasetRecord):
     """A declared set of labelled images."""
 
-    async def push(
-        self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None
-    ) -> AsyncDataset:
-        """As `Dataset.push`."""
-        options = {"format": format, "subjects_key_check": subjects_key_check}
-        return self.of(await in_thread(self._sync.push, body, **options))
-
-    async def delete(self, *, cancel_jobs: bool = False) -> AsyncDataset:
-        """As `Dataset.delete`."""
-        return self.of(await in_thread(self._sync.delete, cancel_jobs=cancel_jobs))
+    push = verb(Dataset.push, lambda dataset: AsyncDataset.of(dataset))
+    delete = verb(Dataset.delete, lambda dataset: AsyncDataset.of(dataset))
 
 
 class _AsyncCancellable(AsyncLive):
@@ -132,16 +132,15 @@ class AsyncJob(_AsyncCancellable, job_schemas.JobRecord):
 
     async def events(self) -> AsyncIterator[job_schemas.EventRecord]:
         """Yield changes, the final state last."""
-        said = None
+        last = None
         while True:
             job = await self.refresh()
-            facts = {name: getattr(job, name) for name in job_schemas.EventRecord.model_fields if name != "job_id"}
-            event = job_schemas.EventRecord(job_id=job.id, **facts)
-            if event != said:
+            event = schemas.record_of(job_schemas.EventRecord, job, job_id=job.id)
+            if event != last:
                 yield event
             if job.finished:
                 return
-            said = event
+            last = event
             await asyncio.sleep(POLL_SECONDS)
 
     async def wait(self, on_event: OnEvent | None = None, *, timeout_seconds: float | None = None) -> AsyncJob:
@@ -157,17 +156,13 @@ class AsyncJob(_AsyncCancellable, job_schemas.JobRecord):
             raise WaitTimeout(f"Job {self.id} is still {state}.") from None
         return self.of(await in_thread(self._sync.ended))
 
-    async def release(self) -> AsyncRelease:
-        """Return the release that this training published."""
-        return AsyncRelease.of(await in_thread(self._sync.release))
+    release = verb(Job.release, lambda release: AsyncRelease.of(release))
 
 
 class AsyncMadeByJob(AsyncLive):
     """An order that a job carries out."""
 
-    async def job(self) -> AsyncJob:
-        """Return the job."""
-        return AsyncJob.of(await in_thread(self._sync.job))
+    job = verb(MadeByJob.job, AsyncJob.of)
 
     async def wait(self, on_event: OnEvent | None = None) -> Self:
         """Wait for the end of the job; see `MadeByJob.wait`."""
@@ -234,7 +229,7 @@ class AsyncRelease(AsyncLive, release_schemas.ReleaseRecord):
     unshare = verb(Release.unshare)
 
 
-class AsyncSweep(_AsyncCancellable, sweep_schemas.SweepRecord):
+class AsyncSweep(_AsyncCancellable, job_schemas.SweepRecord):
     """A hyperparameter search whose whole cost is reserved at once."""
 
     best = verb(Sweep.best, AsyncRelease.of)
@@ -259,3 +254,134 @@ class AsyncPreview(AsyncMadeByJob, job_schemas.PreviewRecord):
     """A plan tried on public images."""
 
     save_grid = verb(Preview.save_grid)
+
+
+class AsyncDatasets:
+    """`obscura.client.datasets.Datasets` for asyncio."""
+
+    def __init__(self, sync: Datasets) -> None:
+        self.sync = sync
+
+    __call__ = listed(Datasets.__call__, AsyncDataset.of)
+    push = verb(Datasets.push, AsyncDataset.of)
+    declare = verb(Datasets.declare, AsyncDataset.of)
+    send = verb(Datasets.send, AsyncDataset.of)
+    find = verb(Datasets.find, AsyncDataset.of)
+    free_name = verb(Datasets.free_name)
+
+
+class AsyncClient:
+    """`Client` for asyncio, as an async context manager.
+
+    Callbacks such as `say` and `on_bytes` run in the worker thread; `on_event` and `on_change` run in the event loop.
+
+    Args:
+        connect: Returns the synchronous client when the block starts.
+    """
+
+    sync: Client
+    datasets: AsyncDatasets
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._connect = connect
+
+    async def __aenter__(self) -> Self:
+        self.sync = await in_thread(self._connect)
+        self.datasets = AsyncDatasets(self.sync.datasets)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    close = verb(Client.close)
+    ready = verb(Client.ready)
+    wait_ready = verb(Client.wait_ready)
+
+    admins = verb(Client.admins)
+    decisions = listed(Client.decisions)
+    decision = verb(Client.decision)
+    approve = verb(Client.approve)
+    decline = verb(Client.decline)
+    ask_admission = verb(Client.ask_admission)
+    ask_removal = verb(Client.ask_removal)
+    create_project = verb(Client.create_project)
+    projects = listed(Client.projects)
+    find_project = verb(Client.find_project)
+    rename_project = verb(Client.rename_project)
+    project = verb(Client.project)
+    set_quota = verb(Client.set_quota)
+    create_key = verb(Client.create_key)
+    people = listed(Client.people)
+    keys = listed(Client.keys)
+    rotate_key = verb(Client.rotate_key)
+    revoke_key = verb(Client.revoke_key)
+    ask_revocation = verb(Client.ask_revocation)
+    audit_log = listed(Client.audit_log)
+    create_webhook = verb(Client.create_webhook)
+    webhooks = listed(Client.webhooks)
+    test_webhook = verb(Client.test_webhook)
+    remove_webhook = verb(Client.remove_webhook)
+
+    recipes = verb(Client.recipes)
+    recipe = verb(Client.recipe)
+    plan = verb(Client.plan)
+    preview = verb(Client.preview, AsyncPreview.of)
+
+    create_account = verb(Client.create_account, AsyncAccount.of)
+    find_account = verb(Client.find_account, AsyncAccount.of)
+    account = verb(Client.account, AsyncAccount.of)
+    accounts = listed(Client.accounts, AsyncAccount.of)
+    entries = listed(Client.entries)
+    lower_limit = verb(Client.lower_limit, AsyncAccount.of)
+    request_raise = verb(Client.request_raise)
+    freeze = verb(Client.freeze, AsyncAccount.of)
+    unfreeze = verb(Client.unfreeze, AsyncAccount.of)
+    close_to_data = verb(Client.close_to_data, AsyncAccount.of)
+    reopen = verb(Client.reopen, AsyncAccount.of)
+    withdraw_subjects = verb(Client.withdraw_subjects)
+
+    declare_dataset = verb(Client.declare_dataset, AsyncDataset.of)
+    dataset = verb(Client.dataset, AsyncDataset.of)
+
+    start_training = verb(Client.start_training, AsyncJob.of)
+    job = verb(Client.job, AsyncJob.of)
+    jobs = listed(Client.jobs, AsyncJob.of)
+    sweep_over = verb(Client.sweep_over, AsyncSweep.of)
+    sweep = verb(Client.sweep, AsyncSweep.of)
+    sweeps = listed(Client.sweeps, AsyncSweep.of)
+
+    release = verb(Client.release, AsyncRelease.of)
+    releases = listed(Client.releases, AsyncRelease.of)
+    evaluations = listed(Client.evaluations, AsyncEvaluation.of)
+    sample = verb(Client.sample, AsyncSample.of)
+    find_release = verb(Client.find_release, AsyncRelease.of)
+
+    async def train(
+        self,
+        images: ImageInput | AsyncDataset,
+        labels: Labels = None,
+        *,
+        epsilon: float,
+        account: str | None = None,
+        recipe: str = RECIPE,
+        options: dict[str, Any] | None = None,
+        show: bool = False,
+        **preparing: Any,
+    ) -> AsyncRelease:
+        """Like `Client.train`, but silent unless `show` is set, so that several can run together.
+
+        Cancelling before the training is accepted deletes what was sent. Later it only stops the waiting;
+        `job.cancel()` stops the training.
+        """
+        console = TerminalConsole(stderr=True, quiet=not show)
+        if isinstance(images, schemas.DatasetRecord):
+            dataset_id = images.id
+        else:
+            payment: dict[str, Any] = {"account": account, "epsilon": epsilon, "recipe": recipe, "options": options}
+            push = partial(push_for, self.sync, console, images, labels, **payment, preparing=preparing)
+            dataset_id = (await in_thread(push)).id
+        job = await self.start_training(dataset_id, recipe=recipe, epsilon=epsilon, options=options)
+        with job_progress(console, "training") as on_event:
+            return await (await job.wait(on_event)).release()

@@ -38,6 +38,14 @@ if TYPE_CHECKING:
 __all__ = ["ClassesDiffer", "Images", "PlaceTaken"]
 
 DOWNLOAD_BYTES_MAX = 8 * 2**30  # of a file whose size was not announced
+OTHER_FILES_MAX = 1000  # of a sample, besides its images: descriptions, the privacy card, folders, Parquet files
+NAME_CHARACTERS_MAX = 1024
+RATIO_MAX = 20  # of the unpacked bytes to the downloaded ones; images are stored without compression
+_METADATA = "metadata.jsonl"
+PIXELS_MAX = 1024 * 1024  # of an image
+LABELS_MAX = 100_000
+
+READABLE: tuple[SampleFormat, ...] = ("npz", "imagefolder")  # formats of a sample that `read_images` reads
 
 
 def download(
@@ -64,11 +72,25 @@ def download(
             "space or choose another place."
         )
     part = target.with_name(target.name + ".part")
+    bytes_max = DOWNLOAD_BYTES_MAX if total_bytes is None else total_bytes
     failures = 0
-    while True:
-        before = part.stat().st_size if part.exists() else 0
+    while (before := part.stat().st_size if part.exists() else 0) != total_bytes:
+        headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
+        if before and sha256 is not None:
+            headers |= {"Range": f"bytes={before}-", "If-Range": f'"{sha256}"'}
         try:
-            _fetch(transport, url, part, sha256, total_bytes, on_bytes)
+            with transport.stream(url, headers) as response:
+                resumed = response.status_code == 206
+                done = before if resumed else 0
+                with part.open("ab" if resumed else "wb") as file:
+                    for chunk in response.iter_bytes():
+                        go_on()
+                        done += len(chunk)
+                        if done > bytes_max:
+                            raise DownloadCorrupt(f"{target.name} has more than {bytes_max:,} bytes.")
+                        file.write(chunk)
+                        if on_bytes is not None:
+                            on_bytes(done, total_bytes or done)
             break
         except httpx.RequestError as error:
             failures = 0 if part.exists() and part.stat().st_size > before else failures + 1
@@ -95,45 +117,6 @@ def download(
         raise DownloadCorrupt(f"{target.name} has SHA-256 {actual}, the service recorded {sha256}.")
     os.replace(part, target)
     return target
-
-
-def _fetch(
-    transport: Transport,
-    url: str,
-    part: Path,
-    sha256: str | None,
-    total_bytes: int | None,
-    on_bytes: Callable[[int, int], None] | None,
-) -> None:
-    offset = part.stat().st_size if part.exists() else 0
-    if total_bytes is not None and offset == total_bytes:
-        return
-    headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
-    if offset and sha256 is not None:
-        headers |= {"Range": f"bytes={offset}-", "If-Range": f'"{sha256}"'}
-    with transport.stream(url, headers) as response:
-        resumed = response.status_code == 206
-        done = offset if resumed else 0
-        bytes_max = DOWNLOAD_BYTES_MAX if total_bytes is None else total_bytes
-        with part.open("ab" if resumed else "wb") as file:
-            for chunk in response.iter_bytes():
-                go_on()
-                done += len(chunk)
-                if done > bytes_max:
-                    raise DownloadCorrupt(f"{part.stem} is larger than the {bytes_max:,} bytes that it may have.")
-                file.write(chunk)
-                if on_bytes is not None:
-                    on_bytes(done, total_bytes or done)
-
-
-OTHER_FILES_MAX = 1000  # of a sample, besides its images: descriptions, the privacy card, folders, Parquet files
-NAME_CHARACTERS_MAX = 1024
-RATIO_MAX = 20  # of the unpacked bytes to the downloaded ones; images are stored without compression
-_METADATA = "metadata.jsonl"
-PIXELS_MAX = 1024 * 1024  # of an image
-LABELS_MAX = 100_000
-
-READABLE: tuple[SampleFormat, ...] = ("npz", "imagefolder")  # formats of a sample that `read_images` reads
 
 
 class PlaceTaken(ObscuraClientError):
@@ -185,37 +168,30 @@ def read_images(path: Path, format: str, count: int) -> Images:
             with np.load(path, allow_pickle=False) as arrays:
                 images = Images(arrays["images"], arrays["labels"], tuple(map(str, arrays["classes"])))
         else:
-            images = _read_folder(archive)
+            lines = [json.loads(line) for line in archive.read(_METADATA).splitlines()]
+            labels = np.array([line["label"] for line in lines], dtype=np.int64)
+            if labels.size and not 0 <= labels.min() <= labels.max() < LABELS_MAX:
+                raise DownloadCorrupt(f"A label of the sample is not between 0 and {LABELS_MAX:,}.")
+            named = {int(line["label"]): str(line["class"]) for line in lines}
+            classes = tuple(named.get(label, str(label)) for label in range(max(named) + 1))
+            pixels = []
+            for line in lines:
+                with Image.open(io.BytesIO(archive.read(line["file_name"])), formats=["PNG"]) as image:
+                    if image.width * image.height > PIXELS_MAX:
+                        raise DownloadCorrupt(f"An image of the sample has more than {PIXELS_MAX:,} pixels.")
+                    pixels.append(np.asarray(image))
+            images = Images(np.stack(pixels), labels, classes)
         if len(images.pixels) != count or images.labels.shape != (count,):
             raise DownloadCorrupt(f"The sample holds {len(images.pixels):,} images instead of {count:,}.")
     return images
-
-
-def _read_folder(archive: zipfile.ZipFile) -> Images:
-    lines = [json.loads(line) for line in archive.read(_METADATA).splitlines()]
-    labels = np.array([line["label"] for line in lines], dtype=np.int64)
-    if labels.size and not 0 <= labels.min() <= labels.max() < LABELS_MAX:
-        raise DownloadCorrupt(f"A label of the sample is not between 0 and {LABELS_MAX:,}.")
-    named = {int(line["label"]): str(line["class"]) for line in lines}
-    classes = tuple(named.get(label, str(label)) for label in range(max(named) + 1))
-    return Images(np.stack([_read_image(archive, line["file_name"]) for line in lines]), labels, classes)
-
-
-def _read_image(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    with Image.open(io.BytesIO(archive.read(name)), formats=["PNG"]) as image:
-        if image.width * image.height > PIXELS_MAX:
-            raise DownloadCorrupt(f"An image of the sample has more than {PIXELS_MAX:,} pixels.")
-        return np.asarray(image)
 
 
 @contextmanager
 def _opened(path: Path, count: int) -> Iterator[zipfile.ZipFile]:
     """Open a downloaded zip of `count` images whose entries, names and sizes are within bounds.
 
-    zipfile reads no more of an entry than the size that it states, so the stated sizes bound what is read.
-
-    Raises:
-        DownloadCorrupt: They are not, or the block finds that the content is damaged.
+    zipfile reads no more of an entry than the size that it states, so the stated sizes bound what is read. Raises
+    DownloadCorrupt also if the block finds damage.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -261,18 +237,26 @@ def combine(archives: Mapping[str, tuple[Path, int]], out: Path) -> Path:
     require_room(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
-        scratch, lines = Path(temporary), list[str]()
-        parts = {name: unpack(archive, scratch / name, count) for name, (archive, count) in archives.items()}
-        _require_same_classes({name: _classes(part) for name, part in parts.items()})
+        scratch, lines, first = Path(temporary), list[str](), ""
+        wanted: list[str] = []
         content = scratch / "content"
         content.mkdir()
-        for name, part in parts.items():
-            lines += _renamed_lines(part, name)
+        for name, (archive, count) in archives.items():
+            part = unpack(archive, scratch / name, count)
+            classes, records = _described(part, name)
+            first, wanted = first or name, wanted or classes
+            if classes != wanted:
+                raise ClassesDiffer(
+                    f"The samples cannot be combined, because their classes differ. {first} has {', '.join(wanted)}; "
+                    f"{name} has {', '.join(classes)}. Download them one by one, or train on datasets that "
+                    "were declared with the same classes in the same order."
+                )
+            lines += [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
             os.replace(part / CARD_FILE, content / f"{name}.{CARD_FILE}")
             for image in part.glob("*/*.png"):
-                folder = content / image.parent.name
-                folder.mkdir(exist_ok=True)
-                os.replace(image, folder / f"{name}-{image.name}")
+                target = content / image.parent.name
+                target.mkdir(exist_ok=True)
+                os.replace(image, target / f"{name}-{image.name}")
         (content / _METADATA).write_text("".join(lines), encoding="utf-8")
         if out.suffix == ".zip":
             os.replace(shutil.make_archive(str(scratch / "packed"), "zip", content), out)
@@ -283,36 +267,18 @@ def combine(archives: Mapping[str, tuple[Path, int]], out: Path) -> Path:
     return out
 
 
-def _classes(part: Path) -> list[str]:
+def _described(part: Path, name: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the classes of an unpacked sample, and the record of each image with the sample's name in its path."""
     try:
         described = json.loads((part / "croissant.json").read_bytes())["recordSet"]
         (classes,) = (records for records in described if records["@id"] == "classes")
-        return [str(row["classes/name"]) for row in classes["data"]]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DownloadCorrupt("The description of a sample, croissant.json, cannot be read.") from error
-
-
-def _renamed_lines(part: Path, name: str) -> list[str]:
-    try:
-        lines = [json.loads(line) for line in (part / _METADATA).read_bytes().splitlines()]
-        files = [line["file_name"].rpartition("/") for line in lines]
+        records = [json.loads(line) for line in (part / _METADATA).read_bytes().splitlines()]
+        for record in records:
+            folder, _, file = record["file_name"].rpartition("/")
+            record["file_name"] = f"{folder}/{name}-{file}"
+        return [str(row["classes/name"]) for row in classes["data"]], records
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DownloadCorrupt(f"The description of a sample, {_METADATA}, cannot be read.") from error
-    renamed = (
-        line | {"file_name": f"{folder}/{name}-{file}"} for line, (folder, _, file) in zip(lines, files, strict=True)
-    )
-    return [json.dumps(line, ensure_ascii=False) + "\n" for line in renamed]
-
-
-def _require_same_classes(classes: Mapping[str, list[str]]) -> None:
-    (first, wanted), *others = classes.items()
-    for name, found in others:
-        if found != wanted:
-            raise ClassesDiffer(
-                f"The samples cannot be combined, because their classes differ. {first} has {', '.join(wanted)}; "
-                f"{name} has {', '.join(found)}. Download them one by one, or train on datasets that "
-                "were declared with the same classes in the same order."
-            )
+        raise DownloadCorrupt(f"The description of a sample (croissant.json, {_METADATA}) cannot be read.") from error
 
 
 def _require_plain(entry: zipfile.ZipInfo) -> None:

@@ -56,7 +56,6 @@ class Datasets:
 
         Args:
             path: A folder of class folders, an archive of one, an .npz, IDX or Parquet file, or arrays.
-            account_id: Account of private data.
             public: Upload public data instead, which costs nothing and is not protected.
             name: Unique in the account; by default that of the folder or file, numbered if taken.
             at_most: Public upper limit on the records. Public data need none.
@@ -120,40 +119,44 @@ class Datasets:
         for line in screen(package, at_most=declared, subjects_at_most=subjects_at_most, private=private):
             say(line)
         agree()
-        return Dataset.declared(
-            self._transport,
-            name=name,
-            visibility="public" if account_id is None else "private",
-            account_id=account_id,
-            classes=list(package.classes),
-            height=package.height,
-            width=package.width,
-            channels=package.channels,
-            records_declared=declared,
-            subjects_declared=subjects_at_most,
-            **({"subjects_recognised": True} if package.recognised else {}),
-        )
+        facts = {
+            "name": name,
+            "visibility": "private" if private else "public",
+            "account_id": account_id,
+            "classes": list(package.classes),
+            "height": package.height,
+            "width": package.width,
+            "channels": package.channels,
+            "records_declared": declared,
+            "subjects_declared": subjects_at_most,
+            "subjects_recognised": package.recognised,
+        }
+        return self._transport.post(Dataset, Dataset.PATH, facts)
 
     def send(self, dataset: Dataset, package: Package, on_bytes: OnBytes = lambda _done, _total: None) -> Dataset:
         """Upload the content of a declared dataset, and delete the dataset if that fails."""
-        try:
-            check = package.subjects_key_check
-            return dataset.push(_counted(package, on_bytes), format=package.format, subjects_key_check=check)
-        except BaseException:
-            self._take_back(dataset)
-            raise
 
-    def _take_back(self, dataset: Dataset) -> None:
-        for seconds in (0.1, 0.3, 1.0, 3.0, 5.0):
-            try:
-                dataset.delete()
-                return
-            except RequestError as error:  # it still receives
-                if error.status != 409:
-                    return
-                self._transport.sleep(seconds)
-            except ObscuraClientError:
-                return
+        def counted() -> Iterator[bytes]:
+            sent = 0
+            for chunk in package.open():
+                yield chunk
+                sent += len(chunk)
+                on_bytes(sent, 0)
+
+        try:
+            return dataset.push(counted(), format=package.format, subjects_key_check=package.subjects_key_check)
+        except BaseException:
+            for seconds in (0.1, 0.3, 1.0, 3.0, 5.0):
+                try:
+                    dataset.delete()
+                    break
+                except RequestError as error:
+                    if error.status != 409:  # else the service still receives the upload
+                        break
+                    self._transport.sleep(seconds)
+                except ObscuraClientError:
+                    break
+            raise
 
     def find(self, name_or_id: str) -> Dataset:
         """Return the dataset with this id, or the only one with this name; raise NoSuchName otherwise."""
@@ -212,11 +215,3 @@ def require_statements(at_most: int | None, subjects_at_most: int | None, *, pri
             "round number above what you will ever have, such as --subjects-at-most 500 (in Python: "
             "subjects_at_most=500)."
         )
-
-
-def _counted(package: Package, on_bytes: OnBytes) -> Iterator[bytes]:
-    sent = 0
-    for chunk in package.open():
-        yield chunk
-        sent += len(chunk)
-        on_bytes(sent, 0)

@@ -8,15 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
-from obscura.client.client import AsyncClient, Client
+from obscura.client.async_resources import AsyncClient
+from obscura.client.client import Client
 from obscura.client.transport import RETRY_STATUSES
 from obscura.errors import ApiError, ConnectionFailed, ObscuraClientError
-from obscura.extras import SERVER, WORKER, MissingExtra
+from obscura.extras import SERVER, WORKER, MissingExtra, is_installed
 from obscura.occupant import NotOwned, address_of, is_occupied, is_own, read_admin_key
 from obscura.private_files import make_private_folder
 
@@ -27,12 +27,7 @@ STOP_SECONDS_MAX = 60.0
 
 
 def connect(url: str, token: str) -> Client:
-    """Connect to a service.
-
-    Args:
-        url: For example `http://127.0.0.1:8420`.
-        token: An API key; `obscura keys create` makes one.
-    """
+    """Connect to a service, such as `http://127.0.0.1:8420`, with an API key from `obscura keys create`."""
     return Client(url, token)
 
 
@@ -41,9 +36,7 @@ def local(folder: str | Path) -> LocalClient:
 
     It is the same service as `obscura up`, in its own process. A service that already runs on the folder is used
     instead. Budgets are tied to the folder: another folder has another ledger, which does not know what was spent here.
-
-    Args:
-        folder: Created if missing, and made private.
+    The folder is created if missing, and made private.
 
     Raises:
         MissingExtra: torch is not installed; the message names the command.
@@ -67,14 +60,10 @@ class ServiceFailed(ObscuraClientError):
 
 
 class LocalService:
-    """Run `obscura up` on a free loopback port, as a context manager.
+    """Run `obscura up` on a free loopback port, as a context manager. Settings of the environment are ignored.
 
     Use the service that already runs on the folder, if any, and leave it running. A service started here ends with this
     process, however that ends.
-
-    Args:
-        data_dir: Data folder of the service; environment settings are ignored.
-        log: Log file; by default `service.log` in the data folder.
     """
 
     def __init__(self, data_dir: Path, *, log: Path | None = None) -> None:
@@ -88,10 +77,16 @@ class LocalService:
         if self.data_dir.exists() and not is_own(self.data_dir):
             raise NotOwned(f"{self.data_dir} belongs to another user. Choose another data folder.")
         if not (url := running_at(self.data_dir)):
-            if not _is_installed(SERVER) or find_spec("torch") is None:
+            if not is_installed(SERVER) or find_spec("torch") is None:
                 raise MissingExtra("A service on this machine", "torch and the packages of a server", WORKER)
             make_private_folder(self.data_dir)
-            url = self._wait() if is_occupied(self.data_dir) else self._start()
+            if not is_occupied(self.data_dir):
+                self._spawn()
+            try:
+                url = self._wait()
+            except BaseException:
+                self.__exit__()
+                raise
         self.url, self.token = url, read_admin_key(self.data_dir)
         return self
 
@@ -113,14 +108,6 @@ class LocalService:
         """Wait until the service ends."""
         if self.process is not None:
             self.process.wait()
-
-    def _start(self) -> str:
-        self._spawn()
-        try:
-            return self._wait()
-        except BaseException:
-            self.__exit__()
-            raise
 
     def _spawn(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
@@ -163,13 +150,6 @@ class LocalClient(Client):
         atexit.unregister(self.close)
         super().close()
         self.service.__exit__()
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return bool(version(name))
-    except PackageNotFoundError:
-        return False
 
 
 def running_at(data_dir: Path) -> str | None:

@@ -7,17 +7,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-import httpx
 import numpy as np
-from pydantic import BaseModel, PrivateAttr
 
 from obscura.client.contents import READABLE, Images, download, read_images, require_room, unpack
 from obscura.client.html import account_html, release_html
-from obscura.client.transport import Transport
+from obscura.client.transport import Live
 from obscura.errors import JobFailed, NotFoundError, WaitTimeout
-from obscura.wire import admin_schemas, job_schemas, release_schemas, schemas, share_schemas, sweep_schemas
+from obscura.wire import admin_schemas, job_schemas, release_schemas, schemas
 from obscura.wire.formats import DOWNLOADS, MADE, SampleFormat, UploadFormat
 
 if TYPE_CHECKING:
@@ -28,45 +26,6 @@ __all__ = ["Account", "Dataset", "Evaluation", "Job", "Preview", "Release", "Sam
 
 OnEvent = Callable[[job_schemas.EventRecord], None]
 UPLOAD_SECONDS_MAX = 3600.0  # the answer to an upload comes after the service has decoded every image
-
-
-class Live(BaseModel):
-    """A record that remembers its connection."""
-
-    PATH: ClassVar[str]
-    id: str
-    _transport: Transport = PrivateAttr()
-
-    @classmethod
-    def bound(cls, transport: Transport, response: httpx.Response) -> Self:
-        """Parse an answer into a record."""
-        record = transport.parse(cls, response)
-        record._transport = transport
-        return record
-
-    @classmethod
-    def listed(cls, transport: Transport, path: str | None = None) -> Iterator[Self]:
-        """Yield every record of a list, newest first."""
-        for record in transport.pages(cls, path or cls.PATH):
-            record._transport = transport
-            yield record
-
-    @classmethod
-    def read(cls, transport: Transport, id: str) -> Self:
-        """Read the resource with this id."""
-        return cls.bound(transport, transport.request("GET", f"{cls.PATH}/{id}"))
-
-    @property
-    def path(self) -> str:
-        """Return the path of the resource."""
-        return f"{self.PATH}/{self.id}"
-
-    def refresh(self) -> Self:
-        """Read the resource again."""
-        return self.read(self._transport, self.id)
-
-    def _save(self, name: str, path: Path | str) -> Path:
-        return download(self._transport, f"{self.path}/{name}", Path(path), None, None)
 
 
 class Account(Live, schemas.AccountRecord):
@@ -83,39 +42,26 @@ class Dataset(Live, schemas.DatasetRecord):
 
     PATH = "/v1/datasets"
 
-    @classmethod
-    def declared(cls, transport: Transport, **facts: Any) -> Self:
-        """Declare a dataset; fields as in `obscura.wire.schemas.DatasetRequest`."""
-        return cls.bound(transport, transport.request("POST", cls.PATH, json=facts))
-
-    def push(self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None) -> Dataset:
-        """Stream the content to the service, which validates it before this returns.
+    def push(self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None) -> Self:
+        """Stream the content to the service, which validates it; raise RequestError with the rule that it breaks.
 
         Args:
-            subjects_key_check: Check value of the subjects key (`obscura.preparing.subjects.key_check`); None for plain
-                ids.
-
-        Raises:
-            RequestError: The content breaks a rule; the message names it.
+            subjects_key_check: From `obscura.preparing.subjects.key_check`; None for plain ids.
         """
         params = {"format": format} | ({} if subjects_key_check is None else {"subjects_key_check": subjects_key_check})
-        answer = self._transport.upload(
-            f"{self.path}/content", body=body, params=params, timeout_seconds=UPLOAD_SECONDS_MAX
-        )
-        return self.bound(self._transport, answer)
+        path = f"{self.path}/content"
+        answer = self._transport.upload(path, body=body, params=params, timeout_seconds=UPLOAD_SECONDS_MAX)
+        return self._transport.parse(type(self), answer)
 
-    def delete(self, *, cancel_jobs: bool = False) -> Dataset:
+    def delete(self, *, cancel_jobs: bool = False) -> Self:
         """Destroy the images forever. Spent budget stays spent; releases and the account's log stay.
 
         Args:
-            cancel_jobs: Cancel the jobs that need the dataset. Their charges stay spent, and they publish nothing.
-                Until their processes have stopped, the dataset is `deleting`.
-
-        Raises:
-            ApiError: Queued or running trainings need the dataset.
+            cancel_jobs: Cancel the jobs that need the dataset, instead of raising ApiError. Their charges stay spent,
+                and they publish nothing. Until their processes have stopped, the dataset is `deleting`.
         """
         answer = self._transport.request("DELETE", self.path, params={"cancel_jobs": cancel_jobs}, repeatable=True)
-        return self.bound(self._transport, answer)
+        return self._transport.parse(type(self), answer)
 
 
 class _Cancellable(Live):
@@ -128,9 +74,7 @@ class _Cancellable(Live):
             discard: Publish nothing. Without it, a training that has charged publishes what it has made by then;
                 `publishes_if_cancelled` says whether there is anything.
         """
-        body = {"discard": discard}
-        answer = self._transport.request("POST", f"{self.path}/cancel", json=body, repeatable=True)
-        return self.bound(self._transport, answer)
+        return self._transport.post(type(self), f"{self.path}/cancel", {"discard": discard}, repeatable=True)
 
 
 class MadeByJob(Live):
@@ -143,11 +87,7 @@ class MadeByJob(Live):
         return Job.read(self._transport, self.job_id)
 
     def wait(self, on_event: OnEvent | None = None) -> Self:
-        """Wait for the end of the job.
-
-        Raises:
-            JobFailed: It failed or was cancelled. Repeating the request is free.
-        """
+        """Wait for the end of the job; raise JobFailed if it did not succeed. Repeating the request is free."""
         self.job().wait(on_event)
         return self.refresh()
 
@@ -165,12 +105,7 @@ class Job(_Cancellable, job_schemas.JobRecord):
                 return
 
     def wait(self, on_event: OnEvent | None = None, *, timeout_seconds: float | None = None) -> Job:
-        """Wait for the end of the job and return it.
-
-        Raises:
-            JobFailed: It failed or was cancelled.
-            WaitTimeout: It was still running after `timeout_seconds` (checked at each event).
-        """
+        """Wait for the end of the job; raise JobFailed if it did not succeed, or WaitTimeout (checked at events)."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         for event in self.events():
             if on_event is not None:
@@ -195,34 +130,26 @@ class Job(_Cancellable, job_schemas.JobRecord):
         return Release.read(self._transport, job.release_id)
 
 
-class Sweep(_Cancellable, sweep_schemas.SweepRecord):
+class Sweep(_Cancellable, job_schemas.SweepRecord):
     """A hyperparameter search whose whole cost is reserved at once."""
 
     PATH = "/v1/sweeps"
 
     def wait(self, on_change: Callable[[Sweep], None] | None = None, *, poll_seconds: float = 2.0) -> Sweep:
-        """Wait until every trial has ended, whether it succeeded or not.
-
-        Args:
-            on_change: Called with the sweep after each change.
-            poll_seconds: Polling interval.
-        """
-        seen: Sweep | None = None
+        """Wait until every trial has ended, whether it succeeded or not."""
+        seen: dict[str, Any] | None = None
         while True:
             sweep = self.refresh()
-            if on_change is not None and (seen is None or sweep.model_dump() != seen.model_dump()):
+            facts = sweep.model_dump()
+            if on_change is not None and facts != seen:
                 on_change(sweep)
             if sweep.finished:
                 return sweep
-            seen = sweep
+            seen = facts
             self._transport.sleep(poll_seconds)
 
     def best(self) -> Release:
-        """Return the best release on public data, for free: choosing it is post-processing.
-
-        Raises:
-            NotFoundError: No trial has an evaluated release.
-        """
+        """Return the best release on public data, for free; raise NotFoundError if none has been evaluated."""
         found = [trial.release_id for trial in self.trials if trial.job_id == self.best_job_id]
         if not found or found[0] is None:
             raise NotFoundError("not_found", 404, f"No trial of sweep {self.id} has a measured release yet.", {}, [])
@@ -244,52 +171,44 @@ class Release(Live, release_schemas.ReleaseRecord):
 
     def save_receipt(self, path: Path | str) -> Path:
         """Save the signed receipt byte for byte."""
-        return self._save("receipt", path)
+        return _save(self, "receipt", path)
 
     def save_report(self, path: Path | str) -> Path:
         """Save the HTML report."""
-        return self._save("report.html", path)
+        return _save(self, "report.html", path)
 
     def save_grid(self, path: Path | str) -> Path:
         """Save the grid of synthetic samples as PNG."""
-        return self._save("grid.png", path)
+        return _save(self, "grid.png", path)
 
     def save_weights(self, folder: Path | str) -> list[Path]:
         """Save the trained artefact: weights with their description, or the histogram; and the privacy card.
 
         A generator also has a Hugging Face model card and `load_generator.py`, which samples with torch alone:
         `python load_generator.py --count 100 --out images/`.
-
-        Returns:
-            The files, in `folder`.
         """
         saved = []
         for name in (*DOWNLOADS, *MADE):
             with suppress(NotFoundError):  # each kind of release has some of them
-                saved.append(self._save(f"files/{name}", Path(folder) / name))
+                saved.append(_save(self, f"files/{name}", Path(folder) / name))
         return saved
 
     def share(self, project_id: str | None = None, *, reason: str) -> admin_schemas.DecisionRecord:
-        """Request that another project sees this release. Another owner, or an admin, must approve.
-
-        Args:
-            project_id: Id that the other project gave you; None publishes to all current and future projects.
-            reason: Stored with the request.
-        """
+        """Request that another project, or all of them, sees this release. Another owner, or an admin, must approve."""
         body = {"project_id": project_id, "reason": reason}
-        answer = self._transport.request("POST", f"{self.path}/shares", json=body)
-        return self._transport.parse(admin_schemas.DecisionRecord, answer)
+        return self._transport.post(admin_schemas.DecisionRecord, f"{self.path}/shares", body)
 
-    def shares(self) -> Iterator[share_schemas.ShareRecord]:
+    def shares(self) -> Iterator[release_schemas.ShareRecord]:
         """Yield current and former shares, newest first."""
-        return self._transport.pages(share_schemas.ShareRecord, f"{self.path}/shares")
+        return self._transport.pages(release_schemas.ShareRecord, f"{self.path}/shares")
 
-    def unshare(self, project_id: str | None = None) -> share_schemas.ShareRecord:
+    def unshare(self, project_id: str | None = None) -> release_schemas.ShareRecord:
         """Stop sharing with a project, or with all. Copies made there remain; raise NotFoundError if not shared."""
         for share in self.shares():
             if share.ended_at is None and share.project_id == project_id:
-                answer = self._transport.request("DELETE", f"{self.path}/shares/{share.id}", repeatable=True)
-                return self._transport.parse(share_schemas.ShareRecord, answer)
+                path = f"{self.path}/shares/{share.id}"
+                answer = self._transport.request("DELETE", path, repeatable=True)
+                return self._transport.parse(release_schemas.ShareRecord, answer)
         raise NotFoundError("not_found", 404, f"Release {self.id} has no such share.", {}, [])
 
     def _repr_html_(self) -> str:
@@ -308,12 +227,11 @@ class Release(Live, release_schemas.ReleaseRecord):
     ) -> Evaluation:
         """Request an evaluation on a public dataset, for free. It adds a section to the report."""
         body = {"dataset_id": dataset_id, "samples": samples, "seed": seed}
-        answer = self._transport.create(f"{self.path}/evaluations", body, idempotency_key)
-        return Evaluation.bound(self._transport, answer)
+        return self._transport.create(Evaluation, f"{self.path}/evaluations", body, idempotency_key)
 
     def evaluations(self) -> Iterator[Evaluation]:
         """Yield evaluations, finished or not, newest first."""
-        return Evaluation.of_release(self._transport, self.id)
+        return self._transport.pages(Evaluation, f"{self.path}/evaluations")
 
     def sample(
         self,
@@ -328,31 +246,22 @@ class Release(Live, release_schemas.ReleaseRecord):
         """Request synthetic images. The seed is public: the same request returns the same bytes.
 
         Args:
-            count: Number of images.
-            seed: Public.
-            format: File format.
             classes: Classes to generate, equally often; all by default.
             proportions: Instead of `classes`, the ratio of each class: `{"normal": 2000, "sick": 20}`; classes that are
                 not named are not generated. `"stated"`: as stated for the training.
-            idempotency_key: The same key and request return the same sample.
         """
         body: dict[str, Any] = {"count": count, "seed": seed, "format": format, "classes": classes}
         body |= {} if proportions is None else {"proportions": proportions}
-        answer = self._transport.create(f"{self.path}/samples", body, idempotency_key)
-        return Sample.bound(self._transport, answer)
+        return self._transport.create(Sample, f"{self.path}/samples", body, idempotency_key)
 
 
 class Evaluation(MadeByJob, release_schemas.EvaluationRecord):
     """One evaluation of a release on a public dataset, read from the list of its release."""
 
-    @classmethod
-    def of_release(cls, transport: Transport, release_id: str) -> Iterator[Self]:
-        """Yield the evaluations of a release, newest first."""
-        return cls.listed(transport, f"{Release.PATH}/{release_id}/evaluations")
-
     def refresh(self) -> Self:
         """Read the evaluation again."""
-        return next(found for found in self.of_release(self._transport, self.release_id) if found.id == self.id)
+        listed = self._transport.pages(type(self), f"{Release.PATH}/{self.release_id}/evaluations")
+        return next(evaluation for evaluation in listed if evaluation.id == self.id)
 
 
 class Sample(MadeByJob, release_schemas.SampleRecord):
@@ -361,15 +270,10 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
     PATH = "/v1/samples"
 
     def download(self, path: Path | str, on_bytes: Callable[[int, int], None] | None = None) -> Path:
-        """Download the content, resuming a partial download, and verify its SHA-256.
+        """Download the content and verify its SHA-256. A partial download resumes from `<name>.part` beside the file.
 
-        Args:
-            path: Target file. A partial download waits beside it as `<name>.part`.
-            on_bytes: Called with (bytes so far, total bytes).
-
-        Raises:
-            ApiError: The sample is pending or failed.
-            DownloadCorrupt: The bytes do not match the recorded SHA-256.
+        Calls `on_bytes` with (bytes so far, total bytes). Raises ApiError if the sample is pending or failed, and
+        DownloadCorrupt.
         """
         record = self if self.sha256 else self.refresh()
         return download(self._transport, f"{self.path}/content", Path(path), record.sha256, record.bytes, on_bytes)
@@ -377,12 +281,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
     def to_imagefolder(self, folder: Path | str) -> Path:
         """Wait for the images and save them as class folders of PNG files, with the privacy card.
 
-        Args:
-            folder: Must be absent or empty. Atomic: complete or absent.
-
-        Raises:
-            PlaceTaken: The folder exists and is not empty.
-            JobFailed: The job failed.
+        Atomic: the folder is complete or absent. Raises PlaceTaken unless it is absent or empty, and JobFailed.
         """
         return self._unpacked("imagefolder", folder)
 
@@ -439,4 +338,8 @@ class Preview(MadeByJob, job_schemas.PreviewRecord):
 
     def save_grid(self, path: Path | str) -> Path:
         """Save a grid of generated images as PNG."""
-        return self._save("grid.png", path)
+        return _save(self, "grid.png", path)
+
+
+def _save(resource: Live, name: str, path: Path | str) -> Path:
+    return download(resource._transport, f"{resource.path}/{name}", Path(path), None, None)

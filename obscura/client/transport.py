@@ -14,14 +14,14 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from json import dumps
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 import httpx
-from httpx_sse import EventSource, ServerSentEvent
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from httpx_sse import EventSource
+from pydantic import BaseModel, PrivateAttr, TypeAdapter, ValidationError
 
-from obscura.errors import ConnectionFailed, ConnectionSettingsError, UnexpectedAnswer, error_of
+from obscura.errors import ConnectionFailed, ConnectionSettingsError, UnexpectedAnswer, content_type, error_of
 from obscura.stopping import go_on
 from obscura.wire.schemas import Page
 
@@ -40,11 +40,7 @@ _logger = logging.getLogger("obscura")
 
 @cache
 def trusted() -> ssl.SSLContext:
-    """Return the trusted certificates. Cached, because reading them takes longer than most requests.
-
-    Raises:
-        ConnectionSettingsError: SSL_CERT_FILE or SSL_CERT_DIR has no certificates.
-    """
+    """Return the trusted certificates. Cached, because reading them takes longer than most requests."""
     for variable, exists in (("SSL_CERT_FILE", os.path.isfile), ("SSL_CERT_DIR", os.path.isdir)):
         path = os.environ.get(variable)
         if path and not exists(path):
@@ -93,17 +89,21 @@ def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
     """Return the proxy in the environment for a remote address; None for a direct connection.
 
     A service on this machine is always reached directly: a proxy would see its admin key and private images.
-
-    Raises:
-        ConnectionSettingsError: The proxy variable is invalid, or SOCKS support is not installed.
     """
     if is_here(str(url)):
         return None
     settings = getproxies_environment()
     name = url.scheme if settings.get(url.scheme) else "all"
     value = settings.get(name, "").strip()
-    if not value or _bypasses_proxy(url.host, settings.get("no", "")):
+    exceptions = settings.get("no", "")
+    if not value or proxy_bypass_environment(url.host, {"no": exceptions}):
         return None
+    with suppress(ValueError):  # the host is a name
+        address = ipaddress.ip_address(url.host)
+        for entry in exceptions.split(","):
+            with suppress(ValueError):
+                if address in ipaddress.ip_network(entry.strip().strip("[]"), strict=False):
+                    return None
     variable = f"{name.upper()}_PROXY"
     try:
         proxy = httpx.Proxy(value if "://" in value else f"http://{value}")
@@ -122,29 +122,15 @@ def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
     return proxy
 
 
-def _bypasses_proxy(host: str, exceptions: str) -> bool:
-    if proxy_bypass_environment(host, {"no": exceptions}):
-        return True
-    with suppress(ValueError):
-        address = ipaddress.ip_address(host)
-        for entry in exceptions.split(","):
-            with suppress(ValueError):
-                if address in ipaddress.ip_network(entry.strip().strip("[]"), strict=False):
-                    return True
-    return False
-
-
 class Transport:
     """A connection to one service.
 
     Retries idempotent requests (GET, and POST with an Idempotency-Key) on broken connections and on 429, 502, 503 and
-    504, honouring Retry-After up to a minute.
+    504, honouring Retry-After up to a minute. Raises ConnectionSettingsError if address, key, proxy or certificates are
+    invalid.
 
     Attributes:
         proxy: Address of the proxy in use, without its password; None for a direct connection.
-
-    Raises:
-        ConnectionSettingsError: The address, key, proxy or certificates are invalid.
     """
 
     def __init__(
@@ -247,18 +233,25 @@ class Transport:
             raise UnexpectedAnswer(self.route, response)
         return response
 
-    def parse(self, record: type[Record], response: httpx.Response) -> Record:
-        """Parse the JSON of an answer; raise UnexpectedAnswer if it is not this record."""
+    def parse(self, record: type[Record], response: httpx.Response, content: bytes | str | None = None) -> Record:
+        """Parse an answer, or an event of it; raise UnexpectedAnswer if it is not this record."""
         try:
-            return record.model_validate_json(response.content)
+            return self._bound(record.model_validate_json(response.content if content is None else content))
         except ValidationError as error:
             raise UnexpectedAnswer(self.route, response, f"in place of {record.__name__}") from error
 
-    def _event(self, record: type[Record], event: ServerSentEvent, response: httpx.Response) -> Record:
-        try:
-            return record.model_validate_json(event.data)
-        except ValidationError as error:
-            raise UnexpectedAnswer(self.route, response, f"in place of {record.__name__}") from error
+    def _bound(self, record: Record) -> Record:
+        if isinstance(record, Live):
+            record._transport = self
+        return record
+
+    def get(self, record: type[Record], path: str) -> Record:
+        """GET and parse the answer."""
+        return self.parse(record, self.request("GET", path))
+
+    def post(self, record: type[Record], path: str, body: Any = None, *, repeatable: bool = False) -> Record:
+        """POST and parse the answer. repeatable: retry, because the route is idempotent."""
+        return self.parse(record, self.request("POST", path, json=body, repeatable=repeatable))
 
     def document(self, path: str) -> dict[str, Any]:
         """Read a JSON object without a schema; raise UnexpectedAnswer for anything else."""
@@ -268,10 +261,10 @@ class Transport:
         except ValidationError as error:
             raise UnexpectedAnswer(self.route, response) from error
 
-    def create(self, path: str, body: dict[str, Any], idempotency_key: str | None) -> httpx.Response:
-        """POST with an Idempotency-Key, so that a retry creates nothing twice."""
+    def create(self, record: type[Record], path: str, body: dict[str, Any], idempotency_key: str | None) -> Record:
+        """POST with an Idempotency-Key, so that a retry creates nothing twice, and parse the answer."""
         headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
-        return self.request("POST", path, json=body, headers=headers)
+        return self.parse(record, self.request("POST", path, json=body, headers=headers))
 
     def pages(self, record: type[Record], path: str, **wanted: str | None) -> Iterator[Record]:
         """Yield every item of a paged list, filtered by the given query parameters."""
@@ -281,7 +274,8 @@ class Transport:
             params = {"limit": ITEMS_A_PAGE} | chosen | ({"cursor": cursor} if cursor else {})
             response = self.request("GET", path, params=params)
             page = self.parse(Page[record], response)  # type: ignore[valid-type]
-            yield from page.items
+            for item in page.items:
+                yield self._bound(item)
             if page.next_cursor is None:
                 return
             if page.next_cursor == cursor:
@@ -292,12 +286,16 @@ class Transport:
         self, path: str, *, body: Iterable[bytes], params: dict[str, Any], timeout_seconds: float
     ) -> httpx.Response:
         """PUT a streamed body once. Never retried: the body may not be repeatable."""
+
+        def parts() -> Iterator[bytes]:
+            for part in body:
+                go_on()
+                yield part
+
         timeout = httpx.Timeout(timeout_seconds, connect=10.0)
         headers = {"Content-Type": "application/octet-stream"}
         try:
-            response = self._http.put(
-                path, content=_while_awaited(body), params=params, headers=headers, timeout=timeout
-            )
+            response = self._http.put(path, content=parts(), params=params, headers=headers, timeout=timeout)
         except httpx.RequestError as error:
             raise self._failure("The upload broke, to", error) from error
         return self._expected(response)
@@ -312,13 +310,7 @@ class Transport:
             yield response
 
     def events(self, record: type[Record], path: str, last_event_id: str | None = None) -> Iterator[Record]:
-        """Yield server-sent events to the end of the stream, reconnecting with Last-Event-ID.
-
-        Raises:
-            ApiError: The service refused the stream permanently.
-            UnexpectedAnswer: Something other than the service answered.
-            ConnectionFailed: Reconnecting failed after the retries.
-        """
+        """Yield server-sent events to the end of the stream, reconnecting with Last-Event-ID; raises as `request`."""
         failures = 0
         timeout = httpx.Timeout(EVENT_SILENCE_SECONDS, connect=10.0)
         while True:
@@ -332,7 +324,7 @@ class Transport:
                     if is_worth_waiting(response) and failures < RETRIES_MAX:
                         delay = retry_after_seconds(response, failures)
                         failures += 1
-                    elif response.status_code != 200 or not _is_event_stream(response):
+                    elif response.status_code != 200 or content_type(response) != "text/event-stream":
                         self._read(response)
                         self._expected(response)
                         raise UnexpectedAnswer(self.route, response)
@@ -343,23 +335,13 @@ class Transport:
                                 continue  # a comment, which keeps the connection open
                             failures, delay = 0, 0.1
                             last_event_id = event.id or last_event_id
-                            yield self._event(record, event, response)
+                            yield self.parse(record, response, event.data)
             except httpx.RequestError as error:
                 failures += 1
                 if failures >= RETRIES_MAX:
                     raise self._failure("The event stream broke, from", error) from error
                 delay = backoff_seconds(failures)
             self.sleep(delay)
-
-
-def _is_event_stream(response: httpx.Response) -> bool:
-    return bool(response.headers.get("Content-Type", "").partition(";")[0].strip() == "text/event-stream")
-
-
-def _while_awaited(body: Iterable[bytes]) -> Iterator[bytes]:
-    for part in body:
-        go_on()
-        yield part
 
 
 def backoff_seconds(attempt: int) -> float:
@@ -376,3 +358,30 @@ def retry_after_seconds(response: httpx.Response, attempt: int) -> float:
     """Return the seconds in Retry-After, else the backoff."""
     value = response.headers.get("Retry-After", "")
     return float(value) if value.isdigit() else backoff_seconds(attempt)
+
+
+class Live(BaseModel):
+    """A record that remembers its connection."""
+
+    PATH: ClassVar[str]
+    id: str
+    _transport: Transport = PrivateAttr()
+
+    @classmethod
+    def listed(cls, transport: Transport) -> Iterator[Self]:
+        """Yield every record, newest first."""
+        return transport.pages(cls, cls.PATH)
+
+    @classmethod
+    def read(cls, transport: Transport, id: str) -> Self:
+        """Read the resource with this id."""
+        return transport.get(cls, f"{cls.PATH}/{id}")
+
+    @property
+    def path(self) -> str:
+        """Return the path of the resource."""
+        return f"{self.PATH}/{self.id}"
+
+    def refresh(self) -> Self:
+        """Read the resource again."""
+        return self.read(self._transport, self.id)

@@ -1,10 +1,25 @@
-"""What the routes about admins and keys take and give; see `obscura.wire.schemas`."""
+"""Requests and records of admins, decisions, projects, keys and webhooks; see `obscura.wire.schemas`."""
 
 from __future__ import annotations
 
-from pydantic import AwareDatetime, Field
+from functools import partial
+from typing import Annotated
 
-from obscura.wire.schemas import ApiRecord, ApiRequest, Identifier, Minute, Name, ReasonRequest, Role, Scope, Text
+from pydantic import AfterValidator, AwareDatetime, Field
+
+from obscura.wire.names import clean_text
+from obscura.wire.schemas import (
+    ApiRecord,
+    ApiRequest,
+    Identifier,
+    Minute,
+    Name,
+    NamedRecord,
+    ReasonRequest,
+    Role,
+    Scope,
+    Text,
+)
 from obscura.wire.words import DecisionAction, Outcome
 
 
@@ -15,16 +30,14 @@ class AdmissionRequest(ReasonRequest):
     introduction: Text = Field(description="`key_...:SHA-256`, of the token that the person made and keeps.")
     project_id: Identifier | None = Field(
         default=None,
-        description="Whose owner the person is to be. Left out: an admin of the installation, or an owner of the "
-        "project of the key that asks.",
+        description="The project to own. Absent: the person becomes an admin of the installation, or an owner of the "
+        "requesting key's project.",
     )
 
 
-class AdminRecord(ApiRecord):
+class AdminRecord(NamedRecord):
     """A person who decides together with others. All keys of a person count as that person."""
 
-    id: str = Field(description="Its identifier, which never changes.")
-    name: str = Field(description="For people.")
     admission: str = Field(
         description="By `machine` (its operator), `alone` (the second admin), `approved`, or `provider` (a group)."
     )
@@ -32,9 +45,7 @@ class AdminRecord(ApiRecord):
     approved_by: str | None = Field(description="The other admin, who approved it.")
     admitted_at: Minute = Field(description="When the person became an admin.")
     removed_at: Minute | None = Field(description="When the person was removed; null for who still decides.")
-    project_id: str | None = Field(
-        description="The project whose owner the person is; null for an admin of the installation."
-    )
+    project_id: str | None = Field(description="The project that the person owns; null for the whole installation.")
 
 
 class AdminList(ApiRecord):
@@ -48,8 +59,8 @@ class DecisionRecord(ApiRecord):
 
     id: str = Field(description="Its identifier, which never changes.")
     action: DecisionAction = Field(
-        description="`raise` a limit, `admit` or `remove` an admin, `revoke` a key, `share` a release, or `accept` the "
-        "missing spending of an account after a restore."
+        description="`raise` a limit, `admit` or `remove` an admin, `revoke` a key, `share` a release, or `accept` "
+        "spending that a restored database lacks."
     )
     name: str = Field(description="Of the account, the person or the release, for people.")
     account_id: str | None = Field(description="Of a raise: the account.")
@@ -89,20 +100,16 @@ class ProjectRequest(ApiRequest):
     name: Name = Field(description="For people.")
 
 
-class ProjectRecord(ApiRecord):
+class ProjectRecord(NamedRecord):
     """A department. Its keys see only what belongs to it."""
 
-    id: str = Field(description="Its identifier, which never changes.")
-    name: str = Field(description="For people.")
     created_at: Minute = Field(description="When it was made.")
 
 
 class QuotaRequest(ApiRequest):
     """Limit the jobs of a project."""
 
-    jobs_max: int | None = Field(
-        ge=0, le=2**53 - 1, description="Jobs waiting or running at a time; null removes the limit."
-    )
+    jobs_max: int | None = Field(ge=0, le=2**53 - 1, description="Jobs waiting or running; null removes the limit.")
 
 
 class ProjectUseRecord(ProjectRecord):
@@ -123,43 +130,30 @@ class KeyRequest(ApiRequest):
         "Only an admin of the installation grants `metrics`, because the metrics are of all projects.",
     )
     role: Role | None = Field(default=None, description="In a project, in place of the scopes that it stands for.")
-    expires_at: AwareDatetime | None = Field(
-        default=None,
-        description="From when on it opens nothing. Left out: as late as the key that asks for it, or never.",
-    )
+    expires_at: AwareDatetime | None = Field(default=None, description="Default: that of the requesting key, or never.")
     project_id: Identifier | None = Field(
         default=None,
-        description="Whose accounts and releases it opens. Left out: the project of the key that asks, or the only "
-        "one; with the scope `admin` that an admin of the installation asks for, none.",
+        description="The project whose accounts and releases it opens. Default: the requesting key's, or the only one; "
+        "none for the scope `admin` requested by an admin of the installation.",
     )
 
 
 class RotationRequest(ApiRequest):
     """Replace a key by another one."""
 
-    overlap_seconds: int = Field(
-        ge=0, le=31 * 86_400, description="For how long the old key still opens something, at most; 0 ends it at once."
-    )
-    expires_at: AwareDatetime | None = Field(
-        default=None,
-        description="From when on the new key opens nothing. Left out: as late as the key that asks for it, or never.",
-    )
+    overlap_seconds: int = Field(ge=0, le=31 * 86_400, description="How long the old key remains valid; 0 ends it.")
+    expires_at: AwareDatetime | None = Field(default=None, description="Default: that of the requesting key, or never.")
 
 
 class RevocationRequest(ApiRequest):
     """How much is revoked."""
 
-    with_made: bool = Field(
-        default=True,
-        description="Also the keys that it has made, those that these have made, and so on. False: this one alone.",
-    )
+    with_made: bool = Field(default=True, description="Also revoke all keys that it made, directly or indirectly.")
 
 
-class KeyRecord(ApiRecord):
+class KeyRecord(NamedRecord):
     """An API key without its secret."""
 
-    id: str = Field(description="Its identifier, which never changes.")
-    name: str = Field(description="For people.")
     scopes: list[str] = Field(description="What the key may do: `admin` includes the others.")
     project_id: str | None = Field(description="The project that it opens; null for an admin's of the installation.")
     admin_id: str | None = Field(description="The person whose key it is; null for keys without the scope `admin`.")
@@ -209,3 +203,44 @@ class AuditEventRecord(ApiRecord):
     key_id: str | None = Field(description="The key that asked; null where none of ours did.")
     admin_id: str | None = Field(description="The person whose key that is; null where it is no admin's.")
     project_id: str | None = Field(description="The project of the key, or whose key or account was changed.")
+
+
+URL_CHARACTERS_MAX = 500
+Url = Annotated[
+    str,
+    Field(min_length=1, max_length=URL_CHARACTERS_MAX),
+    AfterValidator(partial(clean_text, characters_max=URL_CHARACTERS_MAX)),
+]
+
+
+class WebhookRequest(ApiRequest):
+    """Register an address for events."""
+
+    url: Url = Field(description="https, and a public address unless the operator allows others.")
+
+
+class WebhookRecord(ApiRecord):
+    """An address that receives the events of a project, without its secret."""
+
+    id: str = Field(description="Its identifier, which never changes.")
+    project_id: str | None = Field(description="Whose events it is told; null for the installation's.")
+    url: str = Field(description="Where requests are sent.")
+    state: str = Field(
+        description="`active`; `failing`: the last answer was not 2xx; or `revoked`: its key, or that key's owner, was."
+    )
+    failing_since: Minute | None = Field(description="Since when no request is answered with 2xx; null if it is.")
+    created_at: Minute = Field(description="When it was made.")
+
+
+class NewWebhookRecord(WebhookRecord):
+    """A webhook with its new secret, which is returned only once."""
+
+    secret: str = Field(description="What its requests are signed under. Shown this once.")
+
+
+class WebhookTestRecord(ApiRecord):
+    """Result of a test request to a webhook."""
+
+    delivered: bool = Field(description="Whether it was answered with 2xx.")
+    status: int | None = Field(description="The status of the answer; null where there was none.")
+    reason: str | None = Field(description="Why there was none; null where there was one.")

@@ -1,4 +1,4 @@
-"""What goes over the wire about plans and jobs; see `obscura.wire.schemas`."""
+"""Requests and records of recipes, plans, jobs and sweeps; see `obscura.wire.schemas`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,25 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from obscura.wire.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Minute, Options, Text, up_to_the_minute
+from obscura.wire.budgets import Unit
+from obscura.wire.schemas import (
+    OPTIONS,
+    ApiRecord,
+    ApiRequest,
+    Delta,
+    Epsilon,
+    Identifier,
+    LeftEpsilon,
+    Minute,
+    Name,
+    NamedRecord,
+    Options,
+    Text,
+    up_to_the_minute,
+)
+
+RecordedOptions = Annotated[dict[str, Any], Field(description=OPTIONS)]
+State = Annotated[str, Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")]
 
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
@@ -17,10 +35,7 @@ class PlanRequest(ApiRequest):
     dataset_id: Identifier = Field(description="The labelled images.")
     recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
     epsilon: Epsilon = Field(description="Budget offered to this job, at the account's delta.")
-    options: Options = Field(
-        default_factory=dict,
-        description="Of the recipe, as `GET /v1/recipes` describes them; what is absent takes the recipe's own value.",
-    )
+    options: Options = Field(default_factory=dict)
 
 
 class PreviewRequest(PlanRequest):
@@ -28,9 +43,9 @@ class PreviewRequest(PlanRequest):
 
     stand_in_dataset_id: Identifier | None = Field(
         default=None,
-        description="A public dataset with at least as many classes, in the place of the private images. Absent: "
-        "written characters where each class is named by one letter or digit, Fashion-MNIST for other grey images "
-        "where the worker has it, else generated patterns.",
+        description="Public dataset with at least as many classes, in place of the private images. By default: written "
+        "characters if each class is named by one letter or digit, Fashion-MNIST for other grey images if the worker "
+        "has it, else generated patterns.",
     )
 
 
@@ -45,7 +60,7 @@ class CancelRequest(ApiRequest):
 
     discard: bool = Field(
         default=False,
-        description="Publish nothing. Without it, a training that has charged publishes what it has, as incomplete.",
+        description="Publish nothing. By default, a training that has charged publishes what it has.",
     )
 
 
@@ -64,9 +79,7 @@ class BudgetFacts(ApiRecord):
 
     account_id: str = Field(description="The population whose budget pays.")
     limit_epsilon: float = Field(description="The lifetime limit, at the account's delta.")
-    left_epsilon: float = Field(
-        description="What is left, as an epsilon at the account's delta. Epsilons of parts need not add up."
-    )
+    left_epsilon: LeftEpsilon
     left_nano: int = Field(description="What is left, in nano-units of mu^2.")
     left_after_epsilon: float = Field(description="What would be left, as an epsilon at the account's delta.")
     left_after_nano: int = Field(description="What would be left, in nano-units of mu^2.")
@@ -79,9 +92,7 @@ class PlanRecord(ApiRecord):
     recipe: str = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
     dataset_id: str = Field(description="The labelled images.")
     epsilon: float = Field(description="Asked for.")
-    delta: float = Field(
-        description="Slack of the guarantee: with epsilon, it bounds what an account may ever reveal of one unit."
-    )
+    delta: Delta
     unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
     adjacency: str = Field(description="Which datasets count as neighbours: those that differ by one whole unit.")
     price_nano: int = Field(description="The price, in nano-units of mu^2.")
@@ -100,20 +111,16 @@ class ProgressFacts(ApiRecord):
     step: int | None = Field(default=None, description="Steps of this stage that are done.")
     steps: int | None = Field(default=None, description="Steps of this stage.")
     charged_nano: int = Field(default=0, description="What was charged, in nano-units of mu^2; it stays spent.")
-    planned_nano: int = Field(default=0, description="What the plan may charge, in nano-units of mu^2.")
+    planned_nano: int = Field(default=0, description="The plan's charges, in nano-units of mu^2.")
     charged_epsilon: float = Field(default=0.0, description="What was charged, as an epsilon at the account's delta.")
-    planned_epsilon: float = Field(
-        default=0.0, description="What the plan may charge, as an epsilon at the account's delta."
-    )
+    planned_epsilon: float = Field(default=0.0, description="The plan's charges, as an epsilon at the account's delta.")
     eta_seconds: Annotated[float | None, AfterValidator(up_to_the_minute)] = Field(
         default=None,
-        description="Estimated seconds until the job ends, from planned work, rounded up to whole minutes; null while "
-        "its pace is not known.",
+        description="Estimated seconds until the job ends, rounded up to whole minutes; null if unknown.",
     )
     silent_minutes: int | None = Field(
         default=None,
-        description="A coarse lower bound, where the worker has given no sign of life for so long that it will soon be "
-        "ended and resumed; null for the usual case.",
+        description="Minutes without a sign of life, at least, before the job is resumed; usually null.",
     )
 
 
@@ -129,28 +136,21 @@ class PreviewRecord(ApiRecord):
 
     id: str = Field(description="Its identifier, which never changes.")
     job_id: str = Field(description="The job.")
-    state: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
+    state: State
     dataset_id: str = Field(description="The labelled images.")
     recipe: str = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
     epsilon: float = Field(description="Privacy loss at the account's delta.")
-    options: dict[str, Any] = Field(
-        description="Of the recipe, as `GET /v1/recipes` describes them; what is absent takes the recipe's own value."
-    )
+    options: RecordedOptions
     stand_in: str | None = Field(description="What stood in for the private images; null until it has ended.")
     accuracy: float | None = Field(
-        description="In [0, 1], of a small CNN that learned what was drawn, on other images of the stand-in."
+        description="In [0, 1], of a small CNN trained on the generated images, on other images of the stand-in."
     )
     real_accuracy: float | None = Field(
-        description="The same CNN's, had it learned the stand-in's own images. Null for a recipe that trains a "
+        description="Accuracy of the same CNN trained on the stand-in's own images. Null for a recipe that trains a "
         "classifier, whose own accuracy is given."
     )
-    balanced_accuracy: float | None = Field(
-        default=None,
-        description="Mean over the classes of what is recognised of each: rare classes count as much.",
-    )
-    accuracy_by_class: dict[str, float] | None = Field(
-        default=None, description="What is recognised of each declared class, of what stood in for it."
-    )
+    balanced_accuracy: float | None = Field(default=None, description="Mean of the classes' accuracies.")
+    accuracy_by_class: dict[str, float] | None = Field(default=None, description="Accuracy for each declared class.")
     chance: float | None = Field(description="Accuracy of guessing.")
     verdict: str | None = Field(description="The forecast in words, with a warning where the signal drowns.")
     notes: list[str] = Field(description="Of the plan.")
@@ -164,17 +164,13 @@ class JobRecord(ApiRecord):
 
     id: str = Field(description="Its identifier, which never changes.")
     kind: str
-    state: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
+    state: State
     account_id: str | None = Field(description="The population whose budget pays.")
     dataset_id: str | None = Field(description="The labelled images.")
-    evaluation_dataset_id: str | None = Field(
-        description="The public dataset that the release is measured on; null for none."
-    )
+    evaluation_dataset_id: str | None = Field(description="Public dataset that the release is measured on, if any.")
     recipe: str | None = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
     epsilon: float | None = Field(description="Privacy loss at the account's delta.")
-    options: dict[str, Any] = Field(
-        description="Of the recipe, as `GET /v1/recipes` describes them; what is absent takes the recipe's own value."
-    )
+    options: RecordedOptions
     price_nano: int = Field(description="The price, in nano-units of mu^2.")
     price_epsilon: float = Field(description="The price, as an epsilon at the account's delta.")
     cancel_requested: bool = Field(description="Whether somebody has asked to end it.")
@@ -183,17 +179,15 @@ class JobRecord(ApiRecord):
         "`discarded`: it publishes nothing."
     )
     publishes_if_cancelled: bool | None = Field(
-        description="Whether cancelling a training now would publish what it has paid for; null where it has ended or "
-        "costs nothing. Before its first useful step there is nothing to publish, and what was charged stays spent."
+        description="Whether cancelling a training now would publish a release; null if it has ended or costs nothing. "
+        "Before its first useful step there is nothing to publish, and its charges stay spent."
     )
     progress: ProgressFacts = Field(description="How far it is.")
     blocked: FailureFacts | None = Field(
         description="Why a queued job cannot start: `arming_stopped` or `installation_locked`; null if it can."
     )
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
-    release_id: str | None = Field(
-        description="The release that a training published, a sampling draws from, or an evaluation measures."
-    )
+    release_id: str | None = Field(description="The release that the job published, draws from or measures.")
     sample_id: str | None = Field(description="The drawing; null for other jobs.")
     created_at: Minute = Field(description="When it was made.")
     started_at: Minute | None = Field(description="When its first attempt began; null before.")
@@ -209,9 +203,110 @@ class EventRecord(ApiRecord):
     """The data of one server-sent event."""
 
     job_id: str = Field(description="The job.")
-    state: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
+    state: State
     cancel_requested: bool = Field(description="Whether somebody has asked to end it.")
     progress: ProgressFacts = Field(description="How far it is.")
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
     release_id: str | None = Field(description="The release.")
     sample_id: str | None = Field(description="The drawing; null for other jobs.")
+
+
+# --- sweeps ---------------------------------------------------------------------------------------------------------
+
+TRIALS_MIN, TRIALS_MAX = 2, 64  # of a sweep
+
+
+class TrialRequest(ApiRequest):
+    """One training of a sweep."""
+
+    options: Options = Field(default_factory=dict)
+    epsilon: Epsilon | None = Field(default=None, description="Of this trial; absent: that of the sweep.")
+
+
+class SweepRequest(ApiRequest):
+    """Request a hyperparameter search; the cost of all trials is reserved at once, or nothing is."""
+
+    name: Name = Field(description="For people.")
+    dataset_id: Identifier = Field(description="The labelled images.")
+    recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
+    epsilon: Epsilon | None = Field(default=None, description="Of each trial that names none.")
+    trials: list[TrialRequest] = Field(min_length=TRIALS_MIN, max_length=TRIALS_MAX, description="In running order.")
+    evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
+
+
+class TrialFacts(ApiRecord):
+    """One training of a sweep: its reserved or spent budget, and its quality on public data."""
+
+    job_id: str = Field(description="The job.")
+    state: State
+    options: RecordedOptions
+    epsilon: float = Field(description="Privacy loss at the account's delta.")
+    held_nano: int = Field(description="Still reserved; 0 once the trial has ended.")
+    charged_nano: int = Field(description="What was charged, in nano-units of mu^2; it stays spent.")
+    spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
+    spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
+    accuracy: dict[str, float] | None = Field(description="On the public evaluation dataset, by classifier.")
+    balanced_accuracy: dict[str, float] | None = Field(default=None, description="Mean of the classes' accuracies.")
+    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
+    release_id: str | None = Field(description="The release.")
+    incomplete: bool = Field(description="It ended early; its release is what had been made by then.")
+
+    @property
+    def compared_by(self) -> float | None:
+        """Return the balanced accuracy of the CNN, or else its accuracy."""
+        return (self.balanced_accuracy or self.accuracy or {}).get("cnn")
+
+
+class SweepTotals(ApiRecord):
+    """Sums over the trials, in nano-units of mu^2 and as epsilons at the account's delta."""
+
+    price_nano: int = Field(description="The price, in nano-units of mu^2.")
+    held_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
+    spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
+    returned_nano: int = Field(description="What returned to the account, in nano-units of mu^2.")
+    price_epsilon: float = Field(description="The price, as an epsilon at the account's delta.")
+    spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
+
+
+class SweepRecord(NamedRecord):
+    """A hyperparameter search. Every trial is paid for; choosing the best on public data is free."""
+
+    account_id: str = Field(description="The population whose budget pays.")
+    dataset_id: str = Field(description="The labelled images.")
+    recipe: str = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
+    state: str = Field(description="`open` while a trial or its evaluation is queued or running; else `ended`.")
+    trials: list[TrialFacts] = Field(description="Its trainings, in the order in which they run.")
+    totals: SweepTotals = Field(description="Sums over the trials.")
+    best_job_id: str | None = Field(description="Trial with the highest balanced CNN accuracy on public data.")
+    created_at: Minute = Field(description="When it was made.")
+
+    @property
+    def finished(self) -> bool:
+        """Return whether every trial has reached a final state."""
+        return self.state == "ended"
+
+
+# --- recipes --------------------------------------------------------------------------------------------------------
+
+
+class RecipeRecord(ApiRecord):
+    """A recipe of this service with all its options."""
+
+    name: str = Field(description="What a job calls it.")
+    title: str = Field(description="Its name for people.")
+    publishes: str = Field(description="What its release is: a `generator`, a `classifier` or a `histogram`.")
+    releases: str = Field(description="The same in words.")
+    units: list[Unit] = Field(description="Units of the accounts that may use it, because it bounds their influence.")
+    presets: dict[str, dict[str, Any]] = Field(description="Values of the option `preset`; `default` by default.")
+    defaults: dict[str, Any] = Field(description="Default of each option.")
+    follows: list[str] = Field(
+        description="Options whose defaults follow from declared numbers and the budget, at least with the default "
+        "preset. A plan shows their values."
+    )
+    options: dict[str, Any] = Field(description="JSON Schema of the `options` of a request.")
+
+
+class RecipeList(ApiRecord):
+    """Every recipe of the service."""
+
+    items: list[RecipeRecord] = Field(description="What this page holds.")

@@ -1,6 +1,4 @@
-"""What goes over the wire about releases, and the samples and evaluations that are made of them; see
-`obscura.wire.schemas`.
-"""
+"""Requests and records of releases, samples, evaluations and shares; see `obscura.wire.schemas`."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ from pydantic import Field
 
 from obscura.wire.class_shares import SHARE_MAX, SHARE_MIN
 from obscura.wire.formats import SampleFormat
-from obscura.wire.job_schemas import FailureFacts
-from obscura.wire.schemas import ApiRecord, ApiRequest, Identifier, Minute, Text
+from obscura.wire.job_schemas import FailureFacts, State
+from obscura.wire.schemas import ApiRecord, ApiRequest, Identifier, Minute, ReasonRequest, Text
 
 Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
 Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1000)]
@@ -57,9 +55,7 @@ class ReleaseRecord(ApiRecord):
     summary: dict[str, Any] = Field(description="Public facts, and accuracies of the newest evaluation that has ended.")
     incomplete: IncompleteFacts | None = Field(description="Of a training that ended before its plan.")
     histogram: HistogramFacts | None = Field(description="The counts of a histogram.")
-    project_id: str = Field(
-        description="The department that has trained it: another one than yours shares it with you."
-    )
+    project_id: str = Field(description="The department that trained it, and shares it if it is not yours.")
     created_at: Minute = Field(description="When it was made.")
 
 
@@ -67,9 +63,7 @@ class EvaluationRequest(ApiRequest):
     """Evaluate a release on a public dataset with the same classes and shape, for free."""
 
     dataset_id: Identifier = Field(description="The labelled images.")
-    samples: int | None = Field(
-        default=None, ge=1, description="Synthetic images that classifiers are trained on; for generators alone."
-    )
+    samples: int | None = Field(default=None, ge=1, description="Images to generate and train classifiers on.")
     seed: int | None = Field(default=None, ge=0, lt=2**63, description="Public; of the samples and the classifiers.")
 
 
@@ -77,8 +71,8 @@ class LikenessFacts(ApiRecord):
     """Similarity of synthetic and public images, by one named extractor."""
 
     extractor: str = Field(
-        description="What described the images. Distances compare only where it, the dataset and the number of images "
-        "are the same; only those of the usual Inception network are FIDs."
+        description="Network that described the images. Compare only distances of the same extractor, dataset and "
+        "number of images. Only those of the usual Inception network are FIDs."
     )
     frechet_distance: float = Field(description="Between the Gaussians of both sets of features; 0 of equal sets.")
     precision: float = Field(description="Share of the synthetic images that lie where real ones do.")
@@ -93,22 +87,18 @@ class EvaluationRecord(ApiRecord):
     release_id: str = Field(description="The release.")
     job_id: str = Field(description="The job.")
     dataset_id: str = Field(description="The labelled images.")
-    state: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
+    state: State
     samples: int | None = Field(description="Synthetic images that were measured; null for what is no generator.")
     seed: int = Field(description="Public: the same request gives the same result.")
     accuracy: dict[str, float] | None = Field(description="In [0, 1], by classifier; null until it has ended.")
-    balanced_accuracy: dict[str, float] | None = Field(
-        description="Mean over the classes of what is recognised of each, by classifier: rare classes count as much."
-    )
+    balanced_accuracy: dict[str, float] | None = Field(description="Mean of the classes' accuracies, by classifier.")
     accuracy_by_class: dict[str, float] | None = Field(
-        description="What is recognised of each class with images, by the CNN or the released classifier."
+        description="Accuracy for each class with images, of the CNN or the released classifier."
     )
     likeness: LikenessFacts | None = Field(description="Of a generator: how alike its images and the public ones are.")
-    accuracy_warm_start_only: dict[str, float] | None = Field(
-        description="In [0, 1], by the warm start alone, where a recipe has one."
-    )
+    accuracy_warm_start_only: dict[str, float] | None = Field(description="In [0, 1], of the warm start alone, if any.")
     accuracy_real: float | None = Field(
-        description="Of the CNN where it learns half of the public images and is tested on the others; of a generator."
+        description="Of a generator: accuracy of the CNN if trained on half of the public images, on the other half."
     )
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
     created_at: Minute = Field(description="When it was made.")
@@ -119,14 +109,11 @@ class SampleRequest(ApiRequest):
     """Generate synthetic images. The seed is public: the same request returns the same bytes."""
 
     count: int = Field(ge=1, description="Number of images.")
-    classes: list[Text] | None = Field(
-        default=None, min_length=1, max_length=1000, description="Names of the classes, in the order of their labels."
-    )
+    classes: list[Text] | None = Field(default=None, min_length=1, max_length=1000, description="Classes to generate.")
     proportions: Proportions | Literal["stated"] | None = Field(
         default=None,
-        description="In place of `classes`: how often each class comes, by its name, as numbers of which only ratios "
-        "count. A class that is not named is not drawn. `stated`: as the training's option `class_shares` says. "
-        "Absent: all classes come equally often.",
+        description="Instead of `classes`: numbers by class, of which only the ratios count. Classes without a number "
+        "are not generated. `stated`: the training's option `class_shares`. Absent: all classes equally often.",
     )
     seed: int = Field(ge=0, lt=2**63, description="Public: the same request gives the same result.")
     format: SampleFormat = Field(description="Kind of file.")
@@ -138,12 +125,10 @@ class SampleRecord(ApiRecord):
     id: str = Field(description="Its identifier, which never changes.")
     release_id: str = Field(description="The release.")
     job_id: str = Field(description="The job.")
-    state: str = Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")
+    state: State
     count: int = Field(description="Number of images.")
     classes: list[str] | None = Field(description="Names of the classes, in the order of their labels.")
-    proportions: dict[str, float] | None = Field(
-        default=None, description="How often each class was asked to come; null where all came equally often."
-    )
+    proportions: dict[str, float] | None = Field(default=None, description="Requested ratio by class; null if equal.")
     seed: int = Field(description="Public: the same request gives the same result.")
     format: str = Field(description="Kind of file.")
     sha256: str | None = Field(description="SHA-256 of the file; null until it is there.")
@@ -151,7 +136,27 @@ class SampleRecord(ApiRecord):
     removed_at: Minute | None = Field(
         default=None,
         exclude_if=operator.not_,
-        description="When the file was removed, as the operator's retention says; absent while it is there.",
+        description="When the file was removed, after its retention period.",
     )
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
     created_at: Minute = Field(description="When it was made.")
+
+
+class ShareRequest(ReasonRequest):
+    """Request to share a release with another project, or with all. Another person must approve."""
+
+    project_id: Identifier | None = Field(
+        default=None,
+        description="Id of the other department. Absent: all departments, also later ones.",
+    )
+
+
+class ShareRecord(ApiRecord):
+    """Access of another project, or of all projects, to a release."""
+
+    id: str = Field(description="Its identifier, which never changes.")
+    release_id: str = Field(description="The release.")
+    project_id: str | None = Field(description="The other department; null for every one.")
+    project_name: str | None = Field(description="Its name.")
+    created_at: Minute = Field(description="When it was shared.")
+    ended_at: Minute | None = Field(description="When that was ended; null while it is shared.")

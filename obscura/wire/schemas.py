@@ -1,7 +1,7 @@
-"""What goes over the wire. Every field here is on the allow-list of what may leave the private zone.
+"""Requests and records of the API. These fields are the allow-list of what may leave the private zone.
 
-Responses are built from these fields alone (`record_of`); nothing is copied wholesale from a table row,
-so a new column (a secret, a lease owner) stays inside until someone writes it down here.
+Responses contain these fields alone (`record_of`), so a new column (a secret, a lease owner) stays inside until it is
+listed here.
 """
 
 from __future__ import annotations
@@ -68,14 +68,19 @@ def up_to_the_minute(seconds: float | None) -> float | None:
 
 
 Item = TypeVar("Item")
-RECORDS_MAX = 2**31 - 1  # what a column of the database holds
+RECORDS_MAX = 2**31 - 1  # of a database column
 
-Minute = Annotated[datetime, AfterValidator(to_the_minute)]  # how every time leaves; see service.times
+Minute = Annotated[datetime, AfterValidator(to_the_minute)]  # the form of every time; see service.times
 Text = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX), AfterValidator(clean_text)]
-Name = Text  # that somebody gives, where other texts name what is there already
+Name = Text  # a new name; other texts refer to existing things
 Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")]
 Epsilon = Annotated[float, Field(ge=EPSILON_LEAST, le=EPSILON_MOST)]
-Options = Annotated[dict[str, Any], AfterValidator(plain)]
+OPTIONS = "Options of the recipe, as `GET /v1/recipes` describes them; absent ones take the recipe's own value."
+Options = Annotated[dict[str, Any], AfterValidator(plain), Field(description=OPTIONS)]
+Delta = Annotated[float, Field(description="Of (epsilon, delta)-differential privacy; at most 1/n.")]
+LeftEpsilon = Annotated[
+    float, Field(description="What is left, as an epsilon at the account's delta. Epsilons of parts need not add up.")
+]
 Reason = Annotated[
     str,
     Field(min_length=1, max_length=REASON_CHARACTERS_MAX),
@@ -112,9 +117,14 @@ class Page(ApiRecord, Generic[Item]):
     """One page of a list; `next_cursor` is null on the last one."""
 
     items: list[Item] = Field(description="What this page holds.")
-    next_cursor: str | None = Field(
-        default=None, description="Send it as `cursor` for the next page; null on the last one."
-    )
+    next_cursor: str | None = Field(default=None, description="The `cursor` of the next page; null on the last one.")
+
+
+class NamedRecord(ApiRecord):
+    """A record with an id and a name."""
+
+    id: str = Field(description="Its identifier, which never changes.")
+    name: str = Field(description="For people.")
 
 
 # --- accounts -------------------------------------------------------------------------------------------------------
@@ -126,20 +136,14 @@ class AccountRequest(ApiRequest):
     name: Name = Field(description="For people.")
     owner: Name = Field(description="Who is asked about the account.")
     epsilon: Epsilon = Field(description="Lifetime budget of the population.")
-    delta: float = Field(
-        ge=DELTA_LEAST, le=DELTA_MOST, description="Of (epsilon, delta)-differential privacy; at most 1/n."
-    )
+    delta: Delta = Field(ge=DELTA_LEAST, le=DELTA_MOST)
     accept_large_delta: bool = Field(
         default=False,
         description=f"Confirms a delta above {DELTA_USUAL_MOST:g}. Choose at most 1 / (10 x number of images) instead.",
     )
     unit: Unit = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
-    adjacency: Literal["add_remove"] = Field(
-        description="Which datasets count as neighbours: those that differ by one whole unit."
-    )
-    project_id: Identifier | None = Field(
-        default=None, description="The project that it belongs to, for ever. Left out where there is one project."
-    )
+    adjacency: Literal["add_remove"] = Field(description="Neighbouring datasets differ by one whole unit.")
+    project_id: Identifier | None = Field(default=None, description="Its project, forever. Optional if there is one.")
 
 
 class BalanceFacts(ApiRecord):
@@ -152,17 +156,15 @@ class BalanceFacts(ApiRecord):
     limit_epsilon: float = Field(description="The lifetime limit, at the account's delta.")
     spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
     held_epsilon: float = Field(description="Reserved for jobs under way, as an epsilon at the account's delta.")
-    left_epsilon: float = Field(
-        description="What is left, as an epsilon at the account's delta. Epsilons of parts need not add up."
-    )
+    left_epsilon: LeftEpsilon
     affordable_epsilon: float = Field(description="The largest epsilon that a next job may ask for.")
     promised_epsilon: float = Field(
-        description="Of all that the account may ever publish: its limit, or what is spent and held where the limit "
-        "was lowered below that."
+        description="Bound on everything the account may ever publish: its limit, or the spent and reserved budget if "
+        "the limit was lowered below that."
     )
     sure_at_most: float = Field(
-        description="How sure somebody who was 50% sure that a unit was used, or was not, can become by studying all "
-        "that the account may ever publish, except with probability delta."
+        description="How sure an attacker who was 50% sure that a unit was used, or was not, can become by studying "
+        "everything that the account may ever publish, except with probability delta."
     )
 
     @property
@@ -181,25 +183,17 @@ class BalanceFacts(ApiRecord):
         return self.left_nano / self.capacity_nano
 
 
-class AccountRecord(ApiRecord):
+class AccountRecord(NamedRecord):
     """A population with one privacy budget."""
 
-    id: str = Field(description="Its identifier, which never changes.")
-    name: str = Field(description="For people.")
     owner: str = Field(description="Who is asked about the account.")
     epsilon: float = Field(description="The lifetime limit; what is promised is `promised_epsilon` of the balance.")
-    delta: float = Field(
-        description="Slack of the guarantee: with epsilon, it bounds what an account may ever reveal of one unit."
-    )
+    delta: Delta
     unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
     adjacency: str = Field(description="Which datasets count as neighbours: those that differ by one whole unit.")
     rate: float = Field(description="Chance of failure that comes with each unit of mu^2; see docs/accounting.md.")
     frozen: bool = Field(description="Whether the account takes no new job.")
-    closed: bool = Field(
-        default=False,
-        description="Whether the account takes no new data; left out where it does.",
-        exclude_if=operator.not_,  # as before any could be closed
-    )
+    closed: bool = Field(default=False, description="Whether the account takes no new data.", exclude_if=operator.not_)
     balance: BalanceFacts = Field(description="Limit, spent, held and left.")
     created_at: Minute = Field(description="When it was made.")
     project_id: str = Field(description="The project that it belongs to.")
@@ -243,29 +237,23 @@ class DatasetRequest(ApiRequest):
 
     name: Name = Field(description="For people.")
     account_id: Identifier | None = Field(default=None, description="Required for private datasets, absent for public.")
-    visibility: Visibility = Field(
-        description="`private` belongs to an account; `public` costs nothing and protects nobody."
-    )
-    classes: list[Name] = Field(
-        min_length=1, max_length=1000, description="Names of the classes, in the order of their labels."
-    )
+    visibility: Visibility = Field(description="`private`: has an account; `public`: costs nothing, protects nobody.")
+    classes: list[Name] = Field(min_length=1, max_length=1000, description="Class names, in the order of the labels.")
     height: int = Field(ge=1, le=1024, description="Pixels of an image, top to bottom.")
     width: int = Field(ge=1, le=1024, description="Pixels of an image, left to right.")
     channels: Literal[1, 3] = Field(description="1 for grey, 3 for colour.")
-    records_declared: int = Field(
-        ge=1, le=RECORDS_MAX, description="A public number of records; bounds teachers and 1/delta."
-    )
+    records_declared: int = Field(ge=1, le=RECORDS_MAX, description="Public limit; bounds teachers and 1/delta.")
     subjects_declared: int | None = Field(
         default=None,
         ge=1,
         le=RECORDS_MAX,
-        description="Required where the account's unit is the subject, absent elsewhere: a public number of subjects, "
-        "which then bounds teachers and 1/delta. The upload carries subject ids.",
+        description="Public limit on the subjects, which then bounds teachers and 1/delta. Required if the account "
+        "protects subjects, else absent. The upload contains subject ids.",
     )
     subjects_recognised: bool = Field(
         default=False,
-        description="Whether the same id is the same subject in every dataset of the project that says so. Then a "
-        "subject of another account is refused. Without it ids end with the upload.",
+        description="Whether an id means the same subject in all such datasets of the project. Subjects of another "
+        "account are then refused. Otherwise ids are deleted after the upload.",
     )
 
 
@@ -273,17 +261,16 @@ class WithdrawalRequest(ApiRequest):
     """Withdraw subjects from an account. Their ids are not stored."""
 
     subjects: list[Annotated[int, Field(ge=0, lt=2**63)] | Annotated[str, Field(min_length=1, max_length=64)]] = Field(
-        min_length=1, max_length=10_000, description="Their ids, as uploads say them."
+        min_length=1, max_length=10_000, description="Their ids, in the form of the uploads."
     )
     subjects_key_check: KeyCheck | None = Field(
         default=None,
-        description="The check value of the key under which the ids were keyed, as the first upload sent it; another "
-        "one is refused. Left out: the ids are sent as they are, and so did the first upload.",
+        description="Check value of the key of the ids, equal to that of the first upload. Absent if that sent plain "
+        "ids.",
     )
     cancel_jobs: bool = Field(
         default=False,
-        description="Cancel the trainings that need the account's datasets, instead of refusing; what they have "
-        "charged stays spent.",
+        description="Cancel trainings that need the datasets, instead of refusing. Charges stay spent.",
     )
 
 
@@ -292,24 +279,20 @@ class WithdrawalRecord(ApiRecord):
 
     account_id: str = Field(description="The population that the subjects withdraw from.")
     dataset_ids: list[str] = Field(
-        description="Every dataset of the account that recognises subjects and has content: all are written anew, "
-        "whoever is in them."
+        description="All datasets of the account that recognise subjects and have content. All are rewritten."
     )
     not_recognised: list[str] = Field(
-        description="Datasets of the account whose ids ended with the upload, so that nobody is found there: delete "
-        "them, and push them again without who withdraws."
+        description="Datasets that do not recognise subjects: delete them, and push them again without those subjects."
     )
     waiting: bool = Field(
-        description="Whether that is still to be done, when trainings have stopped: until then datasets are "
+        description="Whether the datasets are still to be rewritten, after trainings have stopped. Until then they are "
         "`withdrawing`, and nothing can be trained on them."
     )
 
 
-class DatasetRecord(ApiRecord):
+class DatasetRecord(NamedRecord):
     """A declared set of labelled images, without digest and size of private content."""
 
-    id: str = Field(description="Its identifier, which never changes.")
-    name: str = Field(description="For people.")
     account_id: str | None = Field(description="The population whose budget pays.")
     visibility: str = Field(description="`private` belongs to an account; `public` costs nothing and protects nobody.")
     classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
@@ -317,28 +300,21 @@ class DatasetRecord(ApiRecord):
     width: int = Field(description="Pixels of an image, left to right.")
     channels: int = Field(description="1 for grey, 3 for colour.")
     records_declared: int = Field(description="Public upper bound on the number of records.")
-    subjects_declared: int | None = Field(
-        description="Public upper bound on the number of subjects; null where single records are protected."
-    )
+    subjects_declared: int | None = Field(description="Public limit on the subjects; null if records are protected.")
     subjects_recognised: bool = Field(
-        default=False,
-        exclude_if=operator.not_,
-        description="Whether its subjects are known again in other such datasets; absent where they are not.",
+        default=False, exclude_if=operator.not_, description="Whether other such datasets recognise its subjects."
     )
     state: str = Field(
-        description="`declared`, `receiving`, `ready`, `withdrawing` (written anew without somebody), `failed`, "
+        description="`declared`, `receiving`, `ready`, `withdrawing` (rewritten without subjects), `failed`, "
         "`deleting` or `deleted`."
     )
     joined: bool = Field(
-        description="Images of it were known, so it belongs to the account that had them first. Such answers are "
-        "limited per day."
+        description="Images of it were known, so it belongs to the account that had them first. Limited per day."
     )
     format: str | None = Field(description="Kind of file.")
     content_sha256: str | None = Field(description="Public datasets only.")
     content_bytes: int | None = Field(description="Public datasets only.")
-    failure_code: str | None = Field(
-        description="`upload_refused` after a refused upload, `key_missing` if no key opens the images; else null."
-    )
+    failure_code: str | None = Field(description="`upload_refused`, `key_missing` (no key opens the images) or null.")
     created_at: Minute = Field(description="When it was made.")
     ready_at: Minute | None = Field(description="When its content had arrived, to the minute; null before.")
 
@@ -353,13 +329,13 @@ class HealthRecord(ApiRecord):
     version: str = Field(description="Of the service.")
     trainings: Literal["open", "stopped"] | None = Field(
         default=None,
-        description="Stopped: a check of the ledger found a fault, and trainings of at least one account wait for an "
-        "operator. Everything that was published stays readable. Told by readiness, not by liveness.",
+        description="`stopped`: a check of the ledger found a fault, and trainings of at least one account wait for an "
+        "operator. Releases stay readable. Only readiness shows it.",
     )
     unavailable: list[str] | None = Field(
         default=None,
         description="External services that do not answer: `storage`, `sign-in provider`. Requests that need one get "
-        "503 until it answers again. Absent when all answer.",
+        "503. Absent when all answer.",
     )
 
 
@@ -381,6 +357,4 @@ class Problem(BaseModel):
     detail: str = Field(description="What happened and what to do, for people.")
     instance: str = Field(description="Path of the request.")
     code: str = Field(description="Stable name of the error, for programs.")
-    errors: list[FieldError] | None = Field(
-        default=None, description="The invalid parts of the request; absent for other errors."
-    )
+    errors: list[FieldError] | None = Field(default=None, description="The invalid parts of the request, if any.")

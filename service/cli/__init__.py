@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from obscura.wire.recipe_schemas import RecipeRecord
-from service.cli import backups, ledger, machine, server
+from obscura.wire.job_schemas import RecipeRecord
+from service.cli import ledger, machine, server
 from service.cli.machine import look_around
 
 __all__ = ["add_commands", "installed_recipes", "look_around"]
@@ -16,8 +16,8 @@ def add_commands(app: typer.Typer, admins: typer.Typer) -> None:
     app.command("up")(server.up)
     app.command("demo")(server.demo)
     app.command("openapi")(server.openapi)
-    app.command("backup")(backups.backup)
-    app.command("restore")(backups.restore)
+    app.command("backup")(ledger.backup)
+    app.command("restore")(ledger.restore)
     app.add_typer(ledger.ledger, name="ledger")
     admins.command("restore")(machine.restore)
 

@@ -1,4 +1,4 @@
-"""`obscura ledger`: verify, accept what a restored database lacks, sign. Works on the database itself.
+"""`obscura ledger`, `obscura backup` and `obscura restore`, which work on the database itself.
 
 Exit codes of `verify`: 0 nothing was found, 1 there are findings, 2 it could not run.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 ledger = typer.Typer(
     no_args_is_help=True, help="Verify what was spent. Runs on the machine of the service, with its settings."
 )
+
+
+# What proves missing spending, by the field of a `Loss`.
+PROOFS = {"journals": "journals", "witnesses": "signed entries", "releases": "releases", "datasets": "uploads"}
 
 
 @ledger.command("verify")
@@ -70,21 +74,14 @@ def verify(
             for finding in report.findings:
                 output.text(f"{finding.code.value}: {finding.message}")
             for loss in missing:
-                output.text(_describe(loss))
+                epsilon = "unknown" if loss["epsilon"] is None else f"{loss['epsilon']:.3g}"
+                counts = ", ".join(f"{len(loss[name])} {noun}" for name, noun in PROOFS.items() if loss[name])
+                output.text(
+                    f"missing of account {loss['account_id']}: {loss['missing_nano']} nano-units, epsilon {epsilon}"
+                    f"{f' ({counts})' if counts else ''}. Record it: obscura ledger accept {loss['account_id']}"
+                )
     if not report.clean or locked:
         raise typer.Exit(1)
-
-
-def _describe(loss: dict[str, Any]) -> str:
-    """Return one line: what the database lacks of an account, and the command that records it."""
-    epsilon = "unknown" if loss["epsilon"] is None else f"{loss['epsilon']:.3g}"
-    counts = (len(loss[name]) for name in ("journals", "witnesses", "releases", "datasets"))
-    nouns = ("journals", "signed entries", "releases", "uploads")
-    parts = ", ".join(f"{count} {noun}" for count, noun in zip(counts, nouns, strict=True) if count)
-    return (
-        f"missing of account {loss['account_id']}: {loss['missing_nano']} nano-units, epsilon {epsilon}"
-        f"{f' ({parts})' if parts else ''}. Record it: obscura ledger accept {loss['account_id']}"
-    )
 
 
 @ledger.command("accept")
@@ -198,6 +195,90 @@ def public_key(context: typer.Context, as_json: Json = False) -> None:
             output.record({"fingerprint": key.key_id, "public_key": key.public_pem()}, "public key")
         else:
             output.text(f"{key.public_pem()}fingerprint {key.key_id}")
+
+
+def backup(
+    context: typer.Context,
+    out: Annotated[Path, typer.Argument(help="A new folder, best on another disk.")],
+    with_keys: Annotated[
+        bool, typer.Option("--with-keys", help="Copy the keys too: whoever has the backup can then open every image.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Back up database and files while the service runs, so that they agree with each other.
+
+    PostgreSQL needs pg_dump on this machine. Without the keys, which are left out, no image of a backup opens.
+    """
+    from service.backups.making import back_up
+
+    with open_database(context, as_json) as (settings, factory, output):
+        made = back_up(settings, factory, out, with_keys=with_keys, now=datetime.now(UTC))
+        manifest = made.manifest
+        output.record(
+            {
+                "folder": str(out),
+                "made_at": manifest.made_at,
+                "database": manifest.database,
+                "files": len(manifest.files),
+                "files_missing": len(manifest.missing),
+                "size_bytes": made.size_bytes,
+                "seconds_since": round(made.seconds_since, 3),
+                "with_keys": with_keys,
+            },
+            "backup",
+        )
+        if not with_keys:
+            signing = settings.ledger_key_path
+            elsewhere = "" if signing.parent == settings.keys_path else f", the ledger's at {signing}"
+            output.notice(
+                f"The keys are not in it, and without them no image of it opens. They are in {settings.keys_path}"
+                f"{elsewhere}: keep copies apart from the backup, where a single one can be destroyed."
+            )
+
+
+def restore(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="The folder of the backup.")],
+    keep_files: Annotated[
+        bool, typer.Option("--keep-files", help="The files have survived: bring the database back alone.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Restore a backup into an empty place, and verify it. Stop every service and worker first.
+
+    Exit codes: 0 nothing was found, 1 the installation is locked or has findings, 2 it could not run and nothing was
+    changed.
+    """
+    from service.backups.restoring import restore as bring_back
+    from service.db.session import transaction
+    from service.ledger.stops import arming_stops
+    from service.logs import configure_logging
+
+    configure_logging("CRITICAL")  # findings are in the result of the command
+    settings = Settings.at(context.obj.folder)
+    with reporting(as_json), explained(settings, Exit.USAGE):
+        restored = bring_back(settings, folder, keep_files=keep_files, now=datetime.now(UTC))
+    with open_database(context, as_json) as (settings, factory, output):
+        report, document = restored.report, {"made_at": restored.manifest.made_at, "discarded": restored.discarded}
+        with transaction(factory, read_only=True) as session:
+            stops = sorted({stop.code for stop in arming_stops(session)})
+        findings = [f"{finding.code.value}: {finding.message}" for finding in report.findings]
+        output.record(document | {"stops": stops, "findings": findings}, "restored")
+        if stops:
+            output.notice(
+                "The installation is locked. `obscura ledger verify` lists what the database lacks; `obscura ledger "
+                "accept ACCOUNT` records it as spent, account by account, and revokes all keys but those of admins."
+            )
+        if "restored" in stops:
+            output.notice(
+                f"Nothing proves what was spent or decided after {restored.manifest.made_at}: add --epsilon with what "
+                "may have been spent. Then lower limits again, freeze and close accounts again, and have subjects "
+                "withdraw again."
+            )
+        if not (settings.keys_path / "fingerprints.key").is_file():
+            output.notice(f"The keys of datasets are not in {settings.keys_path}: copy them there before the start.")
+    if stops or findings:
+        raise typer.Exit(1)
 
 
 @contextmanager

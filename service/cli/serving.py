@@ -18,9 +18,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
+from contextlib import ExitStack, nullcontext, suppress
 from types import FrameType
 from typing import Any, NoReturn, cast
 
@@ -192,7 +190,9 @@ def serve(settings: Settings, output: Output) -> None:
         raise CliError(error.message, Exit.USAGE) from None
     configure_logging(settings.log_level, for_people=sys.stderr.isatty())
     keep_new_files_private()
-    with explained(settings, Exit.OTHER), _held(settings.local_path) as first:
+    with explained(settings, Exit.OTHER), ExitStack() as stack:
+        make_private_folder(settings.local_path)
+        first = stack.enter_context(occupied(settings.local_path))
         if not first and settings.mode == "embedded":
             where = address_of(settings.local_path)
             raise CliError(
@@ -202,13 +202,6 @@ def serve(settings: Settings, output: Output) -> None:
                 Exit.OTHER,
             )
         _serve(settings, output, first=first)
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[bool]:
-    make_private_folder(folder)
-    with occupied(folder) as first:
-        yield first
 
 
 def _serve(settings: Settings, output: Output, *, first: bool) -> None:
@@ -243,7 +236,6 @@ def server_config(
     Args:
         connections_max: At a time; more displace idle ones.
         head_seconds: From opening, or the last answer, to the end of the next head.
-        grace_seconds: For open requests during shutdown.
     """
     settings: Settings = app.state.settings
     bounds = {"connections_max": connections_max, "head_seconds": head_seconds}

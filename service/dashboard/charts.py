@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
+from obscura.wire.job_schemas import SweepRecord
 from obscura.wire.schemas import to_the_minute
-from obscura.wire.sweep_schemas import SweepRecord
 from service.views.accounts import SpendPoint
 
 WIDTH, HEIGHT = 640, 200

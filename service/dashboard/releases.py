@@ -12,9 +12,8 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 
 from obscura.wire import formats
 from obscura.wire.class_shares import AS_STATED, read_class_shares
-from obscura.wire.release_schemas import EvaluationRequest, SampleRequest
+from obscura.wire.release_schemas import EvaluationRequest, SampleRequest, ShareRequest
 from obscura.wire.schemas import Identifier
-from obscura.wire.share_schemas import ShareRequest
 from service import jobs, reports, weights
 from service.api.deps import Running, Service
 from service.api.routes.orders import order

@@ -17,8 +17,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.grids import EPSILON, GridRefused, trials_of
-from obscura.wire.job_schemas import JobRequest, PlanRecord
-from obscura.wire.sweep_schemas import SweepRequest
+from obscura.wire.job_schemas import JobRequest, PlanRecord, SweepRequest
 from obscura.wire.wording import show_epsilon, values_in_words
 from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError

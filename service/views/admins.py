@@ -14,9 +14,9 @@ from obscura.wire.admin_schemas import (
     KeyRecord,
     PersonRecord,
     ProjectUseRecord,
+    WebhookRecord,
 )
 from obscura.wire.schemas import record_of
-from obscura.wire.webhook_schemas import WebhookRecord
 from service import quotas
 from service.db.access_tables import ApiKey, Decision, Person
 from service.db.audit_tables import AuditEvent

@@ -8,9 +8,8 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
+from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts, SweepRequest
 from obscura.wire.schemas import record_of
-from obscura.wire.sweep_schemas import SweepRequest
 from privacy.plans.plan import Plan
 from service import jobs, ledger
 from service.errors import InvalidInput

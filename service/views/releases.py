@@ -10,9 +10,15 @@ from sqlalchemy import ColumnElement, Row, select
 from sqlalchemy.orm import Session, joinedload
 from sqlalchemy.orm.interfaces import ORMOption
 
-from obscura.wire.release_schemas import EvaluationRecord, HistogramFacts, IncompleteFacts, ReleaseRecord, SampleRecord
+from obscura.wire.release_schemas import (
+    EvaluationRecord,
+    HistogramFacts,
+    IncompleteFacts,
+    ReleaseRecord,
+    SampleRecord,
+    ShareRecord,
+)
 from obscura.wire.schemas import DatasetRecord, record_of
-from obscura.wire.share_schemas import ShareRecord
 from obscura.wire.words import DatasetState, ReleaseKind, Visibility
 from service import ledger
 from service.db.dataset_tables import Dataset

@@ -10,9 +10,8 @@ from typing import Any
 from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import FINAL_STATES
+from obscura.wire.job_schemas import FINAL_STATES, SweepRecord, SweepTotals, TrialFacts
 from obscura.wire.schemas import record_of, to_the_minute
-from obscura.wire.sweep_schemas import SweepRecord, SweepTotals, TrialFacts
 from obscura.wire.words import TRAIN, HoldState
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sweep

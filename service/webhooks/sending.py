@@ -21,7 +21,7 @@ import anyio
 import httpx
 import standardwebhooks
 
-from obscura.wire.webhook_schemas import URL_CHARACTERS_MAX
+from obscura.wire.admin_schemas import URL_CHARACTERS_MAX
 from service.dependencies import in_web_request, require_place
 from service.errors import InvalidInput
 

@@ -18,6 +18,7 @@ from obscura.wire.admin_schemas import (
     KeyRecord,
     KeyRequest,
     NewKeyRecord,
+    NewWebhookRecord,
     PersonRecord,
     ProjectRecord,
     ProjectRequest,
@@ -26,9 +27,11 @@ from obscura.wire.admin_schemas import (
     RevocationRequest,
     RevokedKeyRecord,
     RotationRequest,
+    WebhookRecord,
+    WebhookRequest,
+    WebhookTestRecord,
 )
 from obscura.wire.schemas import ApiRecord, Identifier, Page, ReasonRequest, record_of
-from obscura.wire.webhook_schemas import NewWebhookRecord, WebhookRecord, WebhookRequest, WebhookTestRecord
 from obscura.wire.words import DecisionAction
 from service import jobs, ledger, quotas
 from service.api.answers import answer, answer_newest, narrowed

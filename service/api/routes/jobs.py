@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import FINAL_STATES, CancelRequest, JobRecord, PlanRecord, PlanRequest
-from obscura.wire.recipe_schemas import RecipeList, RecipeRecord
+from obscura.wire.job_schemas import (
+    FINAL_STATES,
+    CancelRequest,
+    JobRecord,
+    PlanRecord,
+    PlanRequest,
+    RecipeList,
+    RecipeRecord,
+    SweepRecord,
+    SweepRequest,
+)
 from obscura.wire.schemas import Identifier, Name, Page, record_of
-from obscura.wire.sweep_schemas import SweepRecord, SweepRequest
 from obscura.wire.words import JobState
 from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES

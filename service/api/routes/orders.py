@@ -9,9 +9,8 @@ from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy.orm import Session, joinedload, undefer
 from sqlalchemy.orm.interfaces import ORMOption
 
-from obscura.wire.job_schemas import FINAL_STATES, PlanRequest
+from obscura.wire.job_schemas import FINAL_STATES, PlanRequest, SweepRequest
 from obscura.wire.schemas import Identifier
-from obscura.wire.sweep_schemas import SweepRequest
 from privacy.plans.registry import plan_from_json
 from service import jobs
 from service.api.answers import answer, answer_bytes

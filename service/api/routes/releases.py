@@ -14,9 +14,8 @@ from sqlalchemy.orm import Session, joinedload
 from obscura.wire import formats
 from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.job_schemas import FINAL_STATES
-from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord
+from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord, ShareRecord, ShareRequest
 from obscura.wire.schemas import Identifier, Page
-from obscura.wire.share_schemas import ShareRecord, ShareRequest
 from obscura.wire.words import ReleaseKind
 from service import jobs, reports, weights
 from service.api.answers import answer, answer_bytes, answer_newest, send_file

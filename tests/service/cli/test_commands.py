@@ -9,7 +9,6 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -19,21 +18,6 @@ from tests.obscura.small import LONG
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "verify_receipt.py"
 SMALL = ("-o", "teachers=10", "-o", "top_k=4", "-o", "images=20", "-o", "evaluation_samples=200")
 MakeImages = Callable[[Path, int], Path]
-
-
-@pytest.fixture
-def account(shell: Any) -> str:
-    """The name of a fresh account with epsilon 2."""
-    name = f"people-{secrets.token_hex(4)}"
-    shell("accounts", "create", name, "-e", "2", "-d", "1e-4", "--unit", "record")
-    return name
-
-
-@pytest.fixture
-def dataset(shell: Any, account: str, make_images: MakeImages, tmp_path: Path) -> str:
-    """The id of a pushed private dataset of that account."""
-    path = make_images(tmp_path / "private.npz", 200)
-    return str(shell("datasets", "push", str(path), "--account", account, "--at-most", "200", "--json").json["id"])
 
 
 def test_accounts_and_budgets(shell, account):
@@ -101,24 +85,6 @@ def test_a_plan_spends_nothing(shell, account, dataset):
     assert shell("budget", "show", account, "--json").json["held_nano"] == 0
 
 
-def test_wrong_use_is_exit_code_2(shell, dataset):
-    train = (dataset, "-r", "datalens")
-    for arguments in (
-        ("plan", *train, "-e", "-1"),
-        ("plan", *train, "-e", "nan"),
-        ("plan", dataset, "-r", "alchemy", "-e", "1"),
-        ("plan", *train, "-e", "1", "-o", "teachers"),
-        ("plan", *train),
-        ("plan", "no-such-dataset", "-r", "datalens", "-e", "1"),
-        ("jobs", "show", "job_nothing"),
-        ("datasets", "push", "/no/such/folder", "--public"),
-        ("no-such-command",),
-    ):
-        ran = shell(*arguments, code=2)
-        assert ran.out == ""
-        assert ran.err
-
-
 def test_no_budget_is_exit_code_3_with_the_numbers(shell, dataset):
     ran = shell("train", dataset, "-r", "datalens", "-e", "5", *SMALL, "--json", code=3)
     error = ran.json["error"]
@@ -137,13 +103,6 @@ def test_no_key_is_exit_code_4(shell, tmp_path):
     shell("keys", "revoke", key["id"])
     shell("accounts", "list", OBSCURA_TOKEN=key["token"], code=4)
     shell("--data-dir", str(tmp_path), "accounts", "list", code=4)
-
-
-def test_no_service_is_exit_code_1(shell):
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    ran = shell("accounts", "list", OBSCURA_URL=f"http://127.0.0.1:{port}", code=1)
-    assert "No answer" in ran.err
 
 
 def test_listening_where_somebody_listens(shell, tmp_path):

@@ -1,38 +1,19 @@
 """Limits, freezing and sweeps from the command line."""
 
 import stat
-from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from obscura.cli.admins import read_end
 from obscura.cli.console import CliError
-from obscura.cli.keys import read_end
-from obscura.client import Client
-from service.db.base import new_id
 
 TINY = ["-o", "teachers=10", "-o", "top_k=4", "-o", "images=20", "-o", "evaluation_samples=100"]
 
 
-@pytest.fixture(scope="module")
-def client(shell: Any) -> Iterator[Client]:
-    """The first admin, for what the commands do not need to do themselves."""
-    url = (shell.data_dir / "service.url").read_text("ascii").strip()
-    with Client(url, (shell.data_dir / "admin.key").read_text("ascii").strip()) as client:
-        yield client
-
-
-@pytest.fixture
-def account(client: Client) -> str:
-    name = f"people {new_id('x')}"
-    client.create_account(name=name, owner="clinic", epsilon=2.0, delta=1e-5, unit="record")
-    return name
-
-
-def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(shell, client, account, tmp_path):
-    alice = (shell.data_dir / "admin.key").read_text("ascii").strip()
+def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(shell, client, target, account, tmp_path):
+    alice = target[3]
     introduction = shell("admins", "introduce", "--out", str(tmp_path / "bob.key"), "--json").json["introduction"]
     bob = (tmp_path / "bob.key").read_text("ascii").strip()
     assert stat.S_IMODE((tmp_path / "bob.key").stat().st_mode) == 0o600
@@ -89,25 +70,12 @@ def test_a_key_of_another_admin_is_asked_for(shell, tmp_path):
         ("8w", datetime(2030, 2, 26, tzinfo=UTC)),
         ("2031-02-03", datetime(2031, 2, 3, tzinfo=UTC)),
         ("2031-02-03T04:05:00+02:00", datetime(2031, 2, 3, 2, 5, tzinfo=UTC)),
+        *((text, None) for text in ("", "90", "0d", "d", "-1d", "soon", "99999w99", "2031-13-01")),
     ],
 )
 def test_the_end_of_a_key_is_a_span_or_a_date(text, end):
-    assert read_end(text, datetime(2030, 1, 1, tzinfo=UTC)) == end
-
-
-@pytest.mark.parametrize("text", ["", "90", "0d", "d", "-1d", "soon", "99999w99", "2031-13-01"])
-def test_what_is_no_end_is_refused(text):
-    with pytest.raises(CliError, match="--expires takes"):
-        read_end(text, datetime(2030, 1, 1, tzinfo=UTC))
-
-
-@pytest.fixture
-def dataset(client: Client, account: str, tmp_path: Path, make_images: Callable[[Path, int], Path]) -> str:
-    account_id = next(found.id for found in client.accounts() if found.name == account)
-    facts = {"classes": ["top", "left"], "height": 8, "width": 8, "channels": 1, "records_declared": 200}
-    declared = client.declare_dataset(name="shapes", visibility="private", account_id=account_id, **facts)
-    pushed = declared.push([make_images(tmp_path / "images.npz", 200).read_bytes()], format="npz")
-    return pushed.id
+    with nullcontext() if end else pytest.raises(CliError, match="--expires takes"):
+        assert read_end(text, datetime(2030, 1, 1, tzinfo=UTC)) == end
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from obscura.wire.sweep_schemas import SweepRecord, TrialFacts
+from obscura.wire.job_schemas import SweepRecord, TrialFacts
 from obscura.wire.words import DatasetState, JobState
 from service import ledger
 from service.dashboard.charts import HEIGHT, WIDTH, spend_chart, sweep_chart

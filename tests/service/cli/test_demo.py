@@ -1,23 +1,25 @@
-"""The demo from end to end, on the bundled digits and made small."""
+"""The demo from end to end, small and on the bundled digits, and where it finds its images."""
 
+import gzip
 import json
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from models.public_images import FASHION_CLASSES
 from obscura.cli.console import CliError, Output
 from service.cli import demo
-from service.cli.demo import COUNT, run_demo
-from service.cli.demo import images as demo_images
+from service.cli.demo import COUNT, DEBIAN_FOLDER, find_images, is_fashion_mnist, run_demo
 
 TEACHERS = {"teachers": 20, "images": 30}
-NUMBERS = ("epsilon", "delta", "capacity", "price", "spent", "teachers", "images_aggregated", "peak_memory_bytes")
+NUMBERS = ("epsilon", "delta", "capacity", "price", "spent", "teachers", "images_aggregated")
 
 
 @pytest.mark.slow
 def test_the_demo_does_everything_and_may_be_repeated(tmp_path, monkeypatch, capsys, warm):
-    monkeypatch.setattr(demo_images, "DIGITS_OPTIONS", {"evaluation_samples": 300})
+    monkeypatch.setattr(demo, "DIGITS_OPTIONS", {"evaluation_samples": 300})
     monkeypatch.setattr(demo, "TEACHER_OPTIONS", TEACHERS)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr("sys.executable", warm)
@@ -58,3 +60,41 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     with pytest.raises(CliError, match="choose another"):
         run_demo(tmp_path, Output(as_json=True), images="digits")
     assert mine.read_bytes() == b"precious"
+
+
+def test_wrong_files_are_not_taken_for_fashion_mnist(tmp_path):
+    assert not is_fashion_mnist(tmp_path)
+    for name in demo.CHECKSUMS:
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(b"something else"))
+    assert not is_fashion_mnist(tmp_path)
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(b"not even gzip")
+    assert not is_fashion_mnist(tmp_path)
+
+
+@pytest.mark.skipif(not is_fashion_mnist(DEBIAN_FOLDER), reason="Debian's dataset-fashion-mnist is not installed")
+def test_fashion_mnist_from_this_machine(tmp_path, monkeypatch):
+    monkeypatch.delenv("OBSCURA_FASHION_MNIST", raising=False)
+    found = find_images(tmp_path, lambda _: None)
+    assert found.name == "Fashion-MNIST"
+    assert (found.private.private_records, found.public.private_records) == (60_000, 10_000)
+    assert found.private.classes == found.public.classes == FASHION_CLASSES
+    assert found.delta <= 1 / found.private.private_records
+
+
+def test_the_digits_are_the_last_resort_and_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("OBSCURA_FASHION_MNIST", str(tmp_path / "nothing"))
+    monkeypatch.setenv("PATH", "")  # no apt-get
+    monkeypatch.setattr(demo, "DOWNLOAD_SECONDS_MAX", 0.01)
+    said: list[str] = []
+    found = find_images(tmp_path / "cache", said.append)
+    assert found.name == "digits"
+    assert any("falling back" in sentence for sentence in said)
+    assert found.private.private_records + found.public.private_records == 1797
+    assert found.delta <= 1 / found.private.private_records
+    with np.load(tmp_path / "cache" / "digits" / "digits.npz") as arrays:
+        assert arrays["images"].max() == 255
+
+
+def test_unknown_images_are_refused(tmp_path):
+    with pytest.raises(CliError):
+        find_images(tmp_path, lambda _: None, "imagenet")
