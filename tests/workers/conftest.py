@@ -26,7 +26,7 @@ from privacy.accounting import certificate
 from privacy.accounting.events import Event
 from service import jobs, ledger
 from service.audit.signing import make_signing_key
-from service.datasets.vault import Vault, write_key
+from service.datasets.vault import Vault, key_id_of, write_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release
@@ -225,6 +225,7 @@ def _store(
         ready_at=datetime.now(UTC),
     )
     storage, key = storage_of(settings), new_key()
+    dataset.vault_key_id = key_id_of(key)
     write_key(Vault.of(settings).key_path(dataset.id), key)
     arrays = {IMAGES_NAME: data.private_images, LABELS_NAME: data.private_labels}
     if data.private_subjects is not None:

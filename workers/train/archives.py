@@ -137,7 +137,6 @@ class Hashing(io.RawIOBase):
 
     @property
     def sha256(self) -> str:
-        """The hash so far, in hex."""
         return self._digest.hexdigest()
 
     def writable(self) -> bool:

@@ -81,7 +81,6 @@ def write_sample(
     file: SampleFile,
     on_drawn: Callable[[int], None] = lambda _drawn: None,
 ) -> None:
-    """Write the images of `request` to one file in an existing directory."""
     readme = dataset_card(request, file).encode()
     card = (json.dumps(file.card, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
     drawn = draw(generator, request, on_drawn=on_drawn)

@@ -118,8 +118,8 @@ def test_of_large_images_as_many_are_kept_whole_as_are_compared(tmp_path, monkey
     assert drawn[80].whole.shape == (300, 1, 80, 80)
     assert torch.equal(utility.as_seen(drawn[80].whole), drawn[80].images[:300])
     test = evaluate.Images(drawn[80].whole[:40], drawn[80].labels[:40])
-    by = evaluate.Yardsticks(test, find_extractor(tmp_path), torch.device("cpu"), reference=0.5)
-    measured = evaluate.measure_generator(tmp_path, by, request, warm_start=False, progress=lambda **_: False)
+    how = {"device": torch.device("cpu"), "warm_start": False, "reference": 0.5, "progress": lambda **_: False}
+    measured = evaluate.measure_generator(tmp_path, test, find_extractor(tmp_path), request, **how)
     assert measured.seen == (64, 64)
     assert measured.likeness is not None
     assert measured.likeness.images == 40

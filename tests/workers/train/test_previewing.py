@@ -22,7 +22,7 @@ from workers.evaluation import utility
 from workers.recipes.interface import Cancelled
 from workers.recipes.registry import TRAINERS
 from workers.train.kinds import preview as previewing
-from workers.train.kinds.preview import Rehearsal, cut, find_stand_in, forecast
+from workers.train.kinds.preview import cut, find_stand_in, forecast
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ def test_a_preview_is_cancelled(workshop):
 
 @pytest.mark.parametrize("recipe", ["datalens", "dp_classifier", "dp_diffusion", "dpgan"])
 def test_every_recipe_that_makes_something_to_look_at_has_a_forecast(recipe):
-    found = forecast(Rehearsal(plan_of(recipe, SMALL[recipe]), FACTS, find_stand_in(FACTS)), TRAINERS[recipe])
+    found = forecast(plan_of(recipe, SMALL[recipe]), FACTS, find_stand_in(FACTS), TRAINERS[recipe])
     assert found.stand_in == "written characters"
     generates = recipe != "dp_classifier"
     assert (found.real is not None, found.grid is not None) == (generates, generates)
@@ -98,7 +98,7 @@ def test_of_a_rare_class_a_preview_tells_that_it_is_not_recognised(monkeypatch):
     for shares in ("", "4000,20"):
         plan = plan_of("moments", {"class_shares": shares} if shares else {}, facts=facts, epsilon=4.0)
         stand_in = find_stand_in(facts, shares=previewing.shares_of(plan, facts))
-        found[shares] = forecast(Rehearsal(plan, facts, stand_in), TRAINERS["moments"])
+        found[shares] = forecast(plan, facts, stand_in, TRAINERS["moments"])
         assert found[shares].stated == bool(shares)
         assert set(found[shares].by_class) == {"normal", "sick"}
     even, uneven = found[""], found["4000,20"]
@@ -117,7 +117,7 @@ def test_large_images_are_averaged_once_each_for_both_classifiers(monkeypatch):
     monkeypatch.setattr(utility.nn.functional, "adaptive_avg_pool2d", counted)
     facts = PublicFacts(("cat", "dog"), 16, 16, 3, 300, "record")
     stand_in = find_stand_in(facts)
-    forecast(Rehearsal(plan_of("moments", {}, facts=facts), facts, stand_in), TRAINERS["moments"])
+    forecast(plan_of("moments", {}, facts=facts), facts, stand_in, TRAINERS["moments"])
     assert sum(averaged) == 200 + 200 + len(stand_in.test_images)  # drawn, the stand-in's own, and those of the test
 
 
@@ -127,7 +127,7 @@ def test_more_budget_is_forecast_to_be_better(monkeypatch):
     data = digits()
     stand_in = cut(data.private_images, data.private_labels, data.classes, "digits", FACTS)
     little, much = (
-        forecast(Rehearsal(plan_of("moments", {}, epsilon=epsilon), FACTS, stand_in), TRAINERS["moments"])
+        forecast(plan_of("moments", {}, epsilon=epsilon), FACTS, stand_in, TRAINERS["moments"])
         for epsilon in (0.02, 8.0)
     )
     assert little.accuracy < 0.5 < much.accuracy < much.real + 0.05
@@ -135,9 +135,9 @@ def test_more_budget_is_forecast_to_be_better(monkeypatch):
 
 @pytest.mark.parametrize("stage", [previewing.MEASURED, previewing.REFERENCE])
 def test_a_preview_stops_where_it_is_told_to(stage):
-    rehearsal = Rehearsal(plan_of("datalens", SMALL["datalens"]), FACTS, find_stand_in(FACTS))
+    plan = plan_of("datalens", SMALL["datalens"])
     with pytest.raises(Cancelled):
-        forecast(rehearsal, TRAINERS["datalens"], progress=stop_at(0, stage))
+        forecast(plan, FACTS, find_stand_in(FACTS), TRAINERS["datalens"], progress=stop_at(0, stage))
 
 
 @pytest.mark.parametrize(
