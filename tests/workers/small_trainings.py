@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import io
+import math
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -119,13 +120,15 @@ class Memory:
 
     def __init__(self) -> None:
         self.kept: bytes | None = None
+        self.writes = self.reads = 0
 
     def replace(self, write: Any) -> None:
         file = io.BytesIO()
         write(file)
-        self.kept = file.getvalue()
+        self.kept, self.writes = file.getvalue(), self.writes + 1
 
     def open(self) -> BinaryIO | None:
+        self.reads += 1
         return None if self.kept is None else io.BytesIO(self.kept)
 
 
@@ -212,9 +215,24 @@ def share_nearest_to_own_class(generator: ReleasedGenerator, classes: int = 10, 
     return float((nearest == labels).float().mean())
 
 
-def silence(_noise: SecureNoise, shape: int, _stddev: float) -> npt.NDArray[np.int64]:
+def silence(_noise: SecureNoise, shape: Any, _stddev: float) -> npt.NDArray[np.int64]:
     """In place of `SecureNoise.discrete_gaussian`: no noise."""
     return np.zeros(shape, np.int64)
+
+
+class Constant:
+    """Adds a constant in place of noise, so that the integers below it can be read; counts the numbers drawn."""
+
+    def __init__(self, value: int = 0) -> None:
+        self.value, self.drawn = value, list[tuple[int, float]]()
+
+    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
+        self.drawn.append((math.prod(np.atleast_1d(shape).tolist()), stddev))
+        return np.full(shape, self.value, dtype=np.int64)
+
+
+def secret(*labels: str | int) -> SecureNoise:
+    return SecureNoise.derive(SECRET, *labels)
 
 
 def work(workshop: Any, job_id: str, trainers: Any = TRAINERS) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,18 +24,16 @@ from privacy.plans.warm_start import (
     BY_CLASS,
     CLUSTER_ROUNDS,
     CLUSTERS,
-    COUNT_WEIGHT,
     MEANS,
     POOLED,
-    QUANTISATION,
     warm_start_event,
 )
+from tests.workers.recipes.conftest import change_by_one
+from tests.workers.small_trainings import secret
 from workers.recipes import moments
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.released_sums import Clusters, Kept, KMeans, in_latents, noisy_clusters
-from workers.recipes.warm_start import NoiseScales, warm_start
 
-Q = QUANTISATION
 FACTS = PublicFacts(("a", "b", "c"), 8, 8, 1, 6000, "record")
 SHARES = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
 CONFIG = MomentsConfig(frequencies=8, components=12, clusters=4, shrink=True, **SHARES)
@@ -44,48 +41,12 @@ NONE = Action("none", np.ones(4), np.ones(4), np.arange(4), np.ones(4))
 Numbers = npt.NDArray[np.float64]
 
 
-class Silent:
-    """Stands where noise is drawn and adds a constant, so that the integers below it can be read."""
-
-    def __init__(self, value: int = 0) -> None:
-        self.value = value
-
-    def discrete_gaussian(self, shape: int | tuple[int, ...], _: float) -> npt.NDArray[np.int64]:
-        return np.full(shape, self.value, dtype=np.int64)
-
-
-def silent(value: int = 0) -> SecureNoise:
-    return cast(SecureNoise, Silent(value))
-
-
-def secret(*labels: str | int) -> SecureNoise:
-    return SecureNoise.derive(b"a fixed secret for the tests....", *labels)
-
-
 @pytest.mark.parametrize("earlier_rounds", [0, 1, 2])
 @pytest.mark.parametrize("clip", [0.05, 50.0])
 def test_in_every_round_a_record_attains_the_sensitivity_and_never_exceeds_it(clip: float, earlier_rounds: int) -> None:
-    """All the way from pixels: a record beyond the clip changes its cluster's integers by what is paid for."""
     config = CONFIG.with_values(noise_shape=0.25, component_clip=clip)
     images = np.random.default_rng(0).integers(0, 256, (4, 8, 8)).astype(np.uint8)
-    before = {
-        MEANS: np.column_stack([np.full(3, 100.0), np.zeros((3, 64))]),
-        POOLED: np.diag(np.geomspace(50, 1, 64)),
-        **{f"{CLUSTERS} {r + 1}": np.random.default_rng(r).normal(5, 1, (12, 13)) for r in range(earlier_rounds)},
-    }
-    above = 1 << 30  # keeps the counts away from their lower bound
-
-    def sums(n: int) -> npt.NDArray[np.int64]:
-        kept: dict[str, Any] = {}
-        labels = np.zeros(n, dtype=np.int64)
-        releases = Kept(before, lambda name: silent(above if name.startswith(CLUSTERS) else 0), kept.update)
-        warm_start(images[:n], labels, config, FACTS, NoiseScales(10.0, 10.0, 10.0, 10.0), releases)
-        table = kept[f"{CLUSTERS} {earlier_rounds + 1}"]
-        size = math.sqrt(FACTS.pixels / 784)
-        weighted = np.column_stack([table[:, 1:] * table[:, :1] / (clip * size) * Q, table[:, 0] * COUNT_WEIGHT])
-        return np.rint(weighted).astype(np.int64) - above
-
-    change = math.sqrt(float(((sums(4) - sums(3)) ** 2).sum()))
+    change, _ = change_by_one(config, FACTS, f"{CLUSTERS} {1 + earlier_rounds}", images)
     largest = warm_start_event(CLUSTERS, 9.0).sensitivity
     assert (change > 0.98 * largest) == (clip == 0.05)
     assert change <= largest
