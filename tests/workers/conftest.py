@@ -50,6 +50,7 @@ from workers.recipes.interface import TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, claim_job
 from workers.supervise.supervisor import Patience
+from workers.train import publishing
 from workers.train.orders import Context
 from workers.train.runner import run
 
@@ -61,8 +62,6 @@ OPTIONS: dict[str, Any] = {**chaos_clients.OPTIONS, "images": 30, "images_per_it
 
 @dataclass
 class Workshop:
-    """Everything a job needs, and short names for what the tests look at."""
-
     settings: Settings
     factory: SessionFactory
     account_id: str
@@ -122,7 +121,6 @@ class Workshop:
             return session.scalars(newest.order_by(Evaluation.created_at.desc()).limit(1)).one()
 
     def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        """Do something in a transaction of its own."""
         with transaction(self.factory) as session:
             return act(session, *given, **more)
 
@@ -268,6 +266,7 @@ def build(data_dir: Path, url: str, *, unit: str = "record", storage: str = "fol
 def opened(data_dir: Path, url: str) -> Iterator[Workshop]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("OMP_NUM_THREADS", "1")
+        patched.setattr(publishing, "_REPORT_PER_CLASS", 10)  # of 200: drawing and comparing them takes seconds
         shop = build(data_dir, url)
         yield shop
         shop.factory.kw["bind"].dispose()
@@ -294,27 +293,17 @@ on_either_database = pytest.mark.parametrize(
 
 @pytest.fixture
 def workshop(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workshop]:
-    """A workshop, on SQLite where nothing else is said."""
     with opened(tmp_path / "var", request.getfixturevalue(getattr(request, "param", "sqlite_url"))) as shop:
         yield shop
 
 
 @pytest.fixture
-def postgres_workshop(tmp_path: Path, postgres_url: str) -> Iterator[Workshop]:
-    """A workshop on PostgreSQL."""
-    with opened(tmp_path / "var", postgres_url) as shop:
-        yield shop
-
-
-@pytest.fixture
 def tiny_runner(warm: str) -> tuple[str, ...]:
-    """The command that starts a runner with the small recipe, soon. Where processes are looked for, TINY_RUNNER is."""
     return (warm, "-m", "tests.workers.tiny_runner")
 
 
 @pytest.fixture
 def impatient() -> Patience:
-    """A supervisor's waiting times for tests."""
     return IMPATIENT
 
 

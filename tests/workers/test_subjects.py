@@ -19,13 +19,13 @@ from privacy.accounting.filter import open_filter
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import ContributionUnbounded
-from privacy.mechanisms.noise import SecureNoise, derive_key
+from privacy.mechanisms.noise import derive_key
 from privacy.mechanisms.partition import assert_disjoint, one_record_each, record_units, subject_units
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from privacy.plans.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
 from service.storage.folder import FolderStorage
-from tests.workers.small_trainings import TINY_DATALENS, Purse, weights
+from tests.workers.small_trainings import TINY_DATALENS, Constant, Purse, weights
 from workers.recipes import records as units
 from workers.recipes.coefficients import cosine_basis
 from workers.recipes.datalens import shards_of
@@ -179,17 +179,6 @@ def test_an_added_subject_changes_what_one_teacher_sees_and_nothing_else_to_the_
 # --- sums -----------------------------------------------------------------------------------------------------------
 
 
-class Constant:
-    """Stands where noise is drawn and adds a constant instead, so that the integers below it can be read."""
-
-    def __init__(self, value: int) -> None:
-        self.value, self.drawn = value, list[float]()
-
-    def discrete_gaussian(self, shape: Any, stddev: float) -> Numbers:
-        self.drawn.append(stddev)
-        return np.full(shape, self.value, dtype=np.int64)
-
-
 def rows_of(data: TrainingData) -> npt.NDArray[np.float64]:
     basis = np.kron(cosine_basis(8, 4), cosine_basis(8, 4))
     return np.asarray((data.private_images.reshape(-1, 64) / 255.0 - 0.25) @ basis.T)
@@ -200,11 +189,11 @@ def sums(data: TrainingData, facts: PublicFacts = FACTS, clip: float = 0.1) -> t
     images, labels = records_to_sum(facts, data, SECRET)
     rows = rows_of(TrainingData(images, labels, data.classes))
     above = 1 << 30  # keeps the counts away from their lower bound
-    counts, means = noisy_means(rows, labels, 2, clip, 10.0, cast(SecureNoise, Constant(above)))
+    counts, means = noisy_means(rows, labels, 2, clip, 10.0, Constant(above))
     first = (
         np.rint(np.column_stack([means * counts[:, None] / clip * Q, counts * COUNT_WEIGHT])).astype(np.int64) - above
     )
-    silent = cast(SecureNoise, Constant(0))
+    silent = Constant()
     pooled = noisy_scatter(rows, clip, 10.0, silent)
     own = np.stack([noisy_scatter(rows[labels == label], clip, 10.0, silent) for label in range(2)])
     return first, *(np.rint(scatter * (Q / clip) ** 2).astype(np.int64) for scatter in (pooled, own))

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
+from torch import nn
 
 from models.portable.generator import Generator
+from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
+from privacy.gradients.build import build_estimator
+from privacy.gradients.estimator import Curator
+from privacy.gradients.per_sample import trace_gradients
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from privacy.plans.registry import build_plan
 from privacy.plans.warm_start import CLUSTER_ROUNDS, CLUSTERS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, action_of
 from service.storage.folder import FolderStorage
 from tests.workers.small_trainings import DIGITS, SECRET, Constant, Purse, digits
-from workers.recipes.interface import Run, TrainingData
+from workers.recipes.interface import Run, TrainingData, TrustedCurator
+from workers.recipes.private_steps import PrivateSteps, Task
 from workers.recipes.registry import TRAINERS
 from workers.recipes.released_sums import Kept
 from workers.recipes.warm_start import NoiseScales, warm_start
@@ -73,6 +81,47 @@ def change_by_one(
 
     change = integers(len(images)) - integers(len(images) - 1)
     return float(np.linalg.norm(change)), noise
+
+
+def squared(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs - targets).square().sum(dim=1)
+
+
+def toy_steps(
+    model: nn.Module | None = None,
+    units: int = 100,
+    expected: float = 100.0,
+    *,
+    count: int = 1,
+    probability: float = 1.0,
+    curator: Curator | None = None,
+    options: Mapping[str, Any] | None = None,
+    **task: Any,
+) -> PrivateSteps:
+    """Private steps of a small network on rows of noise."""
+    torch.manual_seed(0)
+    model = model or nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
+    stream = torch.Generator().manual_seed(0)
+    inputs, targets = (torch.cat([torch.randn(units, 16, generator=stream), torch.zeros(1, 16)]) for _ in range(2))
+    fields: dict[str, Any] = {
+        "model": model,
+        "losses": squared,
+        "rows": lambda drawn, _coins: (inputs[torch.from_numpy(drawn)], targets[torch.from_numpy(drawn)]),
+        "anchor_rows": lambda _stream: (inputs[:40], targets[:40]),
+        "units": units,
+    }
+    config = StepsConfig(**(options or {}))
+    estimator = build_estimator(
+        config,
+        model,
+        noise_multiplier=1.0,
+        expected_batch=expected,
+        steps=count,
+        anchors=lambda network, _stream: trace_gradients(network, squared, inputs[:40], targets[:40]),
+        curator=curator,
+    )
+    event, means = PoissonGaussianEvent(probability, 1.0, count), TrustedCurator(budget=Purse(), secret=bytes(32))
+    return PrivateSteps(Task(**{**fields, **task}), config, event, FreezeSchedule(0.0), estimator, means)
 
 
 @pytest.fixture(scope="module")
