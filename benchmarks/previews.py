@@ -54,7 +54,6 @@ def stand_ins_of(name: str, folder: Folder, facts: PublicFacts) -> Mapping[str, 
 
 
 def measure(folder: Folder, stand_in: StandIn, epsilon: float) -> Row:
-    """Make one forecast."""
     plan, started = plan_of(folder, "moments", {}, epsilon), time.monotonic()
     found = forecast(plan, facts_of(folder), stand_in, TRAINERS["moments"])
     figures = {"stand_in": found.stand_in, "accuracy": found.accuracy, "real": found.real}

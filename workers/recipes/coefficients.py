@@ -110,15 +110,12 @@ class Numbers:
         pixels, of_texture = self.waves.drawn(rows[:, : len(self.waves)]), rows[:, len(self.waves) :]
         return np.concatenate([pixels, of_texture @ self.texture], axis=1) if len(self.texture) else pixels
 
-    def factors(self, components: Array, roots: Sequence[Array]) -> Sequence[Array]:
-        """Return the factor (outputs, d) of each class's latents, computed on access; components are (f, d), roots (d,
-        d).
-        """
-        return _Factors(self, components, roots)
 
+class Factors(Sequence[Array]):
+    """The factor (outputs, d) of each class's latents; components are (f, d), roots (d, d).
 
-class _Factors(Sequence[Array]):
-    """For large images they are most of the memory, so no two classes' exist at once."""
+    For large images they are most of the memory, so they are computed on access, and no two exist at once.
+    """
 
     def __init__(self, numbers: Numbers, components: Array, roots: Sequence[Array]) -> None:
         self._numbers, self._components, self._roots = numbers, components, roots

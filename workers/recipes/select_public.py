@@ -38,7 +38,6 @@ from workers.recipes.records import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from models.extractor import Extractor
     from privacy.plans.plan import Plan, PublicFacts
     from workers.recipes.interface import Run
 
@@ -167,7 +166,8 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 def _clusters(
     config: SelectPublicConfig, facts: PublicFacts, run: Run, pools: list[npt.NDArray[np.int64]]
 ) -> tuple[Space, list[Clusters]]:
-    describe = describe_with(run.data.public_extractor)
+    extractor = run.data.public_extractor
+    describe: Describe = colours_and_texture if extractor is None else lambda images: [extractor(images)]
     rows = np.unique(np.concatenate(pools))
     parts = [describe(public_images(run.data, rows[at : at + _BLOCK], facts)) for at in range(0, len(rows), _BLOCK)]
     space = Space([torch.cat(group) for group in zip(*parts, strict=True)], describe)
@@ -236,13 +236,6 @@ class Space:
     def _standard(self, groups: Sequence[Tensor]) -> Tensor:
         parts = zip(groups, self._means, self._scales, strict=True)
         return torch.cat([(group - mean) * scale for group, mean, scale in parts], dim=1)
-
-
-def describe_with(extractor: Extractor | None) -> Describe:
-    """Return the describing function: an operator's network, or colours and texture."""
-    if extractor is None:
-        return colours_and_texture
-    return lambda images: [extractor(images)]
 
 
 def colours_and_texture(pictures: Tensor) -> Sequence[Tensor]:

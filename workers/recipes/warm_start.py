@@ -41,7 +41,7 @@ from privacy.plans.warm_start import (
     noise_shape,
     warm_start_event,
 )
-from workers.recipes.coefficients import exact_product, numbers_of
+from workers.recipes.coefficients import Factors, exact_product, numbers_of
 from workers.recipes.interface import Piece, Run
 from workers.recipes.records import records_to_sum
 from workers.recipes.released_sums import (
@@ -182,7 +182,7 @@ def warm_start(
             clusters = in_latents(clusters, own_shape, roots)
     mean = seen.drawn(means * shape)
     mean[:, : facts.pixels] += config.centre
-    return ClassGaussians(mean, seen.factors(components, roots), clusters)
+    return ClassGaussians(mean, Factors(seen, components, roots), clusters)
 
 
 def _own(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from tests.workers.small_trainings import (
 )
 from workers.recipes import private_steps
 from workers.recipes.interface import Cancelled, NothingUseful, Piece, TrainingData, load_checkpoint
-from workers.recipes.registry import TRAINERS, trainer_of, work_of
+from workers.recipes.registry import TRAINERS, work_of
 
 STEPWISE = ("dp_classifier", "dp_diffusion", "dpgan")
 FEWER: dict[str, dict[str, Any]] = {"dp_classifier": {"epochs": 0.1}, "dpgan": {"epochs": 0.5}}
@@ -239,7 +240,7 @@ def test_a_new_recipe_is_two_files_of_its_own_and_its_name(monkeypatch: pytest.M
     assert plan_from_json(plan.to_json()) == plan
     assert useful_from_nano(plan) == -(-plan.price_nano // 3)
     assert work_of(plan, FACTS) == (Piece("sums", 3, 3.0),)
-    monkeypatch.setitem(TRAINERS, "toy", trainer_of("toy"))  # type: ignore[index]
+    monkeypatch.setitem(TRAINERS, "toy", import_module("workers.recipes.toy").train)  # type: ignore[index]
     purse = Purse()
     assert len(train(plan, digits(20), budget=purse).sums) == 3
     assert purse.releases("sums") == 3

@@ -18,7 +18,15 @@ from privacy.plans.warm_start import MEANS, action_of, coefficients_of, warm_sta
 from tests.workers.recipes.conftest import change_by_one
 from tests.workers.small_trainings import secret
 from workers.recipes import coefficients, released_sums
-from workers.recipes.coefficients import MatrixWaves, SeparableWaves, image_basis, integer_waves, numbers_of, waves_of
+from workers.recipes.coefficients import (
+    Factors,
+    MatrixWaves,
+    SeparableWaves,
+    image_basis,
+    integer_waves,
+    numbers_of,
+    waves_of,
+)
 from workers.recipes.moments import empty_generator
 from workers.recipes.released_sums import Kept
 from workers.recipes.warm_start import NoiseScales, put_into, warm_start
@@ -187,7 +195,7 @@ def test_no_two_classes_factors_are_there_at_once() -> None:
     stream = np.random.default_rng(0)
     components = np.linalg.qr(stream.normal(size=(len(numbers.power), 5)))[0]
     roots = [np.eye(5), np.diag([1.0, 2.0, 3.0, 4.0, 5.0])]
-    factors = numbers.factors(components, roots)
+    factors = Factors(numbers, components, roots)
     assert len(factors) == 2
     assert factors[0] is not factors[0]
     np.testing.assert_allclose(factors[0], numbers.drawn(components.T).T)
