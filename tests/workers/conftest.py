@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from celery.signals import worker_init
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
@@ -48,6 +49,7 @@ from service.storage.interface import key_of
 from tests.workers.small_trainings import digits
 from workers.recipes.interface import TrainingData
 from workers.recipes.registry import TRAINERS
+from workers.supervise.app import make_app
 from workers.supervise.attempts import Attempt, ExitStatus, claim_job
 from workers.supervise.supervisor import Patience
 from workers.train import publishing
@@ -305,6 +307,18 @@ def tiny_runner(warm: str) -> tuple[str, ...]:
 @pytest.fixture
 def impatient() -> Patience:
     return IMPATIENT
+
+
+@contextmanager
+def worker_start(settings: Settings) -> Iterator[Callable[[], None]]:
+    """Yield the function that Celery calls when a worker starts."""
+    before = list(worker_init.receivers)
+    make_app(settings)
+    (connected,) = (receiver for receiver in worker_init.receivers if receiver not in before)
+    try:
+        yield connected[1]
+    finally:
+        worker_init.receivers.remove(connected)
 
 
 def state_of(pid: int) -> str:
