@@ -33,14 +33,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release
 from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.ingest.array_files import (
-    IMAGES_NAME,
-    LABELS_NAME,
-    SEALED_SUFFIX,
-    SUBJECTS_NAME,
-    ArrayFile,
-    context_of,
-)
+from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, ArrayFile, context_of
 from service.ledger import Balance
 from service.sealing import new_key
 from service.settings import Settings
@@ -71,55 +64,25 @@ class Workshop:
     public_id: str
     made: list[str] = field(default_factory=list)
 
-    def train(
-        self,
-        *,
-        recipe: str = "datalens",
-        epsilon: float = 1.0,
-        evaluate: bool = False,
-        **options: Any,
-    ) -> str:
+    def submit(self, kind: str, **asked: Any) -> str:
+        asked = {"principal": "key_test", "idempotency_key": None, "now": datetime.now(UTC)} | asked
+        return str(self.do(jobs.submit, jobs.KINDS[kind], **asked).id)
+
+    def train(self, *, recipe: str = "datalens", epsilon: float = 1.0, evaluate: bool = False, **options: Any) -> str:
         if recipe == "select_public":
             options = {"public_dataset_id": self.public_id, **options}
-        with transaction(self.factory) as session:
-            job = jobs.submit(
-                session,
-                jobs.KINDS["train"],
-                principal="key_test",
-                idempotency_key=None,
-                dataset_id=self.dataset_id,
-                recipe=recipe,
-                epsilon=epsilon,
-                options={**OPTIONS, **options} if recipe == "datalens" else options,
-                evaluation_dataset_id=self.public_id if evaluate else None,
-                now=datetime.now(UTC),
-            )
-            return job.id
+        options = {**OPTIONS, **options} if recipe == "datalens" else options
+        asked = {"dataset_id": self.dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options}
+        return self.submit("train", evaluation_dataset_id=self.public_id if evaluate else None, **asked)
 
-    def sample(
-        self, release_id: str, *, count: int = 20, seed: int = 7, format: str = "npz", now: datetime | None = None
-    ) -> str:
-        with transaction(self.factory) as session:
-            job = jobs.submit(
-                session,
-                jobs.KINDS["sample"],
-                principal="key_test",
-                idempotency_key=None,
-                release_id=release_id,
-                count=count,
-                classes=None,
-                seed=seed,
-                format=format,
-                now=now or datetime.now(UTC),
-            )
-            return job.id
+    def sample(self, release_id: str, *, count: int = 20, seed: int = 7, format: str = "npz", **more: Any) -> str:
+        asked = {"release_id": release_id, "count": count, "classes": None, "seed": seed, "format": format}
+        return self.submit("sample", **asked, **more)
 
     def evaluation(self, release_id: str) -> Evaluation:
         """The newest evaluation of a release, finished or not."""
+        newest = select(Evaluation).where(Evaluation.release_id == release_id).options(undefer(Evaluation.confusion))
         with transaction(self.factory, read_only=True) as session:
-            newest = (
-                select(Evaluation).where(Evaluation.release_id == release_id).options(undefer(Evaluation.confusion))
-            )
             return session.scalars(newest.order_by(Evaluation.created_at.desc()).limit(1)).one()
 
     def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:

@@ -85,18 +85,16 @@ def make_app(settings: Settings) -> Celery:
 
     def inspect(**_: Any) -> None:
         keep_new_files_private()
-        engine = make_engine(settings.database_url, pool_size=1)
+        now = datetime.now(UTC)
         try:
-            factory, now = make_session_factory(engine), datetime.now(UTC)
-            require_clock(factory, now=now)
-            pair(settings, factory, now=now)
-            inspect_at_start(settings, factory, now=now)
+            with _sessions(settings) as factory:
+                require_clock(factory, now=now)
+                pair(settings, factory, now=now)
+                inspect_at_start(settings, factory, now=now)
         except (ClockRefused, DatabaseUnsuitable, StorageUnavailable, InvalidInput) as error:
             raise SystemExit(error.message) from None
         except SQLAlchemyError as error:  # without a database, nothing is armed
             get_logger(__name__).error("ledger_not_verified", error=type(error).__name__)
-        finally:
-            engine.dispose()
 
     worker_init.connect(inspect, weak=False)
     worker_shutting_down.connect(drain, weak=False)

@@ -20,16 +20,9 @@ from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from privacy.plans.symmetry import Action
-from privacy.plans.warm_start import (
-    BY_CLASS,
-    CLUSTER_ROUNDS,
-    CLUSTERS,
-    MEANS,
-    POOLED,
-    warm_start_event,
-)
+from privacy.plans.warm_start import BY_CLASS, CLUSTER_ROUNDS, CLUSTERS, MEANS, POOLED, warm_start_event
 from tests.workers.recipes.conftest import change_by_one
-from tests.workers.small_trainings import secret
+from tests.workers.small_trainings import Purse, secret
 from workers.recipes import moments
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.released_sums import Clusters, Kept, KMeans, in_latents, noisy_clusters
@@ -184,22 +177,15 @@ def test_a_training_pays_for_every_round_and_draws_mixtures(texture: bool) -> No
     ]
     shares = {stage.name: stage.price_nano / made.budget_nano for stage in made.stages}
     assert shares == pytest.approx({MEANS: 0.2, POOLED: 0.3, CLUSTERS: 0.2, BY_CLASS: 0.3}, rel=1e-3)
-    paid: list[tuple[str, int]] = []
-
-    class Purse:
-        def charge(self, event: Any, stage: str) -> None:
-            planned = made.stage(stage)
-            assert planned is not None
-            assert planned.announces(event)
-            paid.append((stage, event.count))
-
-    rng = np.random.default_rng(0)
+    purse, rng = Purse(), np.random.default_rng(0)
     labels = rng.integers(0, 3, 600)
     images = (rng.integers(0, 60, (600, 8, 8)) + 60 * labels[:, None, None]).astype(np.uint8)
     images[::2, :, 4:] += 70  # two clusters in each class
     data = TrainingData(images, labels, FACTS.classes)
-    generator = moments.train(Run(plan=made, facts=FACTS, data=data, budget=Purse(), secret=b"0" * 32))
-    assert paid == [(MEANS, 1), (POOLED, 1), *[(CLUSTERS, 1)] * CLUSTER_ROUNDS, (BY_CLASS, 1)]
+    generator = moments.train(Run(plan=made, facts=FACTS, data=data, budget=purse, secret=b"0" * 32))
+    planned = {stage.name: stage for stage in made.stages}
+    assert all(planned[stage].announces(event) for stage, event in purse.paid)
+    assert purse.counts == [(MEANS, 1), (POOLED, 1), *[(CLUSTERS, 1)] * CLUSTER_ROUNDS, (BY_CLASS, 1)]
     assert isinstance(generator, TexturedGenerator) == texture
     assert generator.centres.abs().max() > 0.1
     drawn = generator.sample(torch.arange(30) % 3, torch.Generator().manual_seed(0))

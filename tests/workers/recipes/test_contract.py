@@ -244,26 +244,3 @@ def test_a_new_recipe_is_two_files_of_its_own_and_its_name(monkeypatch: pytest.M
     purse = Purse()
     assert len(train(plan, digits(20), budget=purse).sums) == 3
     assert purse.releases("sums") == 3
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_recipes_are_not_named_beside_their_own_files_and_their_entry(recipe: str, production_files: Any) -> None:
-    """A demonstration, the client's example and what it trains where nothing is said may; lists of recipes may not.
-
-    What other recipes keep in a checkpoint may be called "moments", too.
-    """
-    own = (f"privacy/plans/{recipe}.py", f"workers/recipes/{recipe}.py", "privacy/plans/registry.py")
-    own += ("workers/recipes/",) if recipe == "moments" else ()
-    naming = {name for name, text in production_files.items() if f'"{recipe}"' in text and not name.startswith(own)}
-    assert naming <= {"service/cli/demo/__init__.py", "obscura/client/__init__.py", "obscura/client/client.py"}
-
-
-@pytest.fixture(scope="module")
-def production_files() -> dict[str, str]:
-    root = Path(__file__).parents[3]
-    rooms = ("service", "workers", "privacy", "models")
-    return {
-        path.relative_to(root).as_posix(): path.read_text("utf-8")
-        for room in rooms
-        for path in (root / room).rglob("*.py")
-    }

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 from models.portable.generator import Generator, GeneratorConfig
 from models.released import save_released
 from obscura.wire.words import DatasetState, JobState
-from service import jobs
 from service.datasets import deletion
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode, Release
@@ -30,7 +28,6 @@ from workers.evaluation import utility
 from workers.evaluation.likeness import find_extractor
 from workers.recipes.interface import Trainer
 from workers.recipes.registry import TRAINERS
-from workers.supervise.attempts import ExitStatus
 from workers.train.drawing import SampleRequest
 from workers.train.kinds import evaluate
 from workers.train.kinds.evaluate import EVALUATION
@@ -52,9 +49,8 @@ def released(workshop: Any, trainers: Mapping[str, Trainer] = TINY, **options: A
 
 
 def ask(workshop: Any, release: Release, **changes: Any) -> str:
-    facts = {"dataset_id": workshop.public_id, "samples": None, "seed": None, "principal": "key_test"}
-    facts |= {"release_id": release.id, "idempotency_key": None, "now": datetime.now(UTC)}
-    return str(workshop.do(jobs.submit, jobs.KINDS["evaluate"], **facts | changes).id)
+    facts = {"dataset_id": workshop.public_id, "samples": None, "seed": None, "release_id": release.id}
+    return str(workshop.submit("evaluate", **facts | changes))
 
 
 def delete(workshop: Any, dataset_id: str, *, cancel_jobs: bool = False) -> Dataset:
@@ -192,13 +188,3 @@ def test_progress_moves_on_while_classifiers_learn_and_never_back(workshop, monk
     assert 0.95 < shares[-1] <= 1
     assert max(after - before for before, after in itertools.pairwise(shares)) < 0.2
     assert len(set(shares)) > 10
-
-
-def test_a_stopped_worker_leaves_an_evaluation_to_the_next_one(workshop):
-    release = released(workshop, evaluation_samples=200)
-    job_id, stop = workshop.evaluation(release.id).job_id, threading.Event()
-    stop.set()
-    assert workshop.work(job_id, TINY, stop) is ExitStatus.INTERRUPTED
-    workshop.give_back(job_id)
-    work(workshop, job_id)
-    assert workshop.job(job_id).state is JobState.SUCCEEDED

@@ -164,35 +164,25 @@ def test_a_later_attempt_fences_charges_and_publication(workshop):
     assert workshop.hold(job_id).charged_nano == 0
 
 
-def dies_at(workshop: Any, monkeypatch: pytest.MonkeyPatch, step: str) -> str:
-    """A training whose process is gone at a step, as after kill -9, and whose job is given back."""
+@pytest.mark.parametrize("step", ["write_artifact", "publish"])
+def test_a_finished_training_is_published_by_the_next_attempt_without_training(workshop, monkeypatch, step):
+    """Its process is gone at a step, as after kill -9, and its job is given back."""
 
     def die(*_: Any, **__: Any) -> None:
         raise SystemExit
 
-    job_id: str = workshop.train()
+    job_id = workshop.train()
     with monkeypatch.context() as patched:
         patched.setattr(f"workers.train.kinds.train.{step}", die)
         with pytest.raises(SystemExit):
             workshop.work(job_id, TINY)
     workshop.give_back(job_id)
-    return job_id
-
-
-def test_a_finished_artifact_is_published_by_the_next_attempt_without_training(workshop, monkeypatch):
-    job_id = dies_at(workshop, monkeypatch, "publish")
-    assert (workshop.settings.data_dir / key_of(release_id_of(job_id))).is_dir()
+    directory = workshop.settings.data_dir / key_of(release_id_of(job_id))
+    assert directory.is_dir() == (step == "publish")
     charged_nano = workshop.hold(job_id).charged_nano
     assert workshop.work(job_id, {}) == ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.hold(job_id).charged_nano == charged_nano
-
-
-def test_a_finished_generator_is_not_trained_again(workshop, monkeypatch):
-    job_id = dies_at(workshop, monkeypatch, "write_artifact")
-    assert workshop.work(job_id, {}) == ExitStatus.ENDED
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    directory = workshop.settings.data_dir / key_of(release_id_of(job_id))
     assert load_released(directory).config.classes == 10
 
 
