@@ -12,7 +12,6 @@ import pytest
 import torch
 from sqlalchemy import select, update
 
-from models.released import load_released
 from obscura.wire.words import EntryKind, HoldState, JobState
 from privacy.accounting.events import event_from_json
 from privacy.errors import BudgetExceeded, EventRefused
@@ -162,28 +161,6 @@ def test_a_later_attempt_fences_charges_and_publication(workshop):
 
     assert workshop.work(first, {"datalens": overtaken}) == ExitStatus.STALE
     assert workshop.hold(job_id).charged_nano == 0
-
-
-@pytest.mark.parametrize("step", ["write_artifact", "publish"])
-def test_a_finished_training_is_published_by_the_next_attempt_without_training(workshop, monkeypatch, step):
-    """Its process is gone at a step, as after kill -9, and its job is given back."""
-
-    def die(*_: Any, **__: Any) -> None:
-        raise SystemExit
-
-    job_id = workshop.train()
-    with monkeypatch.context() as patched:
-        patched.setattr(f"workers.train.kinds.train.{step}", die)
-        with pytest.raises(SystemExit):
-            workshop.work(job_id, TINY)
-    workshop.give_back(job_id)
-    directory = workshop.settings.data_dir / key_of(release_id_of(job_id))
-    assert directory.is_dir() == (step == "publish")
-    charged_nano = workshop.hold(job_id).charged_nano
-    assert workshop.work(job_id, {}) == ExitStatus.ENDED
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    assert workshop.hold(job_id).charged_nano == charged_nano
-    assert load_released(directory).config.classes == 10
 
 
 def test_stopping_cancels_only_when_somebody_asked(workshop):
