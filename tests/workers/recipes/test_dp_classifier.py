@@ -20,8 +20,6 @@ from obscura.wire.words import HoldState, JobState, ReleaseKind
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS, StepsConfig
-from service import jobs
-from service.db.session import transaction
 from service.errors import Conflict
 from service.jobs import FailureCode
 from service.storage.files import digest_directory
@@ -231,13 +229,3 @@ def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(wor
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.TRAINING_FAILED)
     assert (hold.state, hold.charged_nano) == (HoldState.RETURNED, 0)
     assert workshop.balance().spent_nano == workshop.balance().held_nano == 0
-
-
-def test_a_job_whose_anchors_are_not_public_after_all_reads_nothing(workshop: Any) -> None:
-    job_id = ask(workshop, estimator="gep", anchors_dataset_id=workshop.public_id)
-    with transaction(workshop.factory) as session:
-        job = jobs.get_job(session, job_id)
-        job.plan = {**job.plan, "config": {**job.plan["config"], "anchors_dataset_id": workshop.dataset_id}}
-    work(workshop, job_id)
-    assert workshop.job(job_id).state is JobState.FAILED
-    assert (workshop.hold(job_id).state, workshop.hold(job_id).charged_nano) == (HoldState.RETURNED, 0)

@@ -88,8 +88,8 @@ def run(context: Context) -> None:
         public = Vault.of(context.settings).open_dataset(named.id)
         stand_in = cut(*public, tuple(named.classes), named.name, facts, shares_of(plan, facts))
     progress = ReportedProgress(context, (*work_of(plan, facts), *preview_work(plan, facts)))
-    how: dict[str, Any] = {"parts": parts, "device": context.device, "progress": progress}
-    found = forecast(plan, facts, stand_in, context.trainers[plan.recipe], **how)
+    trainer = context.trainers[plan.recipe]
+    found = forecast(plan, facts, stand_in, trainer, parts=parts, device=context.device, progress=progress)
     results = asdict(found)
     context.end(preview.finish, grid=results.pop("grid"), results=results)
 
