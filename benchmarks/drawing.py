@@ -34,7 +34,6 @@ def draw(generator: ReleasedGenerator, classes: int, samples: int, seed: int) ->
 
 
 def measure(folder: Folder, epsilon: float, samples: int, seeds: Sequence[int]) -> Row:
-    """Return the row of one epsilon."""
     generator, classes = trained(folder, "moments", {}, epsilon)[0].to(CPU), len(folder.classes)
     draw(generator, classes, 256, 0)  # warm up
     times, accuracies = list[float](), []

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -43,11 +44,7 @@ _SHOWN = 10  # images of each class in the grid
 
 @dataclass(frozen=True)
 class Job:
-    """A training of a recipe on a set of `small_data`, and who judges its images.
-
-    Attributes:
-        judges: classifiers of the evaluation's fixed protocol, or names of deep ones.
-    """
+    """A training of a recipe on a set of `small_data`; judges are of the evaluation's protocol, or deep ones."""
 
     recipe: str
     dataset: str
@@ -97,7 +94,6 @@ class Clock:
             raise Cancelled
 
     def replace(self, write: Callable[[BinaryIO], None]) -> None:
-        """Write a new checkpoint, then rename it over the old one: `interface.CheckpointFolder`."""
         now = time.monotonic()
         self._done = now - self.began > self._seconds
         if not self._done and now - self._kept_at < self._every:
@@ -109,13 +105,7 @@ class Clock:
         self._kept_at = time.monotonic()
 
     def open(self) -> BinaryIO | None:
-        """Open the checkpoint, if there is one."""
         return self._path.open("rb") if self._path.exists() else None
-
-    def seconds_a_step(self) -> float | None:
-        """Return the median time between two reports."""
-        gaps = sorted(b - a for a, b in zip(self.step_times, self.step_times[1:], strict=False))
-        return gaps[len(gaps) // 2] if gaps else None
 
 
 def piece(folder: Path, data: Folder, plan: Plan, minutes: float) -> bool:
@@ -140,7 +130,9 @@ def piece(folder: Path, data: Folder, plan: Plan, minutes: float) -> bool:
         trained = TRAINERS[plan.recipe](run)
     except Cancelled:
         trained = None
-    seconds = {"seconds": round(time.monotonic() - clock.began, 1), "seconds_a_step": clock.seconds_a_step()}
+    gaps = sorted(later - earlier for earlier, later in pairwise(clock.step_times))
+    seconds = {"seconds": round(time.monotonic() - clock.began, 1)}
+    seconds["seconds_a_step"] = gaps[len(gaps) // 2] if gaps else None
     write_json(folder / LOG, [*pieces, {**seconds, "steps": len(clock.step_times)}])
     if trained is None:
         return False

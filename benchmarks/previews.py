@@ -24,7 +24,7 @@ from benchmarks.small_data import SETS, Folder, cifar10, facts_of, fashion, mnis
 from models.stand_ins import StandIn
 from privacy.plans.plan import PublicFacts
 from workers.recipes.registry import TRAINERS
-from workers.train.kinds.preview import Rehearsal, cut, find_stand_in, forecast
+from workers.train.kinds.preview import cut, find_stand_in, forecast
 
 TRUTH = Path("docs/research/small_folders.json")
 ALIKE = ("fashion_3000", "fashion_10000")  # their stand-in is of the same kind
@@ -54,9 +54,8 @@ def stand_ins_of(name: str, folder: Folder, facts: PublicFacts) -> Mapping[str, 
 
 
 def measure(folder: Folder, stand_in: StandIn, epsilon: float) -> Row:
-    """Make one forecast."""
     plan, started = plan_of(folder, "moments", {}, epsilon), time.monotonic()
-    found = forecast(Rehearsal(plan, facts_of(folder), stand_in), TRAINERS["moments"])
+    found = forecast(plan, facts_of(folder), stand_in, TRAINERS["moments"])
     figures = {"stand_in": found.stand_in, "accuracy": found.accuracy, "real": found.real}
     return figures | {"seconds": since(started)}
 

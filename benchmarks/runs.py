@@ -37,8 +37,7 @@ PUBLISHED: tuple[str, dict[str, Any]] = ("datalens", {"preset": "published"})
 class NoLedger:
     """A budget that charges nothing: benchmarks train on public images."""
 
-    def charge(self, event: Event, stage: str) -> None:
-        """Charge nothing."""
+    def charge(self, event: Event, stage: str) -> None: ...
 
 
 def here() -> tuple[torch.device, str]:

@@ -48,15 +48,7 @@ _HELD_OUT = 5000  # training images on which settings were chosen
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """A labelled set: the private images of a benchmark, and real images for tests.
-
-    Attributes:
-        images: (n, h, w[, 3]) uint8.
-        labels: (n,).
-        test_images: same layout.
-        test_labels: same layout.
-        classes: names in label order.
-    """
+    """A labelled set: private images (n, h, w[, 3]) uint8 of a benchmark, and real images for tests."""
 
     images: Images
     labels: Labels
@@ -66,7 +58,6 @@ class Folder:
 
     @property
     def colour(self) -> bool:
-        """Return whether images have three channels."""
         return self.images.ndim == 4
 
     def first(self, n: int) -> Folder:

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor
 
 from benchmarks.deep_classifiers import SHAPES, judged
 from benchmarks.results import Results, Row, machine, parser_of, show, since
@@ -59,12 +58,9 @@ class Case:
 class Suite:
     """The cases of a page and the protocol that measures them.
 
-    Attributes:
-        cases: in the order in which they run.
-        samples: synthetic images to draw; None is 8,000 (2,500 large ones), learned for ten epochs.
-        judges: classifiers of the evaluation's protocol, or small deep ones of DPImageBench's.
-        delta: of every case.
-        seeds: how many runs, each with a fresh secret.
+    `samples` are synthetic images to draw; None is 8,000 (2,500 large ones), learned for ten epochs. `judges` are
+    classifiers of the evaluation's protocol, or small deep ones of DPImageBench's. Each of the `seeds` runs has a fresh
+    secret.
     """
 
     cases: tuple[Case, ...]
@@ -174,19 +170,17 @@ def measure(case: Case, folder: Folder, seed: int, samples: int | None, suite: S
         count = samples or suite.samples or samples_of(folder)
         images = images or draw(made, len(folder.classes), count, seed)
         shared["samples"] = len(images[1])
-        found = {judge: _judged(judge, images, folder, seed, suite) for judge in suite.judges}
+        classes, test, device = len(folder.classes), tests_of(folder), here()[0]
+        found = {}
+        for judge in suite.judges:
+            sizes: dict[str, Any] = {"classes": classes, "seed": seed, "device": device}
+            if judge in SHAPES["quick"]:
+                found[judge] = judged(SHAPES["quick"][judge], images, test, epochs=_DEEP_EPOCHS, **sizes)
+            elif suite.samples is None:
+                found[judge] = small_accuracy(*images, folder, seed)
+            else:
+                found[judge] = train_and_test(judge, *images, *test, **sizes).accuracy  # type: ignore[arg-type]
     return shared, {"seed": seed, "seconds": seconds, "accuracy": found, "machine": here()[1]}
-
-
-def _judged(judge: str, images: tuple[Tensor, Tensor], folder: Folder, seed: int, suite: Suite) -> float:
-    classes = len(folder.classes)
-    if judge in SHAPES["quick"]:
-        sizes: dict[str, Any] = {"classes": classes, "epochs": _DEEP_EPOCHS, "seed": seed, "device": here()[0]}
-        return judged(SHAPES["quick"][judge], images, tests_of(folder), **sizes)
-    if suite.samples is None:
-        return small_accuracy(*images, folder, seed)
-    test = tests_of(folder)
-    return train_and_test(judge, *images, *test, classes=classes, seed=seed, device=here()[0]).accuracy  # type: ignore[arg-type]
 
 
 def row_of(suite_name: str, case: Case, folder: Folder, runs: Sequence[Row], shared: Row, delta: float) -> Row:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from celery.signals import worker_init
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
@@ -26,20 +27,13 @@ from privacy.accounting import certificate
 from privacy.accounting.events import Event
 from service import jobs, ledger
 from service.audit.signing import make_signing_key
-from service.datasets.vault import Vault, write_key
+from service.datasets.vault import Vault, key_id_of, write_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release
 from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.ingest.array_files import (
-    IMAGES_NAME,
-    LABELS_NAME,
-    SEALED_SUFFIX,
-    SUBJECTS_NAME,
-    ArrayFile,
-    context_of,
-)
+from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, ArrayFile, context_of
 from service.ledger import Balance
 from service.sealing import new_key
 from service.settings import Settings
@@ -48,8 +42,10 @@ from service.storage.interface import key_of
 from tests.workers.small_trainings import digits
 from workers.recipes.interface import TrainingData
 from workers.recipes.registry import TRAINERS
+from workers.supervise.app import make_app
 from workers.supervise.attempts import Attempt, ExitStatus, claim_job
 from workers.supervise.supervisor import Patience
+from workers.train import publishing
 from workers.train.orders import Context
 from workers.train.runner import run
 
@@ -61,8 +57,6 @@ OPTIONS: dict[str, Any] = {**chaos_clients.OPTIONS, "images": 30, "images_per_it
 
 @dataclass
 class Workshop:
-    """Everything a job needs, and short names for what the tests look at."""
-
     settings: Settings
     factory: SessionFactory
     account_id: str
@@ -70,59 +64,28 @@ class Workshop:
     public_id: str
     made: list[str] = field(default_factory=list)
 
-    def train(
-        self,
-        *,
-        recipe: str = "datalens",
-        epsilon: float = 1.0,
-        evaluate: bool = False,
-        **options: Any,
-    ) -> str:
+    def submit(self, kind: str, **asked: Any) -> str:
+        asked = {"principal": "key_test", "idempotency_key": None, "now": datetime.now(UTC)} | asked
+        return str(self.do(jobs.submit, jobs.KINDS[kind], **asked).id)
+
+    def train(self, *, recipe: str = "datalens", epsilon: float = 1.0, evaluate: bool = False, **options: Any) -> str:
         if recipe == "select_public":
             options = {"public_dataset_id": self.public_id, **options}
-        with transaction(self.factory) as session:
-            job = jobs.submit(
-                session,
-                jobs.KINDS["train"],
-                principal="key_test",
-                idempotency_key=None,
-                dataset_id=self.dataset_id,
-                recipe=recipe,
-                epsilon=epsilon,
-                options={**OPTIONS, **options} if recipe == "datalens" else options,
-                evaluation_dataset_id=self.public_id if evaluate else None,
-                now=datetime.now(UTC),
-            )
-            return job.id
+        options = {**OPTIONS, **options} if recipe == "datalens" else options
+        asked = {"dataset_id": self.dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options}
+        return self.submit("train", evaluation_dataset_id=self.public_id if evaluate else None, **asked)
 
-    def sample(
-        self, release_id: str, *, count: int = 20, seed: int = 7, format: str = "npz", now: datetime | None = None
-    ) -> str:
-        with transaction(self.factory) as session:
-            job = jobs.submit(
-                session,
-                jobs.KINDS["sample"],
-                principal="key_test",
-                idempotency_key=None,
-                release_id=release_id,
-                count=count,
-                classes=None,
-                seed=seed,
-                format=format,
-                now=now or datetime.now(UTC),
-            )
-            return job.id
+    def sample(self, release_id: str, *, count: int = 20, seed: int = 7, format: str = "npz", **more: Any) -> str:
+        asked = {"release_id": release_id, "count": count, "classes": None, "seed": seed, "format": format}
+        return self.submit("sample", **asked, **more)
 
     def evaluation(self, release_id: str) -> Evaluation:
         """The newest evaluation of a release, finished or not."""
+        newest = select(Evaluation).where(Evaluation.release_id == release_id).options(undefer(Evaluation.confusion))
         with transaction(self.factory, read_only=True) as session:
-            newest = (
-                select(Evaluation).where(Evaluation.release_id == release_id).options(undefer(Evaluation.confusion))
-            )
             return session.scalars(newest.order_by(Evaluation.created_at.desc()).limit(1)).one()
 
     def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        """Do something in a transaction of its own."""
         with transaction(self.factory) as session:
             return act(session, *given, **more)
 
@@ -225,6 +188,7 @@ def _store(
         ready_at=datetime.now(UTC),
     )
     storage, key = storage_of(settings), new_key()
+    dataset.vault_key_id = key_id_of(key)
     write_key(Vault.of(settings).key_path(dataset.id), key)
     arrays = {IMAGES_NAME: data.private_images, LABELS_NAME: data.private_labels}
     if data.private_subjects is not None:
@@ -267,6 +231,7 @@ def build(data_dir: Path, url: str, *, unit: str = "record", storage: str = "fol
 def opened(data_dir: Path, url: str) -> Iterator[Workshop]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("OMP_NUM_THREADS", "1")
+        patched.setattr(publishing, "_REPORT_PER_CLASS", 10)  # of 200: drawing and comparing them takes seconds
         shop = build(data_dir, url)
         yield shop
         shop.factory.kw["bind"].dispose()
@@ -293,28 +258,30 @@ on_either_database = pytest.mark.parametrize(
 
 @pytest.fixture
 def workshop(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workshop]:
-    """A workshop, on SQLite where nothing else is said."""
     with opened(tmp_path / "var", request.getfixturevalue(getattr(request, "param", "sqlite_url"))) as shop:
         yield shop
 
 
 @pytest.fixture
-def postgres_workshop(tmp_path: Path, postgres_url: str) -> Iterator[Workshop]:
-    """A workshop on PostgreSQL."""
-    with opened(tmp_path / "var", postgres_url) as shop:
-        yield shop
-
-
-@pytest.fixture
 def tiny_runner(warm: str) -> tuple[str, ...]:
-    """The command that starts a runner with the small recipe, soon. Where processes are looked for, TINY_RUNNER is."""
     return (warm, "-m", "tests.workers.tiny_runner")
 
 
 @pytest.fixture
 def impatient() -> Patience:
-    """A supervisor's waiting times for tests."""
     return IMPATIENT
+
+
+@contextmanager
+def worker_start(settings: Settings) -> Iterator[Callable[[], None]]:
+    """Yield the function that Celery calls when a worker starts."""
+    before = list(worker_init.receivers)
+    make_app(settings)
+    (connected,) = (receiver for receiver in worker_init.receivers if receiver not in before)
+    try:
+        yield connected[1]
+    finally:
+        worker_init.receivers.remove(connected)
 
 
 def state_of(pid: int) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import io
+import math
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from models.portable.generator import Generator, GeneratorConfig
 from models.released import ReleasedGenerator
 from obscura.wire.words import JobState
 from privacy.accounting.events import PoissonGaussianEvent
@@ -115,23 +117,22 @@ class Purse:
 
 
 class Memory:
-    """A checkpoint folder without a disk."""
-
     def __init__(self) -> None:
         self.kept: bytes | None = None
+        self.writes = self.reads = 0
 
     def replace(self, write: Any) -> None:
         file = io.BytesIO()
         write(file)
-        self.kept = file.getvalue()
+        self.kept, self.writes = file.getvalue(), self.writes + 1
 
     def open(self) -> BinaryIO | None:
+        self.reads += 1
         return None if self.kept is None else io.BytesIO(self.kept)
 
 
 @functools.cache
 def all_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """The 1,797 digits (n, 8, 8), each with its label."""
     found = load_digits()
     return (found.images * (255 / 16)).astype(np.uint8), found.target.astype(np.int64)
 
@@ -146,7 +147,6 @@ TWO = PublicFacts(("zero", "one"), 8, 8, 1, 300, "record")
 
 
 def zeros_and_ones() -> TrainingData:
-    """The first 300 digits of two classes."""
     found = digits(1797)
     chosen = np.flatnonzero(found.private_labels < 2)[:300]
     return TrainingData(found.private_images[chosen], found.private_labels[chosen], TWO.classes)
@@ -192,6 +192,14 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private_steps, "places_alike", lambda *_: True)
 
 
+def random_generator(channels: int = 1, height: int = 6, width: int = 5) -> Generator:
+    made = Generator(GeneratorConfig(3, channels, height, width, components=4, features=3))
+    stream = torch.Generator().manual_seed(1)
+    made.mean.copy_(torch.rand(made.mean.shape, generator=stream))
+    made.factor.copy_(torch.randn(made.factor.shape, generator=stream) * 0.1)
+    return made
+
+
 def stop_at(when: int, at_stage: str) -> Any:
     """A progress that stops the training when a stage has made so many steps."""
 
@@ -212,13 +220,27 @@ def share_nearest_to_own_class(generator: ReleasedGenerator, classes: int = 10, 
     return float((nearest == labels).float().mean())
 
 
-def silence(_noise: SecureNoise, shape: int, _stddev: float) -> npt.NDArray[np.int64]:
+def silence(_noise: SecureNoise, shape: Any, _stddev: float) -> npt.NDArray[np.int64]:
     """In place of `SecureNoise.discrete_gaussian`: no noise."""
     return np.zeros(shape, np.int64)
 
 
+class Constant:
+    """Adds a constant in place of noise, so that the integers below it can be read; counts the numbers drawn."""
+
+    def __init__(self, value: int = 0) -> None:
+        self.value, self.drawn = value, list[tuple[int, float]]()
+
+    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
+        self.drawn.append((math.prod(np.atleast_1d(shape).tolist()), stddev))
+        return np.full(shape, self.value, dtype=np.int64)
+
+
+def secret(*labels: str | int) -> SecureNoise:
+    return SecureNoise.derive(SECRET, *labels)
+
+
 def work(workshop: Any, job_id: str, trainers: Any = TRAINERS) -> None:
-    """Run one attempt of a job, here, to its end."""
     assert workshop.work(job_id, trainers) == ExitStatus.ENDED
 
 

@@ -1,9 +1,6 @@
 """One subject with many records: what it can change in vote sums and in a warm start, and what would let it do more."""
 
-import dataclasses
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,25 +12,20 @@ from hypothesis import strategies as st
 
 from models.closed_form_teachers import LinearTeachers
 from models.shards import Shards
-from privacy.accounting.filter import open_filter
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import ContributionUnbounded
-from privacy.mechanisms.noise import SecureNoise, derive_key
+from privacy.mechanisms.noise import derive_key
 from privacy.mechanisms.partition import assert_disjoint, one_record_each, record_units, subject_units
 from privacy.plans.plan import PublicFacts
-from privacy.plans.registry import build_plan
 from privacy.plans.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
-from service.storage.folder import FolderStorage
-from tests.workers.small_trainings import TINY_DATALENS, Purse, weights
+from tests.workers.small_trainings import Constant, Purse, small_plan, train
 from workers.recipes import records as units
 from workers.recipes.coefficients import cosine_basis
 from workers.recipes.datalens import shards_of
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.records import records_to_sum, teacher_of_each
-from workers.recipes.registry import TRAINERS
 from workers.recipes.released_sums import noisy_means, noisy_scatter
-from workers.train.orders import SealedFolder
 
 FACTS = PublicFacts(("a", "b"), 8, 8, 1, 2_000, "subject", subjects_declared=200)
 RECORDS = PublicFacts(("a", "b"), 8, 8, 1, 2_000, "record")
@@ -179,17 +171,6 @@ def test_an_added_subject_changes_what_one_teacher_sees_and_nothing_else_to_the_
 # --- sums -----------------------------------------------------------------------------------------------------------
 
 
-class Constant:
-    """Stands where noise is drawn and adds a constant instead, so that the integers below it can be read."""
-
-    def __init__(self, value: int) -> None:
-        self.value, self.drawn = value, list[float]()
-
-    def discrete_gaussian(self, shape: Any, stddev: float) -> Numbers:
-        self.drawn.append(stddev)
-        return np.full(shape, self.value, dtype=np.int64)
-
-
 def rows_of(data: TrainingData) -> npt.NDArray[np.float64]:
     basis = np.kron(cosine_basis(8, 4), cosine_basis(8, 4))
     return np.asarray((data.private_images.reshape(-1, 64) / 255.0 - 0.25) @ basis.T)
@@ -200,11 +181,11 @@ def sums(data: TrainingData, facts: PublicFacts = FACTS, clip: float = 0.1) -> t
     images, labels = records_to_sum(facts, data, SECRET)
     rows = rows_of(TrainingData(images, labels, data.classes))
     above = 1 << 30  # keeps the counts away from their lower bound
-    counts, means = noisy_means(rows, labels, 2, clip, 10.0, cast(SecureNoise, Constant(above)))
+    counts, means = noisy_means(rows, labels, 2, clip, 10.0, Constant(above))
     first = (
         np.rint(np.column_stack([means * counts[:, None] / clip * Q, counts * COUNT_WEIGHT])).astype(np.int64) - above
     )
-    silent = cast(SecureNoise, Constant(0))
+    silent = Constant()
     pooled = noisy_scatter(rows, clip, 10.0, silent)
     own = np.stack([noisy_scatter(rows[labels == label], clip, 10.0, silent) for label in range(2)])
     return first, *(np.rint(scatter * (Q / clip) ** 2).astype(np.int64) for scatter in (pooled, own))
@@ -253,61 +234,28 @@ def test_a_choice_that_depends_on_other_subjects_would_be_a_violation(monkeypatc
 
 # --- the whole recipe -----------------------------------------------------------------------------------------------
 
-TINY: dict[str, dict[str, Any]] = {
-    "datalens": {**TINY_DATALENS, "teachers": 40, "images": 20},
-    "moments": {"components": 10, "frequencies": 6},
-}
-
-
-@pytest.fixture
-def train(tmp_path: Path) -> Callable[..., torch.nn.Module]:
-    def trained(recipe: str, data: TrainingData, purse: Purse, **options: Any) -> torch.nn.Module:
-        account = open_filter(1.0, 1e-5)
-        plan = build_plan(recipe, {**TINY[recipe], **options}, account, account.capacity_nano, FACTS)
-        checkpoints = SealedFolder(FolderStorage(tmp_path), "work", bytes(32), "test")
-        given = Run(plan=plan, facts=FACTS, data=data, budget=purse, secret=SECRET, checkpoints=checkpoints)
-        return cast(torch.nn.Module, TRAINERS[recipe](given))
-
-    return trained
-
-
-@pytest.mark.parametrize("recipe", TINY)
-def test_data_that_do_not_say_whose_they_are_are_not_paid_for(recipe, train):
-    data, purse = everybody_says_brighter(), Purse()
-    with pytest.raises(ContributionUnbounded):
-        train(recipe, dataclasses.replace(data, private_subjects=None), purse)
-    assert not purse.paid
-
 
 @pytest.mark.parametrize("options", [{"preset": "published"}, {"preset": "kernel"}], ids=str)
-def test_a_broken_partition_is_found_before_anything_is_paid(options, train, monkeypatch):
+def test_a_broken_partition_is_found_before_anything_is_paid(options, monkeypatch):
     def by_position(rows: Pixels, key: bytes, shards: int) -> Numbers:
         return np.arange(len(rows)) % shards
 
     monkeypatch.setattr(units, "shard_of", by_position)
     purse = Purse()
     with pytest.raises(ContributionUnbounded, match="two shards"):
-        train("datalens", one_says_darker(), purse, **options)
+        train(small_plan("datalens", FACTS, **options), one_says_darker(), FACTS, budget=purse)
     assert not purse.paid
 
 
-def test_a_broken_choice_is_found_before_anything_is_paid(train, monkeypatch):
+def test_a_broken_choice_is_found_before_anything_is_paid(monkeypatch):
     def everything(subjects: Numbers, records: Pixels, key: bytes) -> Numbers:
         return np.arange(len(subjects))
 
     monkeypatch.setattr(units, "one_record_each", everything)
     purse = Purse()
     with pytest.raises(ContributionUnbounded, match="more than one record"):
-        train("moments", one_says_darker(), purse)
+        train(small_plan("moments", FACTS), one_says_darker(), FACTS, budget=purse)
     assert not purse.paid
-
-
-@pytest.mark.parametrize("recipe", TINY)
-def test_a_training_works_on_subjects(recipe, train):
-    purse = Purse()
-    generator = train(recipe, together(everybody_says_brighter(), one_says_darker()), purse)
-    assert torch.isfinite(weights(generator)).all()
-    assert purse.paid
 
 
 def test_the_choice_is_the_recipes_and_its_key_is_the_jobs(monkeypatch):

@@ -25,11 +25,7 @@ def scale_for(height: int) -> int:
 
 
 def as_pixels(images: npt.ArrayLike) -> npt.NDArray[np.uint8]:
-    """Convert float images (n, c, h, w) in [0, 1] to uint8 RGB (n, h, w, 3).
-
-    Raises:
-        ValueError: the array does not have four axes, or has neither one nor three channels.
-    """
+    """Convert float images (n, c, h, w) in [0, 1] to uint8 RGB (n, h, w, 3)."""
     array = np.asarray(images, dtype=np.float32)
     if array.ndim != 4 or array.shape[1] not in (1, 3):
         raise ValueError(f"expected images of shape (n, 1 or 3, h, w), got {array.shape}")
@@ -49,19 +45,9 @@ def strip(pixels: npt.NDArray[np.uint8], *, scale: int, gap: int = GAP_PIXELS) -
 
 
 def write_grid(images: npt.ArrayLike, classes: Sequence[str], path: Path) -> Path:
-    """Write a contact sheet as PNG.
+    """Write a contact sheet as PNG, its folder included; return the path.
 
-    Args:
-        images: synthetic images, float (n, c, h, w) in [0, 1], grouped by class: n / len(classes) of the first class,
-            then as many of the second, and so on.
-        classes: names of the classes, in the order of the rows.
-        path: file to write; its folder is made when it is missing.
-
-    Returns:
-        The path.
-
-    Raises:
-        ValueError: the images do not divide evenly among the classes, or have a wrong shape.
+    `images` are synthetic, float (n, c, h, w) in [0, 1], as many of the first class as of the second, and so on.
     """
     pixels = as_pixels(images)
     if not classes or len(pixels) == 0 or len(pixels) % len(classes):

@@ -1,9 +1,10 @@
-"""How alike synthetic and real images are, seen by one named public extractor: Frechet distance, precision, recall.
+"""The likeness of synthetic and real images, as one named public extractor sees them: Frechet distance, precision,
+recall.
 
 Heusel et al. 2017 (arXiv:1706.08500) compare the Gaussians of two sets of features; Kynkaanniemi et al. 2019
-(arXiv:1904.06991) ask which share of one set lies where the other does. All three depend on the extractor and on how
-many images there are, so values compare only where both are the same: with published FIDs, never those of the extractor
-that is built in. The real images are public: nothing private is read.
+(arXiv:1904.06991) measure the share of one set that lies where the other does. All three depend on the extractor and on
+the number of images, so values compare only where both are the same, and never with published FIDs. The real images are
+public: nothing private is read.
 """
 
 from __future__ import annotations
@@ -31,11 +32,8 @@ _BLOCK, _BLOCK_PIXELS = 250, 2**22  # images or rows at once, and pixels of the 
 
 @dataclass(frozen=True)
 class NamedExtractor:
-    """Something public that describes images.
-
-    Attributes:
-        name: with which every distance is told.
-        features: images (n, 1 or 3, h, w) uint8 to (n, d) float64, each image by itself.
+    """A public extractor: it maps images (n, 1 or 3, h, w) uint8 to (n, d) float64, each by itself. Distances carry its
+    name.
     """
 
     name: str
@@ -44,14 +42,12 @@ class NamedExtractor:
 
 @dataclass(frozen=True)
 class Likeness:
-    """How alike two sets of images are.
+    """The likeness of two sets of images, of as many `images` each.
 
     Attributes:
-        extractor: its name.
         frechet_distance: between the two Gaussians, squared as is usual; 0 of equal sets.
         precision: share of the synthetic images that lie where real ones do.
         recall: share of the real images that lie where synthetic ones do: low where kinds of images are missing.
-        images: of each side.
     """
 
     extractor: str
@@ -64,11 +60,7 @@ class Likeness:
 def find_extractor(folder: Path) -> NamedExtractor:
     """Return the extractor of reports: the usual Inception network, else the operator's choice, else the built-in one.
 
-    Args:
-        folder: of the operator's networks, which need not be there.
-
-    Raises:
-        ExtractorUnusable: the operator's file is damaged or of another network.
+    Raise ExtractorUnusable if the operator's file in the folder is damaged or of another network.
     """
     if (folder / INCEPTION).is_file():
         return NamedExtractor(f"Inception ({INCEPTION})", scripted(folder / INCEPTION))
@@ -94,11 +86,7 @@ def texture_and_colour(images: Tensor) -> Tensor:
 
 
 def scripted(file: Path) -> Callable[[Tensor], Tensor]:
-    """Return the features of a TorchScript network that is called as the usual Inception network is.
-
-    Raises:
-        ExtractorUnusable: it is no TorchScript file.
-    """
+    """Return the features of a TorchScript network that is called as the usual Inception network is."""
     try:
         network = torch.jit.load(str(file), map_location="cpu").eval()  # type: ignore[no-untyped-call]
     except RuntimeError:
@@ -120,17 +108,10 @@ def measure_likeness(
     seed: int,
     look: Callable[[int, int], None] = lambda _done, _steps: None,
 ) -> Likeness | None:
-    """Compare as many synthetic images as real ones, at most IMAGES_MAX of each, drawn by a public seed.
+    """Compare as many synthetic images as real (public) ones, (n, c, h, w) uint8, at most IMAGES_MAX of each.
 
-    Args:
-        synthetic: (n, c, h, w) uint8.
-        real: public, likewise.
-        extractor: that describes them.
-        seed: public; of the draw.
-        look: is told how many blocks are done, and of how many; what it raises ends this.
-
-    Returns:
-        What was found; None where a side has fewer than IMAGES_MIN images.
+    A public seed draws them. `look` receives the number of blocks done, and of all; an exception from it ends this.
+    Return None if a side has fewer than IMAGES_MIN images.
     """
     count = min(len(synthetic), len(real), IMAGES_MAX)
     if count < IMAGES_MIN:
@@ -150,16 +131,11 @@ def measure_likeness(
 
 def frechet_distance(left: Tensor, right: Tensor) -> float:
     """Return the Frechet distance of the Gaussians of two sets of features (n, d), squared as is usual."""
-    root = _root(left.T.cov())
+    values, vectors = torch.linalg.eigh(left.T.cov())
+    root = vectors * values.clamp(min=0).sqrt() @ vectors.T
     cross = torch.linalg.eigvalsh(root @ right.T.cov() @ root).clamp(min=0).sqrt().sum()
     means = (left.mean(dim=0) - right.mean(dim=0)).square().sum()
     return max(0.0, float(means + left.var(dim=0).sum() + right.var(dim=0).sum() - 2 * cross))
-
-
-def _root(matrix: Tensor) -> Tensor:
-    values, vectors = torch.linalg.eigh(matrix)
-    root: Tensor = vectors * values.clamp(min=0).sqrt() @ vectors.T
-    return root
 
 
 def precision_and_recall(real: Tensor, fake: Tensor, neighbours: int = NEIGHBOURS) -> tuple[float, float]:

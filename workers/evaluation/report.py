@@ -59,7 +59,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PaidStage:
-    """One stage of the plan: what was released, how often, with how much noise, at what price."""
+    """One stage of the plan: releases made, their noise and their price."""
 
     name: str
     releases: int
@@ -72,21 +72,16 @@ class ReleaseFacts:
     """Public facts about a release. Nothing here may depend on private data.
 
     Attributes:
-        name: name or id of the release.
-        dataset: name of the dataset, as its owner declared it.
-        account: name of the account that paid.
-        recipe: recipe that trained the generator.
         classes: declared class names, in label order.
         created_at: ISO 8601, UTC.
-        stages: the stages that were run.
         facts: further public numbers of the plan (teachers, images to aggregate, ...).
         notes: remarks of the plan, for people.
         account_epsilon: of all that the account may ever publish, at the delta of the card: its limit, unless more was
             spent and held when that was lowered.
-        account_sure_at_most: how sure somebody who was 50% sure can become by all of that.
-        account_nano: what all of that costs at most.
-        account_spent_nano: what the account has spent in all, this release included; None when not known.
-        incomplete: of a training that ended early: why (`reason`), and what `share` of its releases was made.
+        account_sure_at_most: how sure an attacker who was 50% sure can become by all of that.
+        account_nano: the most that all of that costs.
+        account_spent_nano: spent by the account in all, this release included; None when not known.
+        incomplete: of a training that ended early: the `reason`, and the `share` of its releases that was made.
     """
 
     name: str
@@ -114,23 +109,13 @@ def write_report(
     labels: npt.NDArray[np.int64],
     technical: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write report.html and report.json.
+    """Write report.html and report.json; return the path of the first.
 
     Args:
-        directory: folder to write into; made when it is missing.
-        card: the release's privacy card, as JSON: epsilon, delta, unit, adjacency, accounting, rate, capacity_nano,
-            price_nano, accountant, accountant_version, assumed_public, not_covered (and pld_epsilon, where computed).
-        release: public facts about the release.
+        directory: created if it is missing.
+        card: the release's privacy card, as JSON; KeyError if it lacks a fact that the guarantee needs.
         images: sample of the release, uint8 (n, h, w) or (n, h, w, c). Synthetic: the report shows them.
-        labels: their classes, int64 (n,).
         technical: versions, config digest, hardware and the like, in the order to be shown.
-
-    Returns:
-        Path of report.html.
-
-    Raises:
-        KeyError: the card lacks a fact that the guarantee needs.
-        ValueError: images and labels differ in length, or a label names no class.
     """
     labels = np.asarray(labels, dtype=np.int64)
     if len(images) != len(labels) or len(images) == 0:
@@ -138,47 +123,45 @@ def write_report(
     if labels.min() < 0 or labels.max() >= len(release.classes):
         raise ValueError(f"labels must lie in 0..{len(release.classes) - 1}")
     panels = measure(images, labels, release.classes)
-    document = _document(card, release, panels, technical or {})
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "report.json").write_text(
-        json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8"
-    )
-    html = directory / "report.html"
-    html.write_text(_render(document, panels, images, labels, release.classes), encoding="utf-8")
-    return html
-
-
-def _document(
-    card: Mapping[str, Any],
-    release: ReleaseFacts,
-    panels: Panels,
-    technical: Mapping[str, str],
-) -> dict[str, Any]:
-    """Gather every number of the report, JSON-able, without pictures."""
-    epsilon = float(card["epsilon"])
+    copied = ("delta", "unit", "adjacency", "accounting", "rate", "base", "capacity_nano", "price_nano")
     guarantee = {
-        **{
-            key: card[key]
-            for key in ("delta", "unit", "adjacency", "accounting", "rate", "base", "capacity_nano", "price_nano")
-        },
-        "epsilon": epsilon,
+        **{key: card[key] for key in copied},
+        "epsilon": float(card["epsilon"]),
         "pld_epsilon": card.get("pld_epsilon"),
         "accountant": " ".join(str(card[key]) for key in ("accountant", "accountant_version") if card.get(key)),
         "sure_at_most": release.account_sure_at_most,
         "assumed_public": list(card["assumed_public"]),
         "not_covered": list(card["not_covered"]),
     }
-    facts = asdict(release)
-    facts["facts"] = {str(name): value for name, value in release.facts.items()}
-    synthetic = {**asdict(panels), "mode_collapse_rule": MODE_COLLAPSE_RULE, "collapsed": list(panels.collapsed)}
+    facts = {str(name): value for name, value in release.facts.items()}
     document = {
-        "release": facts,
+        "release": {**asdict(release), "facts": facts},
         "guarantee": guarantee,
-        "synthetic": synthetic,
-        "technical": dict(technical),
+        "synthetic": {**asdict(panels), "mode_collapse_rule": MODE_COLLAPSE_RULE, "collapsed": panels.collapsed},
+        "technical": dict(technical or {}),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(document, default=str))
-    return plain
+    document = json.loads(json.dumps(document, default=str))
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "report.json").write_text(
+        json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8"
+    )
+    odds = [(release.account_epsilon, release.account_sure_at_most, True)]
+    for epsilon in EPSILON_EXAMPLES:
+        if not math.isclose(epsilon, release.account_epsilon, rel_tol=0.02):  # one that it nearly equals is left out
+            odds.append((epsilon, sure_at_most(open_filter(epsilon, card["delta"])), False))
+    page = template().render(
+        **document,
+        pictures=_pictures(images, labels, release.classes),
+        odds=sorted(odds),
+        histogram_peak=max(panels.histogram),
+        early_words=EARLY_ENDS,
+        unit_keys=UNIT_KEYS,
+        adjacencies=ADJACENCIES,
+        visible=VISIBLE,
+    )
+    html = directory / "report.html"
+    html.write_text(page, encoding="utf-8")
+    return html
 
 
 @functools.cache
@@ -195,43 +178,9 @@ def template() -> jinja2.Template:
     return environment.get_template("report.html")
 
 
-def _render(
-    document: Mapping[str, Any],
-    panels: Panels,
-    images: npt.NDArray[np.uint8],
-    labels: npt.NDArray[np.int64],
-    classes: Sequence[str],
-) -> str:
-    guarantee, promised = document["guarantee"], float(document["release"]["account_epsilon"])
-    return template().render(
-        **document,
-        pictures=_pictures(images, labels, classes),
-        odds=_odds_rows(guarantee, promised),
-        histogram_peak=max(panels.histogram),
-        early_words=EARLY_ENDS,
-        unit_keys=UNIT_KEYS,
-        adjacencies=ADJACENCIES,
-        visible=VISIBLE,
-    )
-
-
-def _odds_rows(guarantee: Mapping[str, Any], promised: float) -> list[tuple[float, float, bool]]:
-    """Epsilons with their odds: what the account promises among the limits of examples.
-
-    The example that it nearly equals is left out.
-    """
-    rows = [(promised, guarantee["sure_at_most"], True)]
-    for epsilon in EPSILON_EXAMPLES:
-        if not math.isclose(epsilon, promised, rel_tol=0.02):
-            opened = open_filter(epsilon, guarantee["delta"])
-            rows.append((epsilon, sure_at_most(opened), False))
-    return sorted(rows)
-
-
 def _pictures(
     images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classes: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """A strip of samples and the mean image of every class, as data URIs."""
     pixels = images[..., None] if images.ndim == 3 else images  # (n, h, w, c)
     shown = []
     for index, name in enumerate(classes):
@@ -287,22 +236,20 @@ class Panels:
 
 
 def measure(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classes: Sequence[str]) -> Panels:
-    """Measure synthetic images.
-
-    Args:
-        images: synthetic, uint8 (n, h, w) or (n, h, w, c).
-        labels: class of each image, int64 (n,), in [0, len(classes)).
-        classes: names of the classes.
-
-    Returns:
-        Panels; a class without images has diversity 0 and is not flagged.
-    """
+    """Measure synthetic images; a class without images has diversity 0 and is not flagged."""
     flat = images.reshape(len(images), -1)
     members = [flat[labels == index][:PAIRED_IMAGES_MAX].astype(np.float64) / 255.0 for index in range(len(classes))]
-    between = _between_class_distance(members)
+    present = [group for group in members if len(group)]
+    means = [float(_distances(left, right).mean()) for i, left in enumerate(present) for right in present[i + 1 :]]
+    between = float(np.mean(means)) if means else 0.0  # each pair of classes weighted alike
     panels = []
     for index, (name, group) in enumerate(zip(classes, members, strict=True)):
-        diversity, twin_share = _within_class(group)
+        diversity, twin_share = 0.0, 0.0
+        if len(group) > 1:
+            distances = _distances(group, group)
+            diversity = float(distances[~np.eye(len(group), dtype=bool)].mean())
+            np.fill_diagonal(distances, np.inf)
+            twin_share = float((distances.min(axis=1) <= TWIN_DISTANCE_MAX).mean())
         relative = diversity / between if between > 0 else 0.0
         collapsed = len(group) > 1 and (
             twin_share > TWIN_SHARE_MAX or (between > 0 and relative < RELATIVE_DIVERSITY_MIN)
@@ -319,24 +266,7 @@ def measure(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classe
 
 
 def _distances(left: Floats, right: Floats) -> Floats:
-    """Root-mean-square differences between the rows of (a, d) and (b, d): (a, b)."""
+    """Return root-mean-square differences between the rows of (a, d) and (b, d): (a, b)."""
     squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None, :] - 2.0 * left @ right.T
     distances: Floats = np.sqrt(np.maximum(squares, 0.0) / left.shape[1])
     return distances
-
-
-def _within_class(group: Floats) -> tuple[float, float]:
-    """Mean pairwise distance of a class, and the share of its images that have a near twin."""
-    if len(group) < 2:
-        return 0.0, 0.0
-    distances = _distances(group, group)
-    off_diagonal = ~np.eye(len(group), dtype=bool)
-    np.fill_diagonal(distances, np.inf)
-    return float(distances[off_diagonal].mean()), float((distances.min(axis=1) <= TWIN_DISTANCE_MAX).mean())
-
-
-def _between_class_distance(members: Sequence[Floats]) -> float:
-    """Mean distance between images of different classes, each pair of classes weighted alike; 0 with one class."""
-    present = [group for group in members if len(group)]
-    means = [float(_distances(left, right).mean()) for i, left in enumerate(present) for right in present[i + 1 :]]
-    return float(np.mean(means)) if means else 0.0

@@ -60,21 +60,18 @@ class Utility:
 
     @classmethod
     def of(cls, confusion: torch.Tensor) -> Self:
-        """Return what a confusion (classes, classes) says."""
         accuracy = float(confusion.diagonal().sum()) / int(confusion.sum())
         return cls(accuracy, tuple(tuple(int(v) for v in row) for row in confusion))
 
     @property
     def balanced_accuracy(self) -> float:
-        """Mean over the classes of the share of their images that is recognised, so that rare classes count as much."""
         return balanced_accuracy(self.confusion)
 
 
 def accuracy_by_class(confusion: Sequence[Sequence[int]]) -> list[float | None]:
     """Return the share of each class's images that is recognised; None of a class without images.
 
-    Args:
-        confusion: counts (classes, classes), a row for each true class.
+    `confusion` are counts (classes, classes), a row for each true class.
     """
     return [row[index] / sum(row) if sum(row) else None for index, row in enumerate(confusion)]
 
@@ -85,7 +82,9 @@ def balanced_accuracy(confusion: Sequence[Sequence[int]]) -> float:
 
 
 def are_uneven(confusion: Sequence[Sequence[int]]) -> bool:
-    """Whether the largest class has more than UNEVEN_FROM times the images of the smallest, of those that have any."""
+    """Return whether the largest class has more than UNEVEN_FROM times the images of the smallest, of those that have
+    any.
+    """
     counts = [sum(row) for row in confusion if sum(row)]
     return max(counts) > UNEVEN_FROM * min(counts)
 
@@ -128,20 +127,12 @@ def train_and_test(
     """Train a fresh classifier on synthetic images to the last step and test it once; it sees images by `as_seen`.
 
     Args:
-        kind: logistic_regression, mlp or cnn.
-        train_images: synthetic, (n, c, h, w), uint8 in 0..255 or float in [0, 1].
+        train_images: synthetic, (n, c, h, w), uint8 in 0..255 or float in [0, 1]; likewise the public `test_images`.
         train_labels: (n,) integers in 0..classes-1.
-        test_images: public, same shape and type convention.
-        test_labels: (n_test,).
-        classes: number of classes.
         seed: public; fixes initial weights, order of batches and dropout.
-        device: where to train.
         epochs: passes over the synthetic images, in place of the protocol's number of images (tests use fewer).
-        look: is told how many steps are done, and of how many, before every layer computes, in training and test; what
-            it raises ends both.
-
-    Raises:
-        ValueError: empty training or test set.
+        look: receives the number of steps done, and of all, before every layer computes, in training and test; an
+            exception from it ends both.
     """
     if len(train_images) == 0 or len(test_images) == 0:
         raise ValueError("a classifier needs at least one training image and one test image")
@@ -180,13 +171,9 @@ def fit(
     epochs: int | None = None,
     look: Callable[[int, int], None] = lambda _done, _steps: None,
 ) -> nn.Module:
-    """Train any classifier as `train_and_test` does; several at a time, on a processor, where each has its own stream.
+    """Train any classifier as `train_and_test` does and return it, in training mode, on its device.
 
-    Args:
-        stream: of the order of batches and, on a processor, of dropout.
-
-    Returns:
-        The model, in training mode, on its device.
+    `stream` gives the order of batches and, on a processor, dropout; so several can train at a time.
     """
     model = model.to(device).to(memory_format=torch.channels_last)
     n = len(images)

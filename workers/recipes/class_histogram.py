@@ -29,11 +29,8 @@ _FORMAT = 1
 class ClassHistogram:
     """A released histogram. All of it may be published.
 
-    Attributes:
-        classes: the declared class names.
-        noisy_counts: unbiased, possibly below zero.
-        standard_error: of each noisy count.
-        units_declared: public upper bound of the number of units.
+    Noisy counts are unbiased, possibly below zero, each with the same standard error; `units_declared` is a public
+    upper bound.
     """
 
     classes: tuple[str, ...]
@@ -62,12 +59,7 @@ class ClassHistogram:
 
 
 def read_histogram(directory: Path) -> Mapping[str, Any]:
-    """Read what `ClassHistogram.save` wrote: classes, counts, noisy_counts and standard_error.
-
-    Raises:
-        ValueError: the file has another format.
-        FileNotFoundError: the folder holds no histogram.
-    """
+    """Read what `ClassHistogram.save` wrote; raise ValueError if the file has another format."""
     document: dict[str, Any] = json.loads((directory / HISTOGRAM_FILE).read_text(encoding="utf-8"))
     if document.pop("format", None) != _FORMAT:
         raise ValueError(f"this program reads histograms of format {_FORMAT}")
@@ -75,15 +67,11 @@ def read_histogram(directory: Path) -> Mapping[str, Any]:
 
 
 def train(run: Run) -> ClassHistogram:
-    """Count the units of each class and privatise the counts; see `workers.recipes.interface.Trainer`.
+    """Count the units of each class and privatise the counts.
 
     Privacy:
         Add or remove one unit. One release of L2 sensitivity 1 (proof at
         `privacy.plans.class_histogram.histogram_event`), paid for before its noise is drawn.
-
-    Raises:
-        BudgetExceeded: a lost attempt had paid already, and the hold does not pay twice.
-        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
     """
     facts = run.facts
     run.progress(stage=COUNTS, step=0, steps=1)
@@ -101,7 +89,6 @@ def train(run: Run) -> ClassHistogram:
 
 
 def work(_plan: Plan, _facts: PublicFacts) -> tuple[Piece, ...]:
-    """Return the pieces of a training."""
     return (Piece(COUNTS, 1, 1.0),)
 
 

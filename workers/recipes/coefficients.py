@@ -88,12 +88,8 @@ class MatrixWaves:
 class Numbers:
     """The public bases in which a record is described.
 
-    Attributes:
-        waves: of the pixels' coefficients.
-        texture: (waves, numbers of a texture), orthonormal rows; (0, 0) without texture.
-        centre: brightness around which pixels are measured.
-        power: mean square (f,) that the public prior expects of each number.
-        action: of the declared symmetries on them.
+    `texture` (waves, numbers of a texture) is (0, 0) without texture; `power` (f,) is the mean square that the public
+    prior expects of each number.
     """
 
     waves: MatrixWaves | SeparableWaves
@@ -114,18 +110,12 @@ class Numbers:
         pixels, of_texture = self.waves.drawn(rows[:, : len(self.waves)]), rows[:, len(self.waves) :]
         return np.concatenate([pixels, of_texture @ self.texture], axis=1) if len(self.texture) else pixels
 
-    def factors(self, components: Array, roots: Sequence[Array]) -> Sequence[Array]:
-        """Return the factor (outputs, d) of each class's latents, computed on access.
 
-        Args:
-            components: (f, d).
-            roots: (d, d) of each class.
-        """
-        return _Factors(self, components, roots)
+class Factors(Sequence[Array]):
+    """The factor (outputs, d) of each class's latents; components are (f, d), roots (d, d).
 
-
-class _Factors(Sequence[Array]):
-    """For large images they are most of the memory, so no two classes' exist at once."""
+    For large images they are most of the memory, so they are computed on access, and no two exist at once.
+    """
 
     def __init__(self, numbers: Numbers, components: Array, roots: Sequence[Array]) -> None:
         self._numbers, self._components, self._roots = numbers, components, roots
@@ -187,14 +177,11 @@ def coefficients(private_images: npt.NDArray[np.uint8], basis: Array, centre: fl
 
 
 class RoundedMatrix:
-    """A public or released matrix for products without rounding that depends on other rows.
+    """A public or released matrix (p, f) for products without rounding that depends on other rows.
 
     A matrix product may add in another order when a row is inserted above, and the last bit of a neighbour's result
     would then depend on a record's presence. Here both factors are first rounded to binary fractions so short that
     every partial sum fits into 53 bits: any order gives the same bits.
-
-    Args:
-        matrix: (p, f). It is rounded once, for many products.
     """
 
     def __init__(self, matrix: Array) -> None:
@@ -291,7 +278,6 @@ def _numbers(images: Array, bank: Array, full: float, cell: int) -> Array:
 
 @cache
 def _logarithms() -> Array:
-    """Return the number of each sum of 16 rounded moduli."""
     means = np.arange(TEXTURE_CELL * TEXTURE_CELL * _GRID + 1) / (TEXTURE_CELL * TEXTURE_CELL * _GRID)
     return np.array([(math.log(mean + LOG_FLOOR) - CENTRE) * SCALE for mean in means])
 
@@ -315,7 +301,6 @@ class SeparableWaves:
         across: likewise over columns, (frequencies, width).
         mix: integers (planes, channels), factors of the channels in a plane.
         seen: which products of them are coefficients, (f,).
-        symmetry: declared; `Waves.paired` makes sums and differences of waves that it swaps.
     """
 
     down: Array
@@ -328,7 +313,6 @@ class SeparableWaves:
     def of_size(
         cls, seen: Coefficients, height: int, width: int, channels: int, colour: str, symmetry: Symmetry
     ) -> SeparableWaves:
-        """Return the waves of images of one size."""
         bits = (_EXACT - _PIXEL - _MIX - math.ceil(math.log2(height)) - math.ceil(math.log2(width))) // 2
         down, across = (
             integer_waves(length, int(at.max()) + 1, bits) for length, at in ((height, seen.row), (width, seen.column))
@@ -376,7 +360,6 @@ class SeparableWaves:
         return found.reshape(len(rows), self._pixels)
 
     def _integers(self, images: npt.NDArray[np.uint8]) -> Array:
-        """Return the sums (b, f) of pixels of images (b, h, w[, c]), times integers; exact."""
         b, height, width = images.shape[:3]
         channels = self.mix.shape[1]
         rows = images.reshape(b, height, width * channels).astype(np.float64)
@@ -392,7 +375,6 @@ class SeparableWaves:
         return math.prod(each.shape[1] for each in (self.mix, self.down, self.across))
 
     def _norms(self) -> Array:
-        """Return the norm (f,) of each wave, in the integers' units."""
         plane, row, column = (np.square(each).sum(axis=1) for each in (self.mix, self.down, self.across))
         norms: Array = np.sqrt(plane[self.seen.plane] * row[self.seen.row] * column[self.seen.column])
         return norms

@@ -42,18 +42,15 @@ _BETAS = (0.5, 0.999)  # of the generator's Adam
 
 
 def train(run: Run) -> ConditionalDcganGenerator:
-    """Train and return the released generator; see `workers.recipes.interface.Trainer`.
+    """Train and return the released generator.
+
+    Raise MemoryError, before anything is charged, if the teachers do not fit into memory.
 
     Privacy:
         Add or remove one unit: a record, or all records of a subject. The only releases are the aggregated images of
         the stage `votes`, each charged before its noise is drawn. The generator is computed from them and public
         parameters alone; its BatchNorm statistics are measured on public latents. All records of a subject are in one
         teacher's shard, so every sensitivity is that of a record.
-
-    Raises:
-        NothingUseful: the budget ended before the first vote.
-        ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
-        MemoryError: the teachers do not fit into memory; raised before anything is charged.
     """
     config = run.plan.config_of(DataLensConfig)
     _require_memory(run, config)
@@ -71,7 +68,6 @@ def train(run: Run) -> ConditionalDcganGenerator:
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
-    """Return the pieces of a training."""
     config, iterations = plan.config_of(DataLensConfig), planned_iterations(plan)
     network = _NETWORKS[config.teacher_network]
     each = _VOTE_SECONDS + min(config.teacher_steps, network.steps_max) * network.step_seconds
@@ -106,7 +102,6 @@ class PixelStudent:
         self._optimiser.step()
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
         return {
             "network": self.network.state_dict(),
             "optimiser": self._optimiser.state_dict(),
@@ -114,7 +109,6 @@ class PixelStudent:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of a checkpoint."""
         self.network.load_state_dict(state["network"])
         self._optimiser.load_state_dict(state["optimiser"])
         self._stream.set_state(state["stream"])

@@ -11,21 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.extractor import Extractor, ExtractorUnusable
+from models.extractor import ExtractorUnusable
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from privacy.gradients.arithmetic import exact_arithmetic
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.dp_classifier import DpClassifierConfig
 from privacy.plans.plan import Plan, PublicFacts
-from workers.recipes.interface import (
-    NothingUseful,
-    Piece,
-    Run,
-    TrustedCurator,
-    load_checkpoint,
-    save_checkpoint,
-)
+from workers.recipes.interface import NothingUseful, Piece, Run, TrustedCurator, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import Task, planned_steps, steps_work
 from workers.recipes.records import Units, alike_block, anchor_images, labels_of, pixels_of, require_anchors
 
@@ -39,23 +32,21 @@ _ROW_SECONDS, _HEAD_SECONDS = 5e-4, 2e-5  # of a step: one row of a network, of 
 
 
 def train(run: Run) -> PrivateClassifier:
-    """Train and return the released classifier; see `workers.recipes.interface.Trainer`.
+    """Train and return the released classifier.
+
+    Raise ExtractorUnusable, before this attempt charges anything, if the plan's extractor is missing, or not the one
+    that the training began with.
 
     Privacy:
         Add or remove one unit. Each step privatises one sum over a Poisson sample, paid for before the sample is drawn;
         the proof is in the estimator's file. Features of an image are a public function of it.
-
-    Raises:
-        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
-        ExtractorUnusable: the plan's extractor is missing, or not the one that the training began with; raised before
-            this attempt charges anything.
-        AnchorsMissing: the plan's public images are missing; raised before anything is charged.
-        NothingUseful: the budget ended before the first step.
     """
     config, facts, data = run.plan.config_of(DpClassifierConfig), run.facts, run.data
     require_anchors(config, data)
     shape = ClassifierConfig(config.architecture, facts.classes, facts.channels, facts.height, facts.width)
-    extractor = _extractor_of(config, data.public_extractor)
+    extractor = data.public_extractor if config.extractor else None
+    if config.extractor and (extractor is None or extractor.config.name != config.extractor):
+        raise ExtractorUnusable(f"the extractor {config.extractor} is not there")
     classifier = PrivateClassifier(shape, config.initial_seed, extractor).to(run.device)
     steps = planned_steps(run, config, classifier_task(run, config, classifier))
     header = {"extractor_sha256": None if extractor is None else extractor.sha256}
@@ -76,11 +67,7 @@ def train(run: Run) -> PrivateClassifier:
 
 
 def classifier_task(run: Run, config: DpClassifierConfig, classifier: PrivateClassifier) -> Task:
-    """Return the task of private steps on a classifier's head: computes the fixed features of the private images.
-
-    Raises:
-        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
-    """
+    """Return the task of private steps on a classifier's head: computes the fixed features of the private images."""
     facts, data = run.facts, run.data
     features = FeaturesOf(classifier, data.private_images, facts, run)
     units, labels = Units(facts, config, data), np.asarray(data.private_labels)
@@ -107,7 +94,6 @@ def feature_blocks(facts: PublicFacts) -> int:
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
-    """Return the pieces of a training."""
     return classifier_work(plan, plan.config_of(DpClassifierConfig).architecture, facts)
 
 
@@ -119,16 +105,8 @@ def classifier_work(plan: Plan, architecture: str, facts: PublicFacts) -> tuple[
     return features, steps_work(plan, facts, _ROW_SECONDS if architecture == "scatter_cnn" else _HEAD_SECONDS)
 
 
-def _extractor_of(config: DpClassifierConfig, found: Extractor | None) -> Extractor | None:
-    if not config.extractor:
-        return None
-    if found is None or found.config.name != config.extractor:
-        raise ExtractorUnusable(f"the extractor {config.extractor} is not there")
-    return found
-
-
 def losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of every row."""
+    """Return the cross-entropy of every row."""
     return functional.cross_entropy(logits.float(), targets, reduction="none")
 
 

@@ -56,21 +56,16 @@ _STEPS = 2.0**18  # integers of full brightness: as fine as the widest noise of 
 
 
 def train(run: Run) -> EdmDenoiser:
-    """Train and return the released denoiser; see `workers.recipes.interface.Trainer`.
+    """Train and return the released denoiser.
+
+    Raise BudgetExceeded if moments or central images were paid for and lost in crashes more often than the hold can
+    make up for.
 
     Privacy:
         Add or remove one unit. Each central image and each step privatises one sum over a Poisson sample, paid for
         before the sample is drawn. The proof of a step is in its estimator's file, that of the moments in
         `workers.recipes.warm_start`. Noise levels are drawn without looking at records. Everything else is computed
         from releases and public randomness.
-
-    Raises:
-        BudgetExceeded: moments or central images were paid for and lost in crashes more often than the hold can make
-            up for.
-        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
-        AnchorsMissing: the plan's public images are missing; raised before anything is charged.
-        InvalidParameter: the estimator does not fit the denoiser; raised before its first step is charged.
-        NothingUseful: the budget ended before the first step.
     """
     config, facts, data = run.plan.config_of(DpDiffusionConfig), run.facts, run.data
     require_anchors(config, data)
@@ -118,7 +113,6 @@ def train(run: Run) -> EdmDenoiser:
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
-    """Return the pieces of a training."""
     config = plan.config_of(DpDiffusionConfig)
     steps = steps_work(plan, facts, _ROW_SECONDS, config.multiplicity)
     if config.moments_share:
@@ -234,11 +228,7 @@ def _start_from_central_images(
 ) -> Callable[[], Examples]:
     """Draw the central images that are left, each paid for and kept alone.
 
-    Args:
-        released: those of earlier attempts. After crashes there may be fewer than planned; one is enough to go on with.
-
-    Raises:
-        BudgetExceeded: nothing was released so far, and nothing can be paid for.
+    After crashes there may be fewer than planned; one is enough to go on with.
     """
     config, facts, event = run.plan.config_of(DpDiffusionConfig), run.facts, poisson_event(run.plan.stage(CENTRAL))
     release = CentralConfig(
@@ -286,8 +276,8 @@ class CentralConfig:
 
     Attributes:
         size: height and width of a central image.
-        bound: C, the largest L2 norm of one unit's part.
-        event: Poisson sampling and noise; its count does not matter here.
+        bound: C, the largest L2 norm of one unit's part, and the sensitivity: each of a unit's rows adds an image of
+            norm at most C / rows to one class's sum, in whole numbers.
         expected_each: units of each class that a sample would have if classes were equally frequent.
     """
 

@@ -37,18 +37,12 @@ _OF_DISCRIMINATOR, _OF_GENERATOR = 0, 1  # whose latents a public seed gives
 
 
 def train(run: Run) -> DcganGenerator:
-    """Train and return the released generator; see `workers.recipes.interface.Trainer`.
+    """Train and return the released generator.
 
     Privacy:
         Add or remove one unit. Each discriminator step privatises one sum over a Poisson sample, paid for before the
         sample is drawn. Generated images join that sum as a public summand. The generator, its average and the number
         of discriminator steps are functions of the released discriminators and of public randomness alone.
-
-    Raises:
-        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
-        AnchorsMissing: the plan's public images are missing; raised before anything is charged.
-        InvalidParameter: the estimator does not fit the discriminator; raised before anything is charged.
-        NothingUseful: the budget ended before the first step.
     """
     config, facts, data = run.plan.config_of(DpGanConfig), run.facts, run.data
     require_anchors(config, data)
@@ -71,11 +65,17 @@ def train(run: Run) -> DcganGenerator:
     def anchor_inputs() -> Tensor:
         return 2 * anchor_images(config, facts, data) - 1
 
+    def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return public images with random labels, half of them called generated: GEP finds its basis on these."""
+        images = anchor_inputs()
+        labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
+        return with_planes(images, labels), torch.randint(2, (len(images),), generator=stream).float()
+
     task = Task(
         discriminator,
         losses,
         rows,
-        lambda stream: _anchor_rows(anchor_inputs(), len(facts.classes), stream),
+        anchor_rows,
         units.count,
         units.rows_each,
         betas=_BETAS,
@@ -99,7 +99,6 @@ def train(run: Run) -> DcganGenerator:
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
-    """Return the pieces of a training; generated images join the sampled ones."""
     return (steps_work(plan, facts, _ROW_SECONDS, 2),)
 
 
@@ -178,7 +177,6 @@ class GeneratorSide:
         return self.generator
 
     def state(self) -> dict[str, Any]:
-        """Return what `restore` needs."""
         return {
             "weights": self.generator.state_dict(),
             "optimiser": self.optimiser.state_dict(),
@@ -191,16 +189,8 @@ class GeneratorSide:
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Resume from a checkpoint."""
         self.generator.load_state_dict(saved["weights"])
         self.optimiser.load_state_dict(saved["optimiser"])
         self.average = dict(saved["average"])
         self.discriminator_steps, self.accuracy = saved["discriminator_steps"], saved["accuracy"]
         self.waited, self.steps, self.steady = saved["waited"], saved["steps"], saved["steady"]
-
-
-def _anchor_rows(images: Tensor, classes: int, stream: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return public images with random labels, half of them called generated: GEP finds its basis on these."""
-    labels = torch.randint(classes, (len(images),), generator=stream)
-    real = torch.randint(2, (len(images),), generator=stream).float()
-    return with_planes(images, labels), real

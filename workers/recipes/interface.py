@@ -1,7 +1,6 @@
-"""The contract of a recipe: a budget, a progress report, private data and a checkpoint folder.
+"""The contract of a recipe: one complete training loop without database or queue.
 
-A recipe is one complete training loop without database or queue. It pays through `Budget.charge` *before* a noisy value
-exists, and reports through `Progress`.
+It pays through `Budget.charge` before a noisy value exists, and reports through `Progress`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from models.released import ReleasedGenerator, save_released
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from workers.recipes.ranks import from_first, least_of_all, object_from_first, pay_once, privatise_once, rank, ranks
+from workers.recipes.ranks import all_agree, from_first, object_from_first, pay_once, privatise_once, rank, ranks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -98,14 +97,10 @@ class CheckpointFolder(Protocol):
     """Storage of one job's checkpoint. Its private values become unreadable when the data are deleted."""
 
     def replace(self, write: Callable[[BinaryIO], None]) -> None:
-        """Replace the checkpoint atomically by what `write` writes."""
+        """Replace the checkpoint atomically."""
 
     def open(self) -> BinaryIO | None:
-        """Open the checkpoint for reading; None before the first one.
-
-        Raises:
-            CheckpointDamaged: it is not what was written.
-        """
+        """Open the checkpoint for reading; None before the first one."""
 
 
 @runtime_checkable
@@ -120,7 +115,7 @@ Trained = ReleasedGenerator | SavesItself  # what a recipe hands over; all of it
 
 
 def save_trained(trained: Trained, directory: Path) -> None:
-    """Write the outcome of a training into an existing, empty directory; no other files belong to it."""
+    """Write the outcome of a training into an existing, empty directory."""
     if isinstance(trained, SavesItself):
         trained.save(directory)
     else:
@@ -136,43 +131,26 @@ class NullCheckpoints:
         return None
 
 
-def _report_nothing(*, stage: str, step: int, steps: int) -> None:
-    del stage, step, steps
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrustedCurator:
     """What a mechanism needs of its training: it pays, draws noise, privatises and reports.
 
-    Several processes of one training (`workers.recipes.ranks`) do each of these once, together. Its text form is empty.
-
-    Attributes:
-        budget: charged by `pay`.
-        secret: of the job; noise and coins derive from it.
-        attempt: its number. Two attempts never share noise.
-        progress: receives reports.
+    Several processes of one training (`workers.recipes.ranks`) do each of these once, together. Two attempts never
+    share noise. Its text form is empty.
     """
 
     budget: Budget
     secret: bytes
     attempt: int = 1
-    progress: Progress = _report_nothing
+    progress: Progress = lambda **_: None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def pay(self, event: Event, stage: str) -> None:
-        """Charge for releases that do not exist yet, once for all ranks.
-
-        Raises:
-            BudgetExceeded: on every rank, as from `Budget.charge`.
-        """
+        """Charge for releases that do not exist yet, once for all ranks; raise BudgetExceeded on every rank."""
         pay_once(lambda: self.budget.charge(event, stage))
 
     def tell(self, stage: str, step: int, steps: int) -> bool:
-        """Report progress; return, alike on every rank, whether the training is to end early.
-
-        Raises:
-            Cancelled: from `progress`.
-        """
+        """Report progress; return, alike on every rank, whether the training is to end early."""
         ending = bool(self.progress(stage=stage, step=step, steps=steps))
         return ending if ranks() == 1 else bool(self.agree(torch.tensor(ending)))
 
@@ -186,7 +164,7 @@ class TrustedCurator:
 
     def all_agree(self, answer: bool) -> bool:
         """Return, alike on every rank, whether all of them answer yes. Public."""
-        return bool(least_of_all(torch.tensor(int(answer))))
+        return all_agree(answer)
 
     def on_first(self, work: Callable[[], T]) -> T:
         """Run `work` on the first rank alone, and return its result on every rank."""
@@ -204,13 +182,10 @@ class TrustedCurator:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run(TrustedCurator):
-    """One attempt at a training: everything that a recipe is given.
+    """One attempt at a training: everything that a recipe is given. `data` is PRIVATE.
 
-    Attributes:
-        plan: accepted and paid for.
-        data: PRIVATE.
-        checkpoints: of the job. Training resumes from a checkpoint, and repeated steps are paid again. With a budget
-            that refuses everything, a recipe publishes what the checkpoint allows.
+    Training resumes from a checkpoint, and repeated steps are paid again. With a budget that refuses everything, a
+    recipe publishes what the checkpoint allows.
     """
 
     plan: Plan
@@ -233,15 +208,11 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a job, from which the time left is estimated.
+    """A part of a job: its name in reports, its number of reported steps and its cost, from which the time left is
+    estimated.
 
     A recipe's `work(plan, facts)` lists them from public numbers. Costs are rough seconds on two cores for grey images
     of 28 x 28; only their ratios matter.
-
-    Attributes:
-        stage: its name in reports.
-        steps: how many steps it reports.
-        work: its cost, in a unit that all pieces of a job share.
     """
 
     stage: str
@@ -266,12 +237,7 @@ def save_checkpoint(
 ) -> None:
     """Replace the checkpoint of a job atomically; of several ranks, only rank 0 writes.
 
-    Args:
-        folder: of the job, shared by its attempts.
-        step: how many steps are done.
-        state: tensors, numbers, strings and nested dicts and lists of them (what `torch.load` accepts with
-            `weights_only=True`).
-        header: JSON-able facts to check on resume.
+    `state` is what `torch.load` accepts with `weights_only=True`; `header` is JSON.
     """
     if rank() != 0:
         return
@@ -280,11 +246,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "cpu") -> TrainingCheckpoint | None:
-    """Read the checkpoint of a job, or None before the first one. Every rank calls it; rank 0 alone reads.
-
-    Raises:
-        CheckpointDamaged: it is not what was written.
-    """
+    """Read the checkpoint of a job, or None before the first one. Every rank calls it; rank 0 alone reads."""
     file = folder.open() if rank() == 0 else None
     if ranks() > 1:
         content = None

@@ -24,19 +24,17 @@ from workers.recipes.warm_start import noisy_gaussians, put_into, warm_start_wor
 
 
 def train(run: Run) -> Generator | GuidedGenerator:
-    """Train and return the released generator; see `workers.recipes.interface.Trainer`.
+    """Train and return the released generator.
+
+    Raise BudgetExceeded if the budget ends before means and pooled covariance are paid for, or one was paid for and
+    lost in a crash more often than the rest of the hold can make up for. If the guide's first step cannot be paid for,
+    the generator has no guide.
 
     Privacy:
         Add or remove one unit: a record, or all records of a subject. The moments are the plan's stages of the warm
         start, each charged before its noise is drawn. One record stands for a subject, so every sensitivity is that of
         a record (`privacy.plans.warm_start`). The guide's steps are those of `workers.recipes.dp_classifier`. The
         generator is computed from these releases and public parameters alone.
-
-    Raises:
-        BudgetExceeded: the budget ended before means and pooled covariance were paid for, or one was paid for and lost
-            in a crash before it was kept, more often than the rest of the hold can make up for. If the guide's first
-            step cannot be paid for, the generator has no guide.
-        ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
     """
     config = run.plan.config_of(MomentsConfig)
     moments = empty_generator(config, run.facts)
@@ -45,7 +43,6 @@ def train(run: Run) -> Generator | GuidedGenerator:
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
-    """Return the pieces of a training."""
     config = plan.config_of(MomentsConfig)
     guide = classifier_work(plan, config.classifier.architecture, facts) if config.guide else ()
     return warm_start_work(plan, facts), *guide

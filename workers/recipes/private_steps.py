@@ -55,10 +55,7 @@ _TRIAL_STEPS = 16  # and from one to the next at least so many steps: each costs
 class StepsState:
     """The state of the private steps. Public: computed from releases alone.
 
-    Attributes:
-        step: steps done.
-        average: the weights' moving average, by parameter name; empty where none is kept.
-        exhausted: the hold paid for no further step.
+    `average` is the weights' moving average, by parameter name; empty where none is kept.
     """
 
     step: int = 0
@@ -78,8 +75,6 @@ class Task:
         anchor_rows: public (inputs, targets) like those of `rows`, with labels drawn from a public stream. GEP finds
             its basis from their gradients, and the machine's arithmetic is tried on them.
         units: how many units there are. PRIVATE: used for drawing the samples only.
-        repeats: rows of one unit.
-        betas: of Adam.
         public_rows: rows that need no private data, in whole units (a GAN's synthetic images). The estimator clips and
             freezes them like sampled units, so that both sides of a loss are bent alike. They move the sum and not its
             sensitivity.
@@ -101,17 +96,9 @@ class Task:
 
 @dataclass
 class PrivateSteps:
-    """One network's private training.
+    """One network's private training; the count of `event` is the number of steps.
 
-    Attributes:
-        task: the network and its records.
-        event: of the plan's stage; its count is the number of steps.
-        schedule: of frozen coordinates.
-        estimator: of the network's gradient.
-        curator: pays, gives noise and coins, and reports each step.
-
-    Raises:
-        InvalidParameter: so many units are declared that sums of all may not be exact.
+    Raise InvalidParameter if so many units are declared that sums of all may not be exact.
     """
 
     task: Task
@@ -154,10 +141,8 @@ class PrivateSteps:
             paid = self.state.step + count
             for _ in range(count):
                 self.step()
-                if (
-                    self.curator.tell(STEPS, self.state.step, total) and paid < total
-                ):  # what was paid for together and is not made is lost
-                    self.state.exhausted = True
+                if self.curator.tell(STEPS, self.state.step, total) and paid < total:
+                    self.state.exhausted = True  # steps that were paid for together and are not made are lost
                     break
             checkpoint()
         return self.state
@@ -170,7 +155,10 @@ class PrivateSteps:
             self._try_places()
             estimator.begin_step(self.task.model)
             self._add_sample()
-            self._add_public_rows()
+            if self.task.public_rows is not None and rank() == 0:
+                parts = (torch.split(rows, self._size * self.task.repeats) for rows in self.task.public_rows())
+                for block in zip(*parts, strict=True):
+                    estimator.add(self._traces(*block))
         released = estimator.privatise(self.curator.noise("noise", step))
         self._freezing.remember(released, step)
         for name, parameter in trainable(self.task.model).items():
@@ -180,7 +168,10 @@ class PrivateSteps:
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.state.step += 1
-        self._move_average()
+        if self.task.ema:
+            decay = average_decay(self.task.ema, self.state.step)
+            for name, parameter in trainable(self.task.model).items():
+                self.state.average[name].lerp_(parameter.detach(), 1 - decay)
         if self.task.after_step is not None:
             self.task.after_step(self.state.step)
 
@@ -191,24 +182,12 @@ class PrivateSteps:
         """
         task, step = self.task, self.state.step
         drawn = poisson_sample(task.units, self.event.sampling_probability, self.curator.noise("sampling", step))
-        each = max(
-            1, round(self.estimator.expected_batch / ranks()) // (_GROUP_PASSES * self._size)
-        )  # groups of a rank
+        each = max(1, round(self.estimator.expected_batch / ranks()) // (_GROUP_PASSES * self._size))  # groups a rank
         dealt = deal_passes(drawn, task.units, self._size, each * ranks(), self.curator.noise("groups", step))
         for group in range(rank(), len(dealt), ranks()):
             for number, units in enumerate(dealt[group]):
                 coins = self.curator.noise("records", step, group, number)
-                self._add(*task.rows(units, coins), torch.from_numpy(units != NOBODY))
-
-    def _add_public_rows(self) -> None:
-        task = self.task
-        if task.public_rows is None or rank() != 0:
-            return
-        for block in zip(*(torch.split(rows, self._size * task.repeats) for rows in task.public_rows()), strict=True):
-            self._add(*block)
-
-    def _add(self, inputs: Tensor, targets: Tensor, present: Tensor | None = None) -> None:
-        self.estimator.add(self._traces(inputs, targets, present))
+                self.estimator.add(self._traces(*task.rows(units, coins), torch.from_numpy(units != NOBODY)))
 
     def _traces(
         self, inputs: Tensor, targets: Tensor, present: Tensor | None = None, network: nn.Module | None = None
@@ -259,13 +238,6 @@ class PrivateSteps:
         estimator.restore(before)
         return self.curator.all_agree(alike)
 
-    def _move_average(self) -> None:
-        if not self.task.ema:
-            return
-        decay = average_decay(self.task.ema, self.state.step)
-        for name, parameter in trainable(self.task.model).items():
-            self.state.average[name].lerp_(parameter.detach(), 1 - decay)
-
     def load_average(self) -> None:
         """Load the averaged weights, if any, into the network."""
         with torch.no_grad():
@@ -297,11 +269,7 @@ class PrivateSteps:
 
 
 def planned_steps(run: Run, config: StepsConfig, task: Task) -> PrivateSteps:
-    """Return the private steps that a plan announces, with the estimator that it names.
-
-    Raises:
-        InvalidParameter: the estimator does not fit the network.
-    """
+    """Return the private steps of a plan; raise InvalidParameter if the estimator does not fit the network."""
     event = poisson_event(run.plan.stage(STEPS))
 
     def anchors(network: nn.Module, stream: torch.Generator) -> Traces:

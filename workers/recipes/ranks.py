@@ -1,8 +1,8 @@
 """One training on several processes of one machine, each with a device of its own.
 
-The runner starts them (`workers.train.followers`), or `torchrun` for a recipe that is called by hand. Without a process
-group every function here does what one process needs. A recipe is the same program on every rank: each computes the
-whole public part, and its share of what looks at private records.
+The runner starts them (`workers.train.followers`). Without a process group every function here does what one process
+needs. A recipe is the same program on every rank: each computes the whole public part, and its share of what looks at
+private records.
 
 Privacy:
     The processes together are the curator: partial sums, teachers' weights and checkpoints are private and stay between
@@ -10,13 +10,10 @@ Privacy:
     derived noise on every rank would not be equivalent: if two ranks' sums ever differed, their difference would be
     free of noise. So a rank other than 0 draws no noise. Payments, too, are made once, by rank 0, before any rank goes
     on.
-
     Sensitivities are those of one process: which rank computes a unit's contribution changes neither its clipping nor
     its vote. Contributions are integers, so partial sums are exact.
-
     A rank that dies ends the training: the others fail at their next exchange (`RankLost`), or the launcher ends them.
     What was paid and not released is lost then, as in any crash.
-
     Public values may differ between ranks by rounding, which changes no sensitivity. Where shares were measured against
     such a value (bases, carriers, images that teachers vote on, first weights), all ranks take rank 0's.
 """
@@ -56,19 +53,13 @@ def rank() -> int:
 
 
 def meet(number: int, together: int, folder: Path, *, device: torch.device, seconds: float) -> None:
-    """Join the other processes of a training on this machine; return when all have joined.
+    """Join the other processes of a training on this machine; return when all have joined, or raise RankLost.
 
     They communicate over the loopback interface: by NCCL on GPUs, gloo elsewhere.
 
     Args:
-        number: of this process, from 0.
-        together: how many there are.
         folder: private folder of this meeting.
-        device: of this process.
         seconds: timeout of one exchange, during which another rank may work alone.
-
-    Raises:
-        RankLost: not all could join.
     """
     loopback = next(name for _, name in socket.if_nameindex() if name in _LOOPBACK)
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
@@ -101,11 +92,7 @@ def share(count: int) -> slice:
 
 
 def sum_on_first(values: Tensor) -> Tensor:
-    """Add up the tensors of all ranks, which have one shape and type; only rank 0 gets the sum. PRIVATE.
-
-    Raises:
-        RankLost: as every exchange.
-    """
+    """Add up the tensors of all ranks, which have one shape and type; only rank 0 gets the sum. PRIVATE."""
     if ranks() == 1:
         return values
     total = values.to(_exchange_device(), copy=True).contiguous()
@@ -124,14 +111,14 @@ def from_first(values: Tensor) -> Tensor:
     return sent.to(values.device)
 
 
-def least_of_all(values: Tensor) -> Tensor:
-    """Return the elementwise minimum of all ranks' tensors, which have one shape and type, on every rank."""
+def all_agree(answer: bool) -> bool:
+    """Return, alike on every rank, whether all of them answer yes. Public."""
     if ranks() == 1:
-        return values
-    least = values.to(_exchange_device(), copy=True).contiguous()
+        return answer
+    least = torch.tensor(int(answer), device=_exchange_device())
     with _exchange():
         distributed.all_reduce(least, distributed.ReduceOp.MIN)
-    return least.to(values.device)
+    return bool(least)
 
 
 def object_from_first(value: T | None) -> T:
@@ -163,20 +150,14 @@ def join_on_first(rows: Tensor) -> Tensor:
 def privatise_once(private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -> Tensor:
     """Add up the integer sums of all ranks, privatise the total on rank 0, and return the release on every rank.
 
-    Args:
-        private_sum: of this rank's share, int64, of one shape everywhere. PRIVATE.
-        add_noise: adds the noise that was paid for. Called on rank 0 alone.
+    `private_sum` is this rank's share, int64, of one shape everywhere. Only rank 0 calls `add_noise`.
     """
     total = sum_on_first(private_sum)
     return from_first(add_noise(total) if rank() == 0 else total)
 
 
 def pay_once(charge: Callable[[], None]) -> None:
-    """Charge on rank 0; return on every rank once it is paid.
-
-    Raises:
-        BudgetExceeded: on every rank, when it was raised on rank 0.
-    """
+    """Charge on rank 0; return on every rank once it is paid, or raise its BudgetExceeded on every rank."""
     refused: BudgetExceeded | None = None
     if rank() == 0:
         try:

@@ -1,8 +1,5 @@
 """Records as tensors: by the account's unit, in blocks that compute alike, and public images.
 
-The unit decides which teacher learns from a record, which records a sum may add, and which records stand for a sampled
-unit in one step.
-
 Fixed features of private images are computed once, in blocks where each image's result depends on it alone. As in the
 passes of private steps (`privacy.gradients.arithmetic`), a machine must compute an image alike in every place of a
 block, whatever is in the others; that is tried on public images first, and blocks are halved until it holds.
@@ -34,9 +31,6 @@ from privacy.mechanisms.partition import (
     subject_units,
 )
 from privacy.mechanisms.sampling import NOBODY
-from privacy.plans.plan import PublicFacts
-from privacy.plans.private_steps import StepsConfig
-from workers.recipes.interface import TrainingData
 from workers.recipes.ranks import rank, ranks
 
 if TYPE_CHECKING:
@@ -62,11 +56,10 @@ _ROUND = 32  # places of a pass, or a power of two below: see `privacy.gradients
 def teacher_of_each(facts: PublicFacts, data: TrainingData, secret: bytes, teachers: int) -> npt.NDArray[np.int64]:
     """Return each record's teacher (n,): a keyed hash of its unit. Private.
 
+    Raise ContributionUnbounded if a unit would have two teachers, or the data do not say whose the records are.
+
     Privacy:
         A unit's records all have one teacher, which depends on no other unit (`privacy.mechanisms.partition`).
-
-    Raises:
-        ContributionUnbounded: a unit would have two teachers, or the data do not say whose the records are.
     """
     private_subjects, key = _subjects(facts, data), derive_key(secret, "shards")
     if private_subjects is None:
@@ -83,12 +76,11 @@ def records_to_sum(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Return the images and labels that a sum may add up: all records, or one of each subject. Private.
 
+    Raise ContributionUnbounded if a subject would own two, or the data do not say whose the records are.
+
     Privacy:
         A unit owns at most one of them, so a sum's sensitivity to a record is its sensitivity to a unit
         (`privacy.mechanisms.partition`). The choice is the same in every attempt at a job.
-
-    Raises:
-        ContributionUnbounded: a subject would own two, or the data do not say whose the records are.
     """
     private_subjects = _subjects(facts, data)
     if private_subjects is None:
@@ -121,19 +113,14 @@ def records_of_rank(
 
 
 class Units:
-    """The units of a dataset, each with its records. PRIVATE.
+    """The `count` units of a dataset, each with its records. PRIVATE. A sampled unit has `rows_each` rows.
+
+    Raise ContributionUnbounded if the account protects subjects, and the data do not say whose the records are.
 
     Privacy:
         A sampled record gives its own rows. A sampled subject gives `records_per_subject` rows, drawn with replacement
         from that subject's records alone, whose mean gradient is clipped as one: so a subject adds at most what one
         record adds.
-
-    Attributes:
-        count: of the units. PRIVATE.
-        rows_each: records drawn for one sampled unit.
-
-    Raises:
-        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
     """
 
     def __init__(self, facts: PublicFacts, config: StepsConfig, data: TrainingData) -> None:
@@ -192,11 +179,7 @@ class AnchorsMissing(ValueError):
 
 
 def require_anchors(config: StepsConfig, data: TrainingData) -> None:
-    """Raise unless the plan's public anchors exist or can be generated; call it before paying.
-
-    Raises:
-        AnchorsMissing: the plan names a public dataset, and it has no images.
-    """
+    """Raise AnchorsMissing if the plan names a public dataset that has no images; call it before paying."""
     if config.anchors_dataset_id and (data.public_anchors is None or not len(data.public_anchors)):
         raise AnchorsMissing("the public dataset of the anchors has no images")
 
@@ -206,9 +189,6 @@ def anchor_images(config: StepsConfig, facts: PublicFacts, data: TrainingData) -
 
     They are patterns from a public seed, or drawn by one from the public dataset that the plan names: m is
     `config.anchors`, or fewer where that dataset has fewer.
-
-    Raises:
-        AnchorsMissing: as `require_anchors`.
     """
     if not config.anchors_dataset_id:
         return public_patterns(config.anchors, facts.channels, facts.height, facts.width, _SEED)
@@ -238,11 +218,7 @@ def alike_block(
 ) -> int:
     """Return how many images to compute together: `most`, halved until this machine computes each alike in every place.
 
-    Args:
-        compute: from images (n, *shape) uint8 to (n, ...).
-        shape: of an image.
-        most: upper limit.
-        agreed: of several processes, whether all agree.
+    `compute` maps images (n, *shape) uint8 to (n, ...); `agreed` returns whether all of several processes say yes.
     """
     images = np.random.default_rng(0).integers(0, 256, (_PUBLIC_IMAGES, *shape), dtype=np.uint8)
     size = most

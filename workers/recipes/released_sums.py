@@ -1,7 +1,8 @@
 """Noisy sums over private records: counts and means by class, scatter matrices, and clusters by noisy k-means.
 
 Adjacency add/remove of one record, which adds an integer array of norm at most the sensitivity that the plan states
-(`privacy.plans.warm_start.warm_start_event`). Each function has its proof.
+(`privacy.plans.warm_start.warm_start_event`). Each function has its proof. `stddev` is that of the discrete Gaussian,
+charged before its first number is drawn.
 """
 
 from __future__ import annotations
@@ -71,15 +72,9 @@ def noisy_means(
     stddev: float,
     noise: Noise,
 ) -> tuple[Array, Array]:
-    """Privatise each class's count and mean.
+    """Privatise each class's count and mean; return counts (classes,), at least 1, and means (classes, f).
 
-    Args:
-        private_coefficients: (n, f).
-        clip: norm to which a record's coefficients are clipped.
-        stddev: of the discrete Gaussian; charged before its first number is drawn.
-
-    Returns:
-        Counts (classes,), at least 1, and means (classes, f).
+    Rows (n, f) are clipped to the norm `clip`.
 
     Privacy:
         A record adds an integer vector of norm at most Q = QUANTISATION and the count Q/4 to one class's row:
@@ -104,8 +99,7 @@ def noisy_scatter(
     """Privatise the sum of outer products of the rows, (f, f), symmetric.
 
     Args:
-        clip: norm to which a row is clipped; where there are blocks, what stands for it below.
-        stddev: of the discrete Gaussian; charged before its first number is drawn.
+        clip: norm to which a row is clipped; with blocks, the bound of the norm below.
         blocks: places of numbers between which products are released; None: all. Other products are 0, without noise,
             as a declared symmetry says.
 
@@ -166,13 +160,8 @@ def quantised(rows: Array, clip: float, parts: Sequence[npt.NDArray[np.int64]] =
 
 @dataclass(frozen=True)
 class KMeans:
-    """Public numbers of the rounds.
-
-    Attributes:
-        clusters: of each class.
-        clip: norm to which a record's row is clipped.
-        stddev: of a round's discrete Gaussian noise, for integers of norm QUANTISATION.
-        action: of the declared symmetries on the components.
+    """Public numbers of the rounds: clusters of each class, clip and noise of a row, and the symmetries of the
+    components.
     """
 
     clusters: int
@@ -183,11 +172,10 @@ class KMeans:
 
 @dataclass(frozen=True)
 class Clusters:
-    """Released: each class's clusters, with their twins under the declared symmetries.
+    """Released clusters of each class, with their twins under the declared symmetries.
 
-    Attributes:
-        shares: (classes, clusters) of a class's records; each row adds up to 1.
-        centres: (classes, clusters, d) around the class's mean.
+    `shares` (classes, clusters) of a class's records: each row adds up to 1. `centres` (classes, clusters, d) are
+    around the class's mean.
     """
 
     shares: Array
@@ -223,8 +211,6 @@ def noisy_clusters(
         private_rows: (n, d), deviations from the class means in principal components.
         pooled: (d,) variances of the components, released.
         counts: (classes,), released.
-        rounds: their public numbers.
-        releases: makes each round once, and keeps it at once.
 
     Returns:
         The last round's clusters; None where not even the first could be paid (again, after a crash).
@@ -275,13 +261,7 @@ def _fitted(table: Array, counts: Array, rounds: KMeans, spread: Array) -> tuple
 
 
 def in_latents(clusters: Clusters, shape: Array, roots: list[Array]) -> Clusters:
-    """Return clusters whose centres are latents: root_y^-1 (centre * shape), zero beyond the leading components.
-
-    Args:
-        clusters: with centres (classes, clusters, leading).
-        shape: (leading,), by which rows had been divided.
-        roots: (d, d) of each class.
-    """
+    """Return clusters whose centres are latents: root_y^-1 (centre * shape), zero beyond the leading components."""
     classes, each, leading = clusters.centres.shape
     wide = np.zeros((classes, each, len(roots[0])))
     wide[:, :, :leading] = clusters.centres * shape

@@ -38,11 +38,9 @@ from workers.recipes.records import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from models.extractor import Extractor
     from privacy.plans.plan import Plan, PublicFacts
     from workers.recipes.interface import Run
 
-_SEED = 0  # public
 _BLOCK = 256  # pictures described at once
 _VARIED_SHIFT, _VARIED_TINT = 0.1, 0.3  # of a picture that comes again, as one more choice
 Describe = Callable[[Tensor], Sequence[Tensor]]  # pictures (n, c, h, w) in [0, 1] to groups of numbers, (n, any) each
@@ -56,24 +54,24 @@ _ROUNDS = 20
 
 
 def train(run: Run) -> SelectedPictures:
-    """Count the records' votes and return the selection; see `workers.recipes.interface.Trainer`.
+    """Count the records' votes and return the selection; raise AnchorsMissing, before paying, if a class has no public
+    images.
 
     Privacy:
         Add or remove one unit. Each iteration is one release of L2 sensitivity 1 (proof at
         `privacy.plans.select_public.votes_event`), paid for before its noise is drawn. Everything else is a function of
         public images and of releases.
-
-    Raises:
-        AnchorsMissing: a class has no public images to select from; nothing was charged.
-        BudgetExceeded: a lost attempt had paid for the first iteration, and the hold does not pay twice.
-        ContributionUnbounded: the account protects subjects, and the data do not say whose the records are.
     """
     config, facts = run.plan.config_of(SelectPublicConfig), run.facts
     pools = public_pools(config, facts, run)
     space, clusters = run.on_first(lambda: _clusters(config, facts, run, pools))
     checkpoint = load_checkpoint(run.checkpoints)
     released: list[Tensor] = [] if checkpoint is None else list(checkpoint.state["votes"])
-    centres = _padded([each.centres for each in clusters], config)
+    assert config.choices is not None
+    axes = space.public.shape[1]
+    centres = torch.full((len(clusters), config.choices, axes), FAR)  # where there is none, nearest to nothing
+    for row, own in zip(centres, clusters, strict=True):
+        row[: len(own.centres)] = own.centres
     least = config.threshold * run.plan.noise_stddev[VOTES]  # votes below count as noise
     pictures: list[Tensor] = []  # of each class (choices, c, h, w) uint8
     weights: list[Tensor] = []  # of each class (choices,), adding up to 1
@@ -104,11 +102,7 @@ def train(run: Run) -> SelectedPictures:
 
 
 def public_pools(config: SelectPublicConfig, facts: PublicFacts, run: Run) -> list[npt.NDArray[np.int64]]:
-    """Return for each class the rows of the public images from which it selects.
-
-    Raises:
-        AnchorsMissing: a class has none.
-    """
+    """Return for each class the rows of the public images from which it selects, or raise AnchorsMissing."""
     images, labels = run.data.public_anchors, run.data.public_anchor_labels
     there = 0 if images is None else len(images)
     order = torch.randperm(there, generator=torch.Generator().manual_seed(_SEED))[: config.public_pictures]
@@ -128,14 +122,11 @@ def public_pools(config: SelectPublicConfig, facts: PublicFacts, run: Run) -> li
 def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
     """Return how many of this rank's records vote for each choice of each class, (classes, choices) int64. Private.
 
+    `centres` (classes, choices, axes) int64 are public, or released before.
+
     Privacy:
         A record votes once, for the nearest choice of its own class. It is placed by itself, in blocks where this
         machine places every image alike, and distances are exact integers.
-
-    Args:
-        run: with the records.
-        space: public.
-        centres: (classes, choices, axes) int64: public, or released before.
     """
     images, labels = records_of_rank(*records_to_sum(run.facts, run.data, run.secret), run.secret)
 
@@ -155,11 +146,7 @@ def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
 
 
 def privatise_votes(run: Run, private_votes: Tensor, iteration: int) -> Tensor:
-    """Pay for one iteration, add up the ranks' votes and privatise them, (classes, choices) int64.
-
-    Raises:
-        BudgetExceeded: nothing was released.
-    """
+    """Pay for one iteration, add up the ranks' votes and privatise them, (classes, choices) int64."""
     stddev = run.plan.noise_stddev[VOTES]
     run.pay(votes_event(stddev), VOTES)
 
@@ -171,7 +158,6 @@ def privatise_votes(run: Run, private_votes: Tensor, iteration: int) -> Tensor:
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
-    """Return the pieces of a training."""
     config = plan.config_of(SelectPublicConfig)
     seen = config.public_pictures + config.iterations * facts.records_declared
     return (Piece(VOTES, config.iterations, 1e-3 * seen),)
@@ -180,7 +166,8 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 def _clusters(
     config: SelectPublicConfig, facts: PublicFacts, run: Run, pools: list[npt.NDArray[np.int64]]
 ) -> tuple[Space, list[Clusters]]:
-    describe = describe_with(run.data.public_extractor)
+    extractor = run.data.public_extractor
+    describe: Describe = colours_and_texture if extractor is None else lambda images: [extractor(images)]
     rows = np.unique(np.concatenate(pools))
     parts = [describe(public_images(run.data, rows[at : at + _BLOCK], facts)) for at in range(0, len(rows), _BLOCK)]
     space = Space([torch.cat(group) for group in zip(*parts, strict=True)], describe)
@@ -190,15 +177,6 @@ def _clusters(
     if not config.public_labels:
         return space, [cluster(places, pools[0], config.choices)] * len(pools)
     return space, [cluster(places, pool, config.choices) for pool in pools]
-
-
-def _padded(centres: list[Tensor], config: SelectPublicConfig) -> Tensor:
-    """Pad to (classes, choices, axes) with centres that are nearest to nothing."""
-    assert config.choices is not None
-    padded = torch.full((len(centres), config.choices, centres[0].shape[1]), FAR)
-    for row, each in zip(padded, centres, strict=True):
-        row[: len(each)] = each
-    return padded
 
 
 def _winners(run: Run, clusters: list[Clusters], noisy_votes: Tensor, least: float) -> list[Tensor]:
@@ -234,11 +212,7 @@ class Space:
     """A public Euclidean space: the principal axes of public images, in which every group of numbers has equal weight.
 
     Without an extractor the groups are colour and texture at 32 x 32 pixels. Places are integers, so distances are
-    exact.
-
-    Args:
-        public: describes the public images: groups of numbers, (n, any) each, n at least 2.
-        describe: describes further images likewise.
+    exact. `public` are the described public images: groups of numbers, (n, any) each, n at least 2.
     """
 
     def __init__(self, public: Sequence[Tensor], describe: Describe) -> None:
@@ -264,13 +238,6 @@ class Space:
         return torch.cat([(group - mean) * scale for group, mean, scale in parts], dim=1)
 
 
-def describe_with(extractor: Extractor | None) -> Describe:
-    """Return the describing function: an operator's network, or colours and texture."""
-    if extractor is None:
-        return colours_and_texture
-    return lambda images: [extractor(images)]
-
-
 def colours_and_texture(pictures: Tensor) -> Sequence[Tensor]:
     """Return the means of 8 x 8 cells by channel, (n, 64 c), and the texture of the brightness in 4 x 4, (n, 256)."""
     small = functional.interpolate(pictures, (_SIDE, _SIDE), mode="bilinear", antialias=True)
@@ -293,13 +260,7 @@ class Clusters:
 
 
 def cluster(places: Tensor, rows: npt.NDArray[np.int64], count: int) -> Clusters:
-    """Return at most `count` k-means clusters of some public images, none of them empty.
-
-    Args:
-        places: (n, axes) int64, of all public images.
-        rows: of the images to cluster, at least one.
-        count: of clusters.
-    """
+    """Return at most `count` k-means clusters of the public images `rows`, none of them empty, by the places of all."""
     own = places[torch.from_numpy(rows)].double().numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of an empty cluster, which is left out
@@ -326,12 +287,9 @@ def shares_of(noisy_votes: Tensor, least: float) -> Tensor:
 
 
 def winners(shares: Tensor, clusters: Clusters, count: int) -> tuple[list[int], list[int]]:
-    """Return `count` images of the winning clusters, in proportion to their shares, nearest to the centres first.
+    """Return `count` images of the winning clusters in proportion to their shares, and how often each had come before.
 
-    A cluster with too few images repeats them; repetitions are to be varied.
-
-    Returns:
-        Rows of public images, and how often each had come before.
+    Images nearest to the centres come first. A cluster with too few repeats them; repetitions are to be varied.
     """
     quotas = (shares * count).floor()
     missing = count - int(quotas.sum())

@@ -46,11 +46,7 @@ def shrink_means(sums: Array, counts: Array, prior: Array, noise_stddev: float) 
     and Laird's moments in each round), and a mean keeps v / (v + noise) of its deviation. With equal noise this is the
     rule above. A rare class then costs the others nothing.
 
-    Args:
-        sums: (classes, f), with noise of that stddev in each.
-        counts: (classes,).
-        prior: (f,) mean squares that the public prior expects.
-        noise_stddev: of a sum's entry.
+    `noise_stddev` is of each entry of `sums` (classes, f); `prior` (f,) are mean squares that the public prior expects.
     """
     means: Array = sums / counts[:, None]
     noise = np.maximum((noise_stddev / counts) ** 2, 1e-30)
@@ -81,10 +77,8 @@ def shrink_apart(deviations: Array, noise_variance: float) -> None:
 def shrink_pooled(covariance: Array, prior: Array, noise_stddev: float) -> Array:
     """Return a covariance (f, f) whose variances are pulled to the prior's shape, and whose correlations to zero.
 
-    Args:
-        covariance: with noise of that stddev on its diagonal, and of half the variance off it.
-        prior: (f,) mean squares that the public prior expects; the released total sets their scale.
-        noise_stddev: of a diagonal entry.
+    `noise_stddev` is of a diagonal entry; off the diagonal the variance is half. `prior` (f,) are mean squares that the
+    public prior expects; the released total sets their scale.
     """
     diagonal = np.diag(covariance)
     expected = prior * max(_LEAST, float(diagonal.sum() / prior.sum()))
@@ -170,12 +164,9 @@ def block_by_block(matrix: Array, blocks: Sequence[Sequence[Places]], noise_stdd
 
 @dataclass(frozen=True)
 class Components:
-    """Principal components, those of greatest variance first.
+    """Principal components `vectors` (f, d), those of greatest variance first, and the symmetries on the leading ones.
 
-    Attributes:
-        vectors: (f, d), orthonormal; where symmetries left fewer than d, the last ones are zero.
-        variances: (d,).
-        action: of the symmetries on the leading ones.
+    Where symmetries left fewer than d, the last ones are zero.
     """
 
     vectors: Array
@@ -189,17 +180,15 @@ class Components:
 
 
 def principal_components(covariance: Array, action: Action, leading: int, size: int) -> Components:
-    """Return `size` eigenvectors of a covariance (f, f) with the action's blocks; pairs stay together.
-
-    The `leading` ones are chosen first.
+    """Return `size` eigenvectors of a covariance (f, f) with the action's blocks, `leading` ones first; pairs stay
+    together.
     """
     left: list[tuple[float, Array, list[Places]]] = []
     for pair in action.blocks():
         values, vectors = np.linalg.eigh(covariance[np.ix_(pair[0], pair[0])])
         left += [(float(value), vector, pair) for value, vector in zip(values, vectors.T, strict=True)]
     left.sort(key=lambda found: -found[0])
-    chosen: list[tuple[float, Array, list[Places]]] = []
-    lead = 0
+    chosen, lead = left[:0], 0
     for wanted in (leading, size):
         taken = sum(len(pair) for _, _, pair in chosen)
         others = []

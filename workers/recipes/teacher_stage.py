@@ -61,23 +61,19 @@ class TeacherShape(Protocol):
 
 @dataclass(frozen=True)
 class TeacherStageConfig:
-    """Public parameters of the stage, in the paper's letters where it has one.
+    """Public parameters of the stage, in the paper's letters where it has one; validated at construction.
 
     Attributes:
         aggregation: N, k, c, sigma, beta and the ablation switches.
         teacher: the shape of a teacher; its `inputs` are the aggregation's dimension.
         images: m, synthetic images per iteration: each is one paid release.
         iterations: T.
-        teacher_steps: updates of the teachers per iteration; 0 for teachers in closed form.
-        first_steps: updates in the first iteration.
+        teacher_steps: updates of the teachers per iteration; 0 for teachers in closed form. `first_steps` in the first.
         shard_batch: records of each teacher per update.
         shown: synthetic images that all teachers see in an update; 0: as many as they vote on.
         gamma: how far a full vote moves a pixel.
         charge_iterations: iterations that are paid together, before their first noise exists.
         stage: the plan's name for it.
-
-    Raises:
-        InvalidParameter: a field is out of range, or shapes do not fit together.
     """
 
     aggregation: TopAggConfig
@@ -198,21 +194,14 @@ def run_teacher_stage(
 ) -> list[Release]:
     """Run Algorithm 1 from `state.iteration` to the end, or to the end of the budget; return all releases.
 
-    Args:
-        cfg: public parameters.
-        private_shards: each teacher's records, disjoint by keyed hash. Private.
-        student: proposes images and learns; sees only releases.
-        state: from `start_teacher_stage`, perhaps restored; advanced in place.
-        curator: pays for up to `charge_iterations` iterations before the first of them draws noise.
-        checkpoint: called after each paid group of iterations.
+    The state is from `start_teacher_stage`, perhaps restored, and advances in place. The curator pays for up to
+    `charge_iterations` iterations before the first of them draws noise; `checkpoint` is called after each such group.
 
     Privacy:
-        Add or remove one unit: it is in one shard, so one teacher's votes change. Each image's vote sum has L2
-        sensitivity 2 sqrt(k) (Lemma 1, `TopAggConfig.sensitivity`) and gets discrete Gaussian noise: one event per
-        image, `cfg.event(T)` in all. Teachers keep learning between releases, which adaptive composition covers.
-
-    Raises:
-        InvalidParameter: the shards are not as many as the teachers.
+        Add or remove one unit: it is in one of the `private_shards`, which are disjoint by keyed hash, so one teacher's
+        votes change. Each image's vote sum has L2 sensitivity 2 sqrt(k) (Lemma 1, `TopAggConfig.sensitivity`) and gets
+        discrete Gaussian noise: one event per image, `cfg.event(T)` in all. Teachers keep learning between releases,
+        which adaptive composition covers. The student sees only releases.
     """
     agg, ensemble = cfg.aggregation, state.ensemble
     if private_shards.teachers != agg.teachers:

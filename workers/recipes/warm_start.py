@@ -41,7 +41,7 @@ from privacy.plans.warm_start import (
     noise_shape,
     warm_start_event,
 )
-from workers.recipes.coefficients import exact_product, numbers_of
+from workers.recipes.coefficients import Factors, exact_product, numbers_of
 from workers.recipes.interface import Piece, Run
 from workers.recipes.records import records_to_sum
 from workers.recipes.released_sums import (
@@ -75,10 +75,9 @@ REPORTED = "warm_start"  # the stage of its reports
 class ClassGaussians:
     """Released: a Gaussian per class over images, or a mixture of a few with one covariance.
 
-    Attributes:
-        mean: (classes, pixels), in units of full brightness; released texture follows the pixels.
-        factor: of each class (pixels, latent), likewise: an image is mean + factor z with z ~ N(0, I).
-        clusters: means of z in each of a class's clusters; None: one Gaussian per class.
+    An image is mean + factor z with z ~ N(0, I): `mean` (classes, pixels) in units of full brightness, `factor` of each
+    class (pixels, latent). Released texture follows the pixels. `clusters` hold means of z; None: one Gaussian per
+    class.
     """
 
     mean: Array
@@ -106,14 +105,8 @@ def warm_start(
 ) -> ClassGaussians:
     """Make the missing releases and fit one Gaussian per class to all of them.
 
-    Args:
-        private_images: (n, h, w[, c]) uint8.
-        scales: noise of the releases.
-        releases: makes each release once, and keeps it at once.
-
-    Raises:
-        BudgetExceeded: means or pooled covariance cannot be paid (again, after a crash between payment and keeping). If
-            only the classes' own covariances cannot, the pooled one stands in for them.
+    Raise BudgetExceeded if means or pooled covariance cannot be paid (again, after a crash between payment and
+    keeping). If only the classes' own covariances cannot, the pooled one stands in for them.
     """
     seen, classes, size = numbers_of(config, facts), len(facts.classes), math.sqrt(facts.size)
     shape = noise_shape(seen.power, config.noise_shape)  # (f,)
@@ -189,7 +182,7 @@ def warm_start(
             clusters = in_latents(clusters, own_shape, roots)
     mean = seen.drawn(means * shape)
     mean[:, : facts.pixels] += config.centre
-    return ClassGaussians(mean, seen.factors(components, roots), clusters)
+    return ClassGaussians(mean, Factors(seen, components, roots), clusters)
 
 
 def _own(
@@ -224,11 +217,7 @@ class PaidNoise:
         self._noise: SecureNoise | None = None
 
     def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
-        """Draw, after paying.
-
-        Raises:
-            BudgetExceeded: it cannot be paid; there is no noise and no release.
-        """
+        """Draw, after paying. Without payment there is no noise and no release."""
         if self._noise is None:
             self._pay()
             self._noise = self._derive()
@@ -240,16 +229,8 @@ def noisy_gaussians(
 ) -> ClassGaussians:
     """Make the plan's releases of class statistics that no earlier attempt has kept, and fit a Gaussian to each class.
 
-    Payments are made by the one rank that works.
-
-    Args:
-        run: whose plan has the stages.
-        released: kept by an earlier attempt, tensors by stage.
-        keep: called with everything released so far, after each release.
-
-    Raises:
-        BudgetExceeded: as `warm_start`.
-        ContributionUnbounded: a unit could change a release by more than was priced.
+    Payments are made by the one rank that works. `released` was kept by an earlier attempt, tensors by stage; `keep` is
+    called with everything released so far, after each release.
     """
     private_images, private_labels = records_to_sum(run.facts, run.data, run.secret)
     noise_stddev, steps = run.plan.noise_stddev, _releases(run.plan)

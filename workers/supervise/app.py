@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 import multiprocessing
 import tempfile
 import weakref
@@ -37,10 +36,11 @@ from service.settings import Settings
 from service.storage import is_elsewhere
 from service.storage.interface import StorageUnavailable
 from service.times import WatchedClock
-from workers.supervise import app as tasks
 from workers.supervise.attempts import Attempt, claim_job, claim_next, worker_name
 from workers.supervise.reconcile import RECONCILE_SECONDS, reconcile, sweep
 from workers.supervise.supervisor import RUNNER_COMMAND, supervise
+
+TASK_RECONCILE = "obscura.reconcile"
 
 
 def make_app(settings: Settings) -> Celery:
@@ -65,14 +65,17 @@ def make_app(settings: Settings) -> Celery:
         broker_transport_options={"visibility_timeout": 3600},
         timezone="UTC",
         # For a worker that was started with --beat. The API's reconciler does the same.
-        beat_schedule={"reconcile": {"task": tasks.TASK_RECONCILE, "schedule": RECONCILE_SECONDS}},
+        beat_schedule={"reconcile": {"task": TASK_RECONCILE, "schedule": RECONCILE_SECONDS}},
     )
     # Created before Celery forks, so that the main process can signal the shutdown to its children.
     draining = multiprocessing.get_context("fork").Event()
     slot = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
     weakref.finalize(app, slot.close)
-    workplace = Workplace(settings, slot, draining=draining.is_set, send=functools.partial(_send, app))
-    tasks.register(app, workplace)
+
+    def send(name: str, arguments: Any) -> None:
+        app.send_task(name, args=list(arguments), ignore_result=True, retry=False)
+
+    register(app, Workplace(settings, slot, draining=draining.is_set, send=send))
 
     def drain(**_: Any) -> None:
         draining.set()
@@ -82,18 +85,16 @@ def make_app(settings: Settings) -> Celery:
 
     def inspect(**_: Any) -> None:
         keep_new_files_private()
-        engine = make_engine(settings.database_url, pool_size=1)
+        now = datetime.now(UTC)
         try:
-            factory, now = make_session_factory(engine), datetime.now(UTC)
-            require_clock(factory, now=now)
-            pair(settings, factory, now=now)
-            inspect_at_start(settings, factory, now=now)
+            with _sessions(settings) as factory:
+                require_clock(factory, now=now)
+                pair(settings, factory, now=now)
+                inspect_at_start(settings, factory, now=now)
         except (ClockRefused, DatabaseUnsuitable, StorageUnavailable, InvalidInput) as error:
             raise SystemExit(error.message) from None
         except SQLAlchemyError as error:  # without a database, nothing is armed
             get_logger(__name__).error("ledger_not_verified", error=type(error).__name__)
-        finally:
-            engine.dispose()
 
     worker_init.connect(inspect, weak=False)
     worker_shutting_down.connect(drain, weak=False)
@@ -101,22 +102,11 @@ def make_app(settings: Settings) -> Celery:
     return app
 
 
-def _send(app: Celery, name: str, arguments: Any) -> None:
-    app.send_task(name, args=list(arguments), ignore_result=True, retry=False)
-
-
-@functools.cache
-def _app() -> Celery:
-    return make_app(Settings())
-
-
 def __getattr__(name: str) -> Any:
-    if name == "app":  # what the celery command looks for
-        return _app()
-    raise AttributeError(name)
-
-
-TASK_RECONCILE = "obscura.reconcile"
+    if name != "app":
+        raise AttributeError(name)
+    globals()["app"] = app = make_app(Settings())  # the celery command asks for it
+    return app
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,12 @@ def claim_job(
     A job is not claimed if the database does not belong to the data folder, or this machine lacks its keys.
     """
     with transaction(factory, read_only=True) as session:  # not in the transaction below: a remote storage can be slow
-        if not belongs(session, settings) or not _is_fit(session, settings, job_id):
-            return None
+        job = session.get(Job, job_id)
+        fit = belongs(session, settings)
+        if fit and job is not None and job.ended_early is not EarlyEnd.DISCARDED:  # to end a job, nothing is needed
+            fit = has_keys(session, settings, job) and has_extractor(settings, job)
+    if not fit:
+        return None
     with transaction(factory) as session:
         ledger.require_clock(session, now)  # a wrong clock misjudges leases
         claim = jobs.claim(
@@ -86,14 +90,6 @@ def claim_job(
     return None if claim is None else Attempt(claim.job_id, claim.attempt)
 
 
-def _is_fit(session: Session, settings: Settings, job_id: str) -> bool:
-    """Return whether this machine has everything that a job needs; to end a job, nothing is needed."""
-    job = session.get(Job, job_id)
-    if job is None or job.ended_early is EarlyEnd.DISCARDED:
-        return True
-    return has_keys(session, settings, job) and has_extractor(settings, job)
-
-
 def has_keys(session: Session, settings: Settings, job: Job) -> bool:
     """Return whether this machine has the keys that a job needs; without them the job waits instead of failing.
 
@@ -104,10 +100,7 @@ def has_keys(session: Session, settings: Settings, job: Job) -> bool:
         return True
     config = {} if job.plan is None else job.plan.get("config", {})
     reads = [config.get(name) for name in PUBLIC_DATASET_OPTIONS]
-    if job.kind == TRAIN:
-        reads.append(job.dataset_id)
-    else:
-        reads.append(job.evaluation_dataset_id)
+    reads.append(job.dataset_id if job.kind == TRAIN else job.evaluation_dataset_id)
     content = select(func.coalesce(Dataset.content_name, Dataset.id))
     ready = content.where(Dataset.state == DatasetState.READY)  # the keys of others are destroyed
     wanted = among(session, ready, Dataset.id, [each for each in reads if each])
@@ -132,11 +125,7 @@ def has_extractor(settings: Settings, job: Job) -> bool:
 
 
 def drop_lease(session: Session, attempt: Attempt, *, now: datetime) -> None:
-    """Expire the lease of an attempt whose runner died, so that the job can be claimed at once.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended.
-    """
+    """Expire the lease of an attempt whose runner died, so that the job can be claimed at once."""
     jobs.heartbeat(session, job_id=attempt.job_id, attempt=attempt.number, now=now, lease_seconds=0)
     queue.ring(session, attempt.job_id, now=now)
 
@@ -159,13 +148,7 @@ _LOOK_SECONDS = 1.0
 
 
 def watch_parent(stop: threading.Event, *, parent: int, grace_seconds: float) -> threading.Thread:
-    """Start a thread that stops this process when its parent is gone.
-
-    Args:
-        stop: set when the parent has changed.
-        parent: its process id.
-        grace_seconds: for the current step; after that the process exits.
-    """
+    """Start a thread that sets `stop` when the parent process has changed, and after the grace period exits."""
 
     def watch() -> None:
         while os.getppid() == parent:

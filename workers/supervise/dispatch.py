@@ -24,13 +24,7 @@ _BACKOFF_SECONDS = 5.0  # after the database or the disk failed
 
 
 class Dispatcher:
-    """Claims and supervises jobs until it is stopped.
-
-    Args:
-        settings: of this process; runners get the same.
-        command: starts a runner.
-        patience: the supervisors' waiting times.
-    """
+    """Claims and supervises jobs until it is stopped; runners get the settings of this process."""
 
     def __init__(
         self,
@@ -48,7 +42,6 @@ class Dispatcher:
         self._reconciler = Reconciler(settings, factory, send=self.send)
 
     def start(self) -> None:
-        """Start the threads."""
         self._reconciler.start()
         self._lanes = [threading.Thread(target=self._work, args=(kind,), name=f"obscura-{kind}-lane") for kind in KINDS]
         for lane in self._lanes:

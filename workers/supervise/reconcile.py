@@ -60,10 +60,6 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
     """Do one round of recovery.
 
     Nothing is done for a database that does not belong to the data folder, and nothing is removed after a finding.
-
-    Args:
-        send: sends a message to a worker.
-        now: aware.
     """
     if folder := short_of_room(settings):
         get_logger(__name__).warning("out_of_disk", folder=folder)  # jobs wait
@@ -92,10 +88,7 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
 def end_hopeless(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
     """End jobs whose last attempt was lost, or that were lost after a cancellation; armed budget is spent.
 
-    Trainings that have paid for releases are queued once more to publish them.
-
-    Returns:
-        How many jobs were considered.
+    Trainings that have paid for releases are queued once more to publish them. Return how many jobs were considered.
     """
     lost = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
     over = or_(Job.cancel_requested, Job.ended_early.is_not(None), Job.attempts_lost + 1 >= settings.attempts_max)
@@ -133,23 +126,31 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
     These are work folders of ended jobs, artifacts of jobs that ended without them, abandoned unfinished folders, and
     samples older than `Settings.samples_days`. Folders that the database does not know stay, because the database may
     be wrong. For the same reason nothing is moved or removed after a finding, or without another verification of the
-    ledger; and a clock that has just jumped ahead makes nothing old. Old events of the audit log are deleted as well.
-
-    Args:
-        now: aware.
-        proved: whether the clock has run without a jump for a day (`service.times.WatchedClock`). It is also trusted
-            if it agrees with a job.
+    ledger; and a clock that has just jumped ahead makes nothing old: it must have run without a jump for a day
+    (`proved`, by `service.times.WatchedClock`), or agree with a job. Old events of the audit log are deleted as well.
     """
     try:
         recording.remove_old(factory, days=settings.audit_log_days, now=now, proved=proved)
     except SQLAlchemyError as error:  # the next round tries again
         get_logger(__name__).error("audit_events_not_removed", error=type(error).__name__)
     storage = storage_of(settings)
-    doomed = _doomed(storage, factory)
+    work = [name for name in storage.list("work") if is_id(name, "job")]
+    releases, idle_releases = _finished_and_idle(storage, "releases", "rel")
+    samples, idle_samples = _finished_and_idle(storage, "samples", "smp")
+    # In a snapshot: a job that publishes between two reads would be neither live nor published.
+    with transaction(factory, read_only=True, snapshot=True) as session:
+        ended = among(session, select(Job.id).where(Job.state.in_(ENDED)), Job.id, work)
+        doomed = [work_key(job_id) for job_id in work if job_id in ended]
+        doomed += [f"releases/{name}" for name in _unpublished_releases(session, releases, idle_releases)]
+        doomed += [f"samples/{name}" for name in _unpublished_samples(session, samples, idle_samples)]
     overdue = trash.waiting_since(storage, now - timedelta(days=settings.trash_days))
     if overdue and not (proved or _agrees(factory, now, settings.trash_days)):
         overdue = []
-    old = _old_samples(settings, factory, now)
+    old: list[str] = []
+    if settings.samples_days:
+        before = now - timedelta(days=settings.samples_days)
+        with transaction(factory, read_only=True) as session:
+            old = list(kinds.sample.due(session, before=before, limit=SAMPLES_A_SWEEP_MAX))
     if old and not (proved or _agrees(factory, now, settings.samples_days)):
         old = []
     if not doomed and not overdue and not old:
@@ -177,29 +178,6 @@ def _agrees(factory: SessionFactory, now: datetime, days: int) -> bool:
         return session.scalar(made.limit(1)) is not None
 
 
-def _old_samples(settings: Settings, factory: SessionFactory, now: datetime) -> list[str]:
-    """Return the ids of expired samples."""
-    if not settings.samples_days:
-        return []
-    before = now - timedelta(days=settings.samples_days)
-    with transaction(factory, read_only=True) as session:
-        return list(kinds.sample.due(session, before=before, limit=SAMPLES_A_SWEEP_MAX))
-
-
-def _doomed(storage: Storage, factory: SessionFactory) -> list[str]:
-    """Return the keys of the folders that may be put away."""
-    work = [name for name in storage.list("work") if is_id(name, "job")]
-    releases, idle_releases = _finished_and_idle(storage, "releases", "rel")
-    samples, idle_samples = _finished_and_idle(storage, "samples", "smp")
-    # In a snapshot: a job that publishes between two reads would be neither live nor published.
-    with transaction(factory, read_only=True, snapshot=True) as session:
-        ended = among(session, select(Job.id).where(Job.state.in_(ENDED)), Job.id, work)
-        doomed = [work_key(job_id) for job_id in work if job_id in ended]
-        doomed += [f"releases/{name}" for name in _unpublished_releases(session, releases, idle_releases)]
-        doomed += [f"samples/{name}" for name in _unpublished_samples(session, samples, idle_samples)]
-    return doomed
-
-
 def _finished_and_idle(storage: Storage, shelf: str, prefix: str) -> tuple[list[str], list[str]]:
     """Return the names of finished folders, and of unfinished ones that no process has written to for long."""
     names = [name for name in storage.list(shelf) if is_id(_identifier(name), prefix)]
@@ -209,13 +187,7 @@ def _finished_and_idle(storage: Storage, shelf: str, prefix: str) -> tuple[list[
 
 
 class Reconciler(Background):
-    """Runs `reconcile` and `sweep` at the start and periodically, in a thread.
-
-    Args:
-        send: sends a message to a worker.
-        seconds: between two rounds, or a lease if that is shorter.
-        clock: the time, aware.
-    """
+    """Runs `reconcile` and `sweep` at the start and every so many seconds, or a lease if shorter, in a thread."""
 
     def __init__(
         self,
@@ -277,5 +249,4 @@ def _unpublished_samples(session: Session, finished: list[str], idle: list[str])
 
 
 def _identifier(name: str) -> str:
-    """Return the id in the name of a finished or unfinished folder."""
-    return name.split(".", 1)[0]
+    return name.split(".", 1)[0]  # an unfinished folder has more after its id

@@ -18,12 +18,7 @@ _READ_BYTES = 2**16
 
 
 class SignsOfLife:
-    """The runner's end.
-
-    Args:
-        descriptor: of the pipe; None without a supervisor.
-        clock: seconds, monotonic.
-    """
+    """The runner's end of the pipe; its descriptor is None without a supervisor."""
 
     def __init__(self, descriptor: int | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._descriptor, self._clock = descriptor, clock
@@ -41,12 +36,7 @@ class SignsOfLife:
 class Listener:
     """The supervisor's end. Close it when the runner is gone.
 
-    Args:
-        clock: seconds, monotonic.
-
-    Attributes:
-        theirs: the descriptor that the runner inherits; `hand_over` closes it here.
-        silent_seconds: the time without a sign, by the last call of `listen`.
+    The runner inherits the descriptor `theirs`. `silent_seconds` is the time without a sign, by the last `listen`.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,11 +58,14 @@ class Listener:
         """
         now = self._clock()
         passed, self._listened = min(now - self._listened, _UNHEARD_SECONDS), now
-        self.silent_seconds = 0.0 if self._heard() else self.silent_seconds + passed
+        try:
+            heard = bool(os.read(self._mine, _READ_BYTES))
+        except BlockingIOError:
+            heard = False
+        self.silent_seconds = 0.0 if heard else self.silent_seconds + passed
         return self.silent_seconds
 
     def close(self) -> None:
-        """Close the pipe."""
         for descriptor in tuple(self._open):
             self._close(descriptor)
 
@@ -80,9 +73,3 @@ class Listener:
         if descriptor in self._open:
             self._open.remove(descriptor)
             os.close(descriptor)
-
-    def _heard(self) -> bool:
-        try:
-            return bool(os.read(self._mine, _READ_BYTES))
-        except BlockingIOError:
-            return False

@@ -81,14 +81,13 @@ def supervise(
     command: Sequence[str] = RUNNER_COMMAND,
     patience: Patience = Patience(),
 ) -> None:
-    """Run one attempt to its end and settle the job.
+    """Run one attempt, which this process has claimed, to its end and settle the job.
 
     Return when the runner's whole process group is gone. The job has then ended, waits for another attempt (because
     the runner died, or this process shuts down), or belongs to another attempt.
 
     Args:
         settings: of this process; the runner gets them in its environment.
-        attempt: that this process has claimed.
         draining: returns whether this process shuts down.
         command: starts the runner; `--job`, `--attempt`, `--supervisor` and `--signs` are added.
     """
@@ -99,7 +98,10 @@ def supervise(
     except BaseException:
         listener.close()
         raise
-    _give_way(factory, attempt, process)
+    with suppress(SQLAlchemyError, OSError), transaction(factory, read_only=True) as session:
+        job = session.get(Job, attempt.job_id)
+        if job is not None and KINDS[job.kind].gives_way:
+            os.setpriority(os.PRIO_PROCESS, process.pid, SPARE_CORES_NICENESS)
     log.info("runner_started", pid=process.pid)
     failpoint("spawn.after")
     watch = _Watch(settings, factory, attempt, draining, patience, listener)
@@ -114,12 +116,17 @@ def supervise(
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=patience.look_seconds)
     finally:
-        _end_group(process)
+        _kill_group(process)
+        process.wait()
         listener.close()
     log.info("runner_ended", status=process.returncode, stop=watch.stop)
     _settle(settings, factory, attempt, watch.stop, handed_on=watch.stop is Stop.DRAINED or draining())
     failpoint("settle.after")
-    _clear_work(settings, factory, attempt)
+    with transaction(factory, read_only=True) as session:
+        job = session.get(Job, attempt.job_id)
+        over = job is not None and job.finished_at is not None and may_remove(session, settings)
+    if over:  # its checkpoints are needed no more; after a finding a later sweep puts them away
+        put_away(storage_of(settings), work_key(attempt.job_id), now=datetime.now(UTC))
 
 
 class _Watch:
@@ -138,7 +145,9 @@ class _Watch:
         listener: Listener,
     ) -> None:
         self.stop: Stop | None = None
-        self._settings, self._factory, self._attempt = settings, factory, attempt
+        self._settings, self._factory = settings, factory
+        self._attempt = attempt
+        self._this: dict[str, Any] = {"job_id": attempt.job_id, "attempt": attempt.number}
         self._draining, self._patience, self._listener = draining, patience, listener
         self._reported_minutes: int | None = None
         now = time.monotonic()
@@ -150,7 +159,11 @@ class _Watch:
         now = time.monotonic()
         reason = self._beat(now) or self._requested(now)
         if reason is None and self.stop is None and now - self._started > self._settings.job_seconds_max:
-            reason = self._time_limit()
+            reason = Stop.TIME_LIMIT
+            with suppress(SQLAlchemyError):
+                with transaction(self._factory) as session:
+                    publishes = jobs.end_early(session, **self._this, why=jobs.EarlyEnd.TIME_LIMIT)
+                reason = Stop.WINDING_UP if publishes else reason
         if self._listener.listen() > self._settings.silent_seconds_max and reason in (None, Stop.WINDING_UP):
             reason = Stop.SILENT
         if self._draining() and reason in (None, Stop.WINDING_UP):
@@ -177,15 +190,15 @@ class _Watch:
             return None
         try:
             with transaction(self._factory) as session:
-                jobs.heartbeat(
-                    session,
-                    job_id=self._attempt.job_id,
-                    attempt=self._attempt.number,
-                    now=_now(),
-                    lease_seconds=self._settings.lease_seconds,
-                )
+                seconds = self._settings.lease_seconds
+                jobs.heartbeat(session, **self._this, now=datetime.now(UTC), lease_seconds=seconds)
         except (StaleAttempt, NotFound, Conflict):
-            return self._unless_ended(now)
+            with suppress(SQLAlchemyError), transaction(self._factory, read_only=True) as session:
+                job = session.get(Job, self._attempt.job_id)
+                if job is not None and job.attempt == self._attempt.number and job.finished_at is not None:
+                    self._beaten = now  # the runner has just ended the job itself
+                    return None
+            return Stop.FENCED
         except SQLAlchemyError:
             # The database is away. When the lease has expired, another worker may claim the job.
             return Stop.FENCED if now - self._beaten > self._settings.lease_seconds else None
@@ -196,36 +209,14 @@ class _Watch:
         if now - self._looked < self._patience.cancel_look_seconds:
             return None
         self._looked = now
-        self._report_silence()
-        with suppress(SQLAlchemyError), transaction(self._factory, read_only=True) as session:
-            return _STOPS[jobs.stop_request(session, job_id=self._attempt.job_id, attempt=self._attempt.number)]
-        return None
-
-    def _report_silence(self) -> None:
         minutes = jobs.reported_silence(self._listener.silent_seconds, self._settings.silent_seconds_max)
-        if minutes == self._reported_minutes:
-            return
-        attempt = self._attempt
-        with suppress(SQLAlchemyError, StaleAttempt, NotFound), transaction(self._factory) as session:
-            jobs.report_silence(session, job_id=attempt.job_id, attempt=attempt.number, minutes=minutes)
-            self._reported_minutes = minutes
-
-    def _time_limit(self) -> Stop:
-        """End a training at its time limit; it publishes its paid steps if it can."""
-        attempt = self._attempt
-        with suppress(SQLAlchemyError), transaction(self._factory) as session:
-            if jobs.end_early(session, job_id=attempt.job_id, attempt=attempt.number, why=jobs.EarlyEnd.TIME_LIMIT):
-                return Stop.WINDING_UP
-        return Stop.TIME_LIMIT
-
-    def _unless_ended(self, now: float) -> Stop | None:
-        """Fence the runner, unless it has just ended the job itself."""
+        if minutes != self._reported_minutes:
+            with suppress(SQLAlchemyError, StaleAttempt, NotFound), transaction(self._factory) as session:
+                jobs.report_silence(session, **self._this, minutes=minutes)
+                self._reported_minutes = minutes
         with suppress(SQLAlchemyError), transaction(self._factory, read_only=True) as session:
-            job = session.get(Job, self._attempt.job_id)
-            if job is not None and job.attempt == self._attempt.number and job.finished_at is not None:
-                self._beaten = now
-                return None
-        return Stop.FENCED
+            return _STOPS[jobs.stop_request(session, **self._this)]
+        return None
 
 
 def _settle(
@@ -240,7 +231,7 @@ def _settle(
         job = session.get(Job, attempt.job_id)
         if job is None or job.state is not JobState.RUNNING or job.attempt != attempt.number:
             return
-        now, goes_on = _now(), job.ended_early is None or job.salvage_attempt == job.attempt
+        now, goes_on = datetime.now(UTC), job.ended_early is None or job.salvage_attempt == job.attempt
         this: dict[str, Any] = {"job_id": attempt.job_id, "attempt": attempt.number, "now": now}
         if job.cancel_requested and not jobs.may_publish(session, job):
             jobs.finish_cancelled(session, **this)
@@ -255,15 +246,6 @@ def _settle(
         failpoint("settle.before")
 
 
-def _clear_work(settings: Settings, factory: SessionFactory, attempt: Attempt) -> None:
-    """Put the checkpoints of an ended job into the trash, unless a finding forbids it; a later sweep does it then."""
-    with transaction(factory, read_only=True) as session:
-        job = session.get(Job, attempt.job_id)
-        over = job is not None and job.finished_at is not None and may_remove(session, settings)
-    if over:
-        put_away(storage_of(settings), work_key(attempt.job_id), now=_now())
-
-
 def runner_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return an environment from which a runner reads the settings of this process."""
     values = settings.model_dump(mode="json", exclude_none=True)
@@ -274,7 +256,11 @@ def runner_environment(settings: Settings, inherited: Mapping[str, str]) -> dict
 def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str], listener: Listener) -> subprocess.Popen[bytes]:
     path = settings.logs_path / f"{attempt.job_id}.{attempt.number}.log"
     make_private_folder(path.parent)
-    _forget_logs(settings)
+    oldest = time.time() - settings.logs_days * 86_400
+    for expired in settings.logs_path.glob("job_*.log") if settings.logs_days else ():
+        with suppress(FileNotFoundError):  # another supervisor may remove it first
+            if expired.lstat().st_mtime < oldest:
+                expired.unlink()
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     options = {"--job": attempt.job_id, "--attempt": attempt.number}
     options |= {"--supervisor": os.getpid(), "--signs": listener.theirs}
@@ -293,35 +279,6 @@ def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str], listene
         listener.hand_over()
 
 
-def _forget_logs(settings: Settings) -> None:
-    """Remove expired logs of attempts on this machine."""
-    if not settings.logs_days:
-        return
-    oldest = time.time() - settings.logs_days * 86_400
-    for path in settings.logs_path.glob("job_*.log"):
-        with suppress(FileNotFoundError):  # another supervisor may remove it first
-            if path.lstat().st_mtime < oldest:
-                path.unlink()
-
-
-def _give_way(factory: SessionFactory, attempt: Attempt, process: subprocess.Popen[bytes]) -> None:
-    """Lower the priority of a runner if its kind of job allows it."""
-    with suppress(SQLAlchemyError, OSError), transaction(factory, read_only=True) as session:
-        job = session.get(Job, attempt.job_id)
-        if job is not None and KINDS[job.kind].gives_way:
-            os.setpriority(os.PRIO_PROCESS, process.pid, SPARE_CORES_NICENESS)
-
-
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the runner's process group, and reap the runner."""
-    _kill_group(process)
-    process.wait()
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip entry can carry
 _SPOOL_BYTES = 4 * 2**20  # side files larger than this go to disk while the archive is written
@@ -32,6 +32,9 @@ class Archive(ABC):
 
     def __init__(self) -> None:
         self._lines = side_file()
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         try:
@@ -63,9 +66,6 @@ class ZipArchive(Archive):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._archive = zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True)
-
-    def __enter__(self) -> ZipArchive:
-        return self
 
     def add(self, name: str, content: bytes) -> str:
         self._archive.writestr(_zip_entry(name), content)
@@ -103,9 +103,6 @@ class TarArchive(Archive):
         super().__init__()
         self._file = path.open("wb")
 
-    def __enter__(self) -> TarArchive:
-        return self
-
     def add(self, name: str, content: bytes) -> str:
         self._write(name, len(content), io.BytesIO(content))
         return self._note(name, hashlib.sha256(content).hexdigest())
@@ -137,7 +134,6 @@ class Hashing(io.RawIOBase):
 
     @property
     def sha256(self) -> str:
-        """The hash so far, in hex."""
         return self._digest.hexdigest()
 
     def writable(self) -> bool:

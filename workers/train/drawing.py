@@ -27,10 +27,9 @@ _NUMBERS_TOGETHER = 2**26  # in images that are drawn at once: of large ones, fe
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """Which images to draw. Everything in it is public.
+    """The images to draw. Everything in it is public.
 
     Args:
-        count: number of images, at least 1.
         seed: public seed, 0 <= seed < 2**63.
         chosen: labels to draw, a non-empty subset of `range(len(names))` without repetition; None means all.
         proportions: a number above 0 for each drawn label; None: they take turns, so counts differ by at most one.
@@ -58,7 +57,6 @@ class SampleRequest:
 
     @property
     def labels_drawn(self) -> tuple[int, ...]:
-        """The labels that take turns."""
         return tuple(range(len(self.names))) if self.chosen is None else self.chosen
 
     @property
@@ -78,9 +76,8 @@ def draw(
     On a CPU batches are drawn in parallel, each on one thread: every batch has a random stream of its own and adds in
     its own order, so equal seeds give equal bytes, however many threads there are.
 
-    Args:
-        on_drawn: called with the number of images drawn and taken, before every layer of the network and after every
-            batch, never by two threads at once; an exception ends the drawing.
+    `on_drawn` receives the number of images drawn and taken, before every layer of the network and after every batch,
+    never by two threads at once; an exception from it ends the drawing.
     """
     generator.eval()
     device, drawn, turn, over = device_of(generator), 0, Lock(), Event()

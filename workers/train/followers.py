@@ -65,14 +65,9 @@ def device_of(rank: int, device: torch.device) -> torch.device:
 
 @contextmanager
 def followed(context: Context, processes: int) -> Iterator[torch.device]:
-    """Run the block as rank 0 of so many processes, on the yielded device.
+    """Run the block as rank 0 of so many processes, on the yielded device; the hold is armed.
 
-    Args:
-        context: of the attempt, whose hold is armed.
-        processes: from `processes_wanted`. They meet by a file in a new folder of the job's scratch.
-
-    Raises:
-        RankLost: a follower died. This is no verdict about the training: another attempt goes on.
+    Raise RankLost if a follower died. This is no verdict about the training: another attempt goes on.
     """
     if processes == 1:
         yield context.device
@@ -85,36 +80,38 @@ def followed(context: Context, processes: int) -> Iterator[torch.device]:
     watch = threading.Thread(target=_watch, args=(context, followers, over), name="obscura-ranks-watch", daemon=True)
     try:
         for rank in range(1, processes):
-            followers.append(_start(context, rank, processes, meeting))
+            options = {
+                "--job": context.attempt.job_id,
+                "--attempt": context.attempt.number,
+                "--rank": rank,
+                "--processes": processes,
+                "--meeting": meeting,
+                "--runner": os.getpid(),
+            }
+            command = [*FOLLOWER_COMMAND, *(str(word) for pair in options.items() for word in pair)]
+            follower = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # it inherits the runner's environment
+            followers.append(follower)
+            job_id = context.attempt.job_id
+            get_logger(__name__).info("follower_started", job_id=job_id, rank=rank, pid=follower.pid)
         watch.start()
         share_cores(processes)
         meet(0, processes, meeting, device=device, seconds=context.settings.job_seconds_max)
         yield device
         object_from_first(None)  # nobody leaves before everybody has what was sent
         part()
-        _await(followers, _FAREWELL_SECONDS)
+        deadline = time.monotonic() + _FAREWELL_SECONDS
+        for process in followers:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=max(0.0, deadline - time.monotonic()))
     finally:
-        _end(followers)
+        for process in followers:
+            process.kill()
+        for process in followers:
+            process.wait()
         part()
         over.set()
         share_cores(1)
         shutil.rmtree(meeting, ignore_errors=True)
-
-
-def _start(context: Context, rank: int, processes: int, meeting: Path) -> subprocess.Popen[bytes]:
-    attempt = context.attempt
-    given = {
-        "--job": attempt.job_id,
-        "--attempt": attempt.number,
-        "--rank": rank,
-        "--processes": processes,
-        "--meeting": meeting,
-        "--runner": os.getpid(),
-    }
-    command = [*FOLLOWER_COMMAND, *(str(word) for pair in given.items() for word in pair)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # it reads its settings where the runner read them
-    get_logger(__name__).info("follower_started", job_id=attempt.job_id, rank=rank, pid=process.pid)
-    return process
 
 
 def _watch(context: Context, followers: Sequence[subprocess.Popen[bytes]], over: threading.Event) -> None:
@@ -127,20 +124,6 @@ def _watch(context: Context, followers: Sequence[subprocess.Popen[bytes]], over:
         if not over.wait(_VERDICT_SECONDS):
             os._exit(ExitStatus.LOST)
         return
-
-
-def _await(followers: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    for process in followers:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=max(0.0, deadline - time.monotonic()))
-
-
-def _end(followers: Sequence[subprocess.Popen[bytes]]) -> None:
-    for process in followers:
-        process.kill()
-    for process in followers:
-        process.wait()
 
 
 _FAILED = 1
@@ -196,12 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_armed_training(context: Context) -> Training:
-    """Read the training, and check that the runner has armed its hold.
-
-    Raises:
-        Conflict: the hold is not armed: no private data may be read (I4).
-        NotFound: the dataset's content is gone.
-    """
+    """Read the training; raise Conflict unless the runner has armed its hold: no private data may be read before."""
     with transaction(context.factory, read_only=True) as session:
         training = read_training(session, context.attempt)
         if ledger.get_hold(session, training.hold_id).state is not ledger.HoldState.ARMED:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, ClassVar, TypeVar
 import torch
 from sqlalchemy.orm import Session
 
-from models.extractor import Extractor, ExtractorUnusable, read_extractor
+from models.extractor import ExtractorUnusable, read_extractor
 from obscura.wire.words import DatasetState, EntryKind, Visibility
 from privacy.accounting.events import Event
 from privacy.accounting.filter import Filter
@@ -26,7 +26,7 @@ from privacy.mechanisms.noise import derive_key
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.datasets.vault import Images, Labels, Vault, key_id_of, open_content, read_key
+from service.datasets.vault import Vault, key_id_of, open_content, read_key
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
@@ -58,9 +58,8 @@ class MissingPrerequisite(Conflict):
 class Context:
     """One attempt at a job of any kind, in its process.
 
-    Args:
-        stop: set when it should stop at its next step.
-        alive: shows that the main loop goes on (`workers.supervise.signs`).
+    `stop` is set when it should stop at its next step; `alive` shows that the main loop goes on
+    (`workers.supervise.signs`).
     """
 
     settings: Settings
@@ -72,13 +71,7 @@ class Context:
     trainers: Mapping[str, Trainer] = field(default_factory=lambda: TRAINERS, kw_only=True)
 
     def end(self, finish: Callable[..., Ended], *, at: str = "", **found: Any) -> Ended:
-        """End the job in one transaction.
-
-        Args:
-            finish: of `service.jobs`.
-            at: the failpoints around the commit, if any.
-            found: further arguments of `finish`.
-        """
+        """End the job in one transaction by `finish`, with failpoints around the commit if `at` names them."""
         with transaction(self.factory) as session:
             attempt = {"job_id": self.attempt.job_id, "attempt": self.attempt.number}
             ended = finish(session, **attempt, **found, now=datetime.now(UTC))
@@ -97,9 +90,7 @@ class Context:
 class Training:
     """A training as it was accepted and paid for. All of it is public but `secret`, which seeds the noise.
 
-    Attributes:
-        privacy_filter: that priced the hold; the account's may have changed since.
-        charged_nano: by earlier attempts.
+    `privacy_filter` priced the hold; the account's may have changed since. Earlier attempts charged `charged_nano`.
     """
 
     job: Job
@@ -117,9 +108,7 @@ class Training:
 def read_training(session: Session, attempt: Attempt) -> Training:
     """Read the rows of a training; no private data is touched.
 
-    Raises:
-        NotFound: the dataset's content is gone.
-        LedgerCorruption: the job lacks what every training has, or is not what its hold was taken for.
+    Raise LedgerCorruption if the job is not what its hold was taken for, and NotFound if the dataset's content is gone.
     """
     job = jobs.get_job(session, attempt.job_id)
     if job.account_id is None or job.dataset_id is None or job.hold_id is None:
@@ -146,18 +135,13 @@ def read_training(session: Session, attempt: Attempt) -> Training:
 
 
 def anchors_of(session: Session, plan: Plan) -> Dataset | None:
-    """Return the public dataset whose images a plan needs, or None.
-
-    Raises:
-        LedgerCorruption: it is not public.
-        NotFound: it has not been compared with the private ones.
-    """
+    """Return the public dataset whose images a plan needs, or None."""
     anchors_id = plan.config.needed_anchors
     return public_dataset(session, anchors_id) if anchors_id else None
 
 
 def public_dataset(session: Session, dataset_id: str) -> Dataset:
-    """Return a dataset that a job reads as public; errors as `anchors_of`."""
+    """Return a dataset that a job reads as public, or raise LedgerCorruption."""
     dataset = session.get_one(Dataset, dataset_id)
     if dataset.visibility is not Visibility.PUBLIC:
         raise LedgerCorruption("A dataset that a job reads as public is not.", dataset_id=dataset_id)
@@ -165,43 +149,20 @@ def public_dataset(session: Session, dataset_id: str) -> Dataset:
 
 
 def read_dataset_key(settings: Settings, dataset: Dataset) -> bytes:
-    """Return the key of a dataset's content.
+    """Return the key of a dataset's content; raise NotFound if it is gone.
 
-    Raises:
-        LedgerCorruption: it is not the key that the content arrived under: other arrays might be sealed under it.
-        NotFound: it is gone.
+    Raise LedgerCorruption if it is not the key that the content arrived under: other arrays might be sealed under it.
     """
     key = read_key(Vault.of(settings).key_path(dataset.content))
-    if dataset.key_id not in (None, key_id_of(key)):  # None: uploaded before keys had ids
+    if dataset.key_id != key_id_of(key):
         raise LedgerCorruption("The key of a dataset is not the one that it was stored under.", dataset_id=dataset.id)
     return key
 
 
-@dataclass(frozen=True, repr=False)
-class PublicParts:
-    """The free inputs of a training: the extractor and the public dataset that its plan names, or None."""
+def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> dict[str, Any]:
+    """Read the free inputs of a plan, before anything is armed, opened or paid; return fields of `TrainingData`.
 
-    extractor: Extractor | None = field(default=None, repr=False)
-    anchors: Images | None = field(default=None, repr=False)
-    anchor_labels: Labels | None = field(default=None, repr=False)
-    anchor_classes: tuple[str, ...] = ()
-
-    def given(self) -> dict[str, Any]:
-        """Return them as fields of `TrainingData`."""
-        return {
-            "public_extractor": self.extractor,
-            "public_anchors": self.anchors,
-            "public_anchor_labels": self.anchor_labels,
-            "public_anchor_classes": self.anchor_classes,
-        }
-
-
-def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> PublicParts:
-    """Read the free inputs of a plan, before anything is armed, opened or paid.
-
-    Raises:
-        MissingPrerequisite: the plan's extractor is missing or unusable.
-        NotFound: the public dataset has no content; other errors as `read_dataset_key`.
+    They are the extractor, or MissingPrerequisite if it is missing or unusable, and the content of `anchors`.
     """
     settings = context.settings
     name = plan.config.needed_extractor
@@ -209,34 +170,30 @@ def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> Publi
         extractor = read_extractor(settings.extractors_path, name) if name else None
     except ExtractorUnusable as error:
         raise MissingPrerequisite(f"The training cannot begin: {error}.", extractor=name) from None
-    if anchors is None:
-        return PublicParts(extractor)
-    images, labels, _ = open_content(context.storage, anchors.content, read_dataset_key(settings, anchors))
-    return PublicParts(extractor, images, labels, tuple(anchors.classes))
+    parts: dict[str, Any] = {"public_extractor": extractor}
+    if anchors is not None:
+        images, labels, _ = open_content(context.storage, anchors.content, read_dataset_key(settings, anchors))
+        parts |= {"public_anchors": images, "public_anchor_labels": labels}
+        parts["public_anchor_classes"] = tuple(anchors.classes)
+    return parts
 
 
 def open_run(
     context: Context,
     training: Training,
     dataset_key: bytes,
-    public: PublicParts,
+    public: Mapping[str, Any],
     budget: Budget,
     progress: Progress,
 ) -> Run:
     """Open the private data of an armed hold, and return the recipe's input.
 
-    Args:
-        context: of the attempt, on the device to train on.
-        dataset_key: of its dataset (`read_dataset_key`).
-        budget: of the hold, or one that refuses, where another process pays.
-
-    Raises:
-        NotFound: the dataset has no content.
+    `public` comes from `public_parts`; `budget` refuses where another process pays.
     """
     job_id, key = training.job.id, dataset_key
     with_subjects = training.facts.unit == "subject"
     images, labels, subjects = open_content(context.storage, training.dataset.content, key, with_subjects=with_subjects)
-    data = TrainingData(images, labels, training.facts.classes, subjects, **public.given())
+    data = TrainingData(images, labels, training.facts.classes, subjects, **public)
     return Run(
         plan=training.plan,
         facts=training.facts,
@@ -253,12 +210,10 @@ def open_run(
 
 @dataclass(frozen=True)
 class SealedFolder:
-    """The checkpoint of one job (`workers.recipes.interface.CheckpointFolder`).
+    """The checkpoint of one job (`workers.recipes.interface.CheckpointFolder`), sealed under the dataset's key.
 
-    Args:
-        folder: a storage key, shared by the job's attempts.
-        key: of the dataset, 32 bytes.
-        context: names the job, so that another job's checkpoint does not open here.
+    `folder` is a storage key, shared by the job's attempts. `context` names the job, so that another job's checkpoint
+    does not open here.
     """
 
     storage: Storage
@@ -267,11 +222,7 @@ class SealedFolder:
     context: str
 
     def replace(self, write: Callable[[BinaryIO], None]) -> None:
-        """Replace the checkpoint atomically by what `write` writes, sealed.
-
-        Raises:
-            OSError: the disk failed; the old checkpoint is still there.
-        """
+        """Replace the checkpoint atomically; when the disk fails, the old one is still there."""
         key = f"{self.folder}/{CHECKPOINT_FILE}"
         with self.storage.stage(key) as staging:
             path = staging / CHECKPOINT_FILE
@@ -287,8 +238,7 @@ class SealedFolder:
     def open(self) -> BinaryIO | None:
         """Open the checkpoint after verifying all of it; None before the first one.
 
-        Raises:
-            CheckpointDamaged: it is not what was written, or was written under another key.
+        Raise CheckpointDamaged if it is not what was written, or was written under another key.
         """
         try:
             file = open_regular(self.storage.open(self.folder, CHECKPOINT_FILE))
@@ -321,11 +271,8 @@ class _Sealing(RawIOBase):
 class HeldBudget:
     """The hold of one job, as its recipe sees it (`workers.recipes.interface.Budget`).
 
-    It is closed from the start if this attempt only publishes what was paid for.
-
-    Args:
-        context: of the attempt, which has armed the hold.
-        training: whose journal gets a line for every charge before anything is released for it.
+    It is closed from the start if this attempt only publishes what was paid for. The job's journal gets a line for
+    every charge before anything is released for it.
     """
 
     def __init__(self, context: Context, training: Training) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ PARQUET_FILE = "data/train-00000-of-00001.parquet"  # as Hugging Face names the 
 _ROWS_IN_A_GROUP = 1024
 _README = "README.md"
 CROISSANT_FILE = "croissant.json"
+_SIZES = [(10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (math.inf, "1M<n<10M")]
 _WORDS = """
     citeAs column conformsTo cr data dataBiases dataCollection dataType dct equivalentProperty examples extract field
     fileObject fileProperty fileSet format includes isLiveDataset jsonPath key md5 parentField path
@@ -81,7 +83,6 @@ def write_sample(
     file: SampleFile,
     on_drawn: Callable[[int], None] = lambda _drawn: None,
 ) -> None:
-    """Write the images of `request` to one file in an existing directory."""
     readme = dataset_card(request, file).encode()
     card = (json.dumps(file.card, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
     drawn = draw(generator, request, on_drawn=on_drawn)
@@ -89,7 +90,10 @@ def write_sample(
         with TarArchive(path) as tar:
             tar.add(f"__{_README}__", readme)
             tar.add(f"__{CARD_FILE}__", card)
-            _write_webdataset(tar, request, drawn)
+            tar.add("__classes.json__", (json.dumps(request.names, ensure_ascii=False) + "\n").encode())
+            for number, (png, label) in enumerate(_pictures(drawn)):
+                tar.add(f"{number:07d}.png", png)
+                tar.add(f"{number:07d}.cls", str(label).encode())
         return
     with ZipArchive(path) as archive:
         archive.add(_README, readme)
@@ -153,20 +157,13 @@ def _write_parquet(archive: ZipArchive, request: SampleRequest, drawn: _Drawn, f
     archive.add(CROISSANT_FILE, description)
 
 
-def _write_webdataset(archive: TarArchive, request: SampleRequest, drawn: _Drawn) -> None:
-    archive.add("__classes.json__", (json.dumps(request.names, ensure_ascii=False) + "\n").encode())
-    for number, (png, label) in enumerate(_pictures(drawn)):
-        archive.add(f"{number:07d}.png", png)
-        archive.add(f"{number:07d}.cls", str(label).encode())
-
-
 def dataset_card(request: SampleRequest, file: SampleFile) -> str:
     """Return the README of a sample in the form of a Hugging Face dataset card: the guarantee first."""
     front: dict[str, Any] = {
         "pretty_name": file.title,
         "tags": list(TAGS),
         "task_categories": ["image-classification"],
-        "size_categories": [_size_category(request.count)],
+        "size_categories": [next(name for limit, name in _SIZES if request.count < limit)],
     }
     if file.format is SampleFormat.PARQUET:
         columns = {"image": "image", "label": class_label(request.names)}
@@ -175,6 +172,12 @@ def dataset_card(request: SampleRequest, file: SampleFile) -> str:
             "features": [{"name": name, "dtype": kind} for name, kind in columns.items()],
             "splits": [{"name": "train", "num_examples": request.count}],
         }
+    proportions = []
+    if request.proportions is not None:
+        stated = zip(request.labels_drawn, request.proportions, strict=True)
+        named = ", ".join(f"{one_line(request.names[label])} {weight:g}" for label, weight in stated)
+        sentence = f"Classes were drawn in proportions that were asked for, not found in the data: {named}."
+        proportions = [sentence, ""]
     lines = [
         f"{request.count:,} synthetic images. None of them is a photograph of anything: a generator drew them that was "
         "trained under differential privacy.",
@@ -184,7 +187,7 @@ def dataset_card(request: SampleRequest, file: SampleFile) -> str:
         "",
         f"Public seed {request.seed}. {PACKINGS[file.format.value].contents}",
         "",
-        *_proportions_in_words(request),
+        *proportions,
         "| label | class | images |",
         "|---|---|---|",
     ]
@@ -193,32 +196,12 @@ def dataset_card(request: SampleRequest, file: SampleFile) -> str:
     return write_card(front, file.title, lines)
 
 
-def _proportions_in_words(request: SampleRequest) -> list[str]:
-    if request.proportions is None:
-        return []
-    stated = zip(request.labels_drawn, request.proportions, strict=True)
-    named = ", ".join(f"{one_line(request.names[label])} {weight:g}" for label, weight in stated)
-    return [f"Classes were drawn in proportions that were asked for, not found in the data: {named}.", ""]
-
-
 def _pictures(drawn: _Drawn) -> Iterator[tuple[bytes, int]]:
     for images, labels in drawn:
         for pixels, label in zip(images, labels.tolist(), strict=True):
-            yield _png(pixels), label
-
-
-def _png(pixels: npt.NDArray[np.uint8]) -> bytes:
-    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels)
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG", compress_level=6)
-    return buffer.getvalue()
-
-
-def _size_category(count: int) -> str:
-    for limit, name in ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M")):
-        if count < limit:
-            return name
-    return "1M<n<10M"
+            image, buffer = Image.fromarray(pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels), io.BytesIO()
+            image.save(buffer, format="PNG", compress_level=6)
+            yield buffer.getvalue(), label
 
 
 def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:

@@ -41,18 +41,21 @@ _FRAMES_MAX = 50
 
 
 def trace_of(error: BaseException) -> str:
-    """Return the traceback of an error and its causes: files, lines, functions and types, no values."""
+    """Return the traceback of an error and its causes: files, lines, functions and types, no values.
+
+    Log it line by line: the log cuts long texts at their end, where the origin is.
+    """
     chain: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in chain:
         chain.append(current)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    return "\nled to\n".join(_one(link) for link in reversed(chain))
-
-
-def lines_of_trace(error: BaseException) -> list[str]:
-    """Return `trace_of` line by line, for the log, which cuts long texts at their end, where the origin is."""
-    return trace_of(error).splitlines()
+    texts = []
+    for link in reversed(chain):
+        frames = traceback.extract_tb(link.__traceback__, limit=-_FRAMES_MAX)
+        message = f": {link.message}" if isinstance(link, ObscuraError) else ""
+        texts.append("".join(traceback.format_list(frames)) + type(link).__name__ + message)
+    return "\nled to\n".join(texts)
 
 
 def failure_code(error: BaseException, kind: Kind) -> FailureCode:
@@ -96,12 +99,6 @@ def keep_values_out(stream: TextIO | None = None) -> None:
     sys.unraisablehook = report_failure
     warnings.showwarning = report_warning
     faulthandler.enable(target)  # frames only
-
-
-def _one(error: BaseException) -> str:
-    said = f": {error.message}" if isinstance(error, ObscuraError) else ""
-    frames = traceback.extract_tb(error.__traceback__, limit=-_FRAMES_MAX)
-    return "".join(traceback.format_list(frames)) + type(error).__name__ + said
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h

@@ -30,10 +30,8 @@ class ReportedProgress:
     The reported steps follow from the number of steps of the stage alone, never from their speed: at most a hundred,
     evenly spaced. So the sequence of reports is public when the plan is.
 
-    Args:
-        context: of the attempt. When its `stop` is set, it should stop, or end early; the job's row says which.
-        work: the pieces of the job, in order, for the estimate of the time left.
-        budget: of a training; other jobs cost nothing.
+    When the context's `stop` is set, it should stop, or end early; the job's row says which. `work` are the pieces of
+    the job, in order, for the estimate of the time left. Only trainings have a budget.
     """
 
     def __init__(
@@ -56,42 +54,30 @@ class ReportedProgress:
         """Report that `step` of `steps` of `stage` are done; return whether the training is to end early.
 
         Raises:
-            Cancelled: the attempt was told to stop at once.
-        """
-        self._context.alive()
-        if self._context.stop.is_set():
-            self._heed()
-        self._report(stage, step, steps)
-        return self._budget is not None and self._budget.closed
-
-    def _heed(self) -> None:
-        """React to `stop`: close the budget of a training that is to publish what it has.
-
-        Raises:
             Cancelled: it is to stop at once, or was told to end early before; or the database is away.
         """
-        stop, factory = self._context.stop, self._context.factory
-        stop.clear()  # before the question: whoever wants more after the answer sets it again
-        request = None
-        if self._budget is not None and not self._winding_up:
-            with suppress(OperationalError, InterfaceError), transaction(factory, read_only=True) as session:
-                request = jobs.stop_request(session, **self._attempt)
-        if self._budget is None or request is not jobs.StopRequest.WIND_UP:
-            stop.set()
-            raise Cancelled
-        self._budget.close()
-        self._winding_up = True
-
-    def _report(self, stage: str, step: int, steps: int) -> None:
+        self._context.alive()
+        stop, factory, budget = self._context.stop, self._context.factory, self._budget
+        if stop.is_set():
+            stop.clear()  # before the question: whoever wants more after the answer sets it again
+            request = None
+            if budget is not None and not self._winding_up:
+                with suppress(OperationalError, InterfaceError), transaction(factory, read_only=True) as session:
+                    request = jobs.stop_request(session, **self._attempt)
+            if budget is None or request is not jobs.StopRequest.WIND_UP:
+                stop.set()
+                raise Cancelled
+            budget.close()  # of a training that is to publish what it has
+            self._winding_up = True
         hundredth = step * REPORTS_MAX // max(steps, 1)
-        if self._reported == (stage, steps, hundredth):
-            return
-        self._reported = stage, steps, hundredth
-        report = {"stage": stage, "step": step, "steps": steps, "eta_seconds": self._eta(stage, step, steps)}
-        spent = {} if self._budget is None else self._budget.in_numbers()
-        # A database that is away for a moment costs a report, not the training; charges are not so lenient.
-        with suppress(OperationalError, InterfaceError), transaction(self._context.factory) as session:
-            jobs.report_progress(session, **self._attempt, progress={**report, **spent})
+        if self._reported != (stage, steps, hundredth):
+            self._reported = stage, steps, hundredth
+            report = {"stage": stage, "step": step, "steps": steps, "eta_seconds": self._eta(stage, step, steps)}
+            spent = {} if budget is None else budget.in_numbers()
+            # A database that is away for a moment costs a report, not the training; charges are not so lenient.
+            with suppress(OperationalError, InterfaceError), transaction(factory) as session:
+                jobs.report_progress(session, **self._attempt, progress={**report, **spent})
+        return budget is not None and budget.closed
 
     def _eta(self, stage: str, step: int, steps: int) -> int | None:
         place = find_place(self._work, self._place, stage, step, steps)
@@ -124,9 +110,7 @@ class Place:
 def find_place(pieces: Sequence[Piece], last: Place | None, stage: str, step: int, steps: int) -> Place | None:
     """Return the place in the job that a report means; None if no remaining piece reports like this.
 
-    Args:
-        last: the place of the report before.
-        step: reported; if lower than in the last report of this stage, another piece of that name began.
+    A step lower than in the last report of this stage means that another piece of that name began.
     """
     start = 0 if last is None else last.piece
     if last is not None and step < last.step and (stage, steps) == (pieces[start].stage, pieces[start].steps):
@@ -148,10 +132,7 @@ def seconds_left(
 ) -> int | None:
     """Estimate the seconds until all pieces are done, rounded up to a coarse number; None while the pace is unknown.
 
-    Args:
-        first: where this attempt began.
-        elapsed_seconds: whole seconds between the two.
-        before: the last shown estimate.
+    `first` is where this attempt began, `elapsed_seconds` ago; `before` is the last shown estimate.
     """
     done = work_done(pieces, now)
     mine = done - work_done(pieces, first)

@@ -10,19 +10,17 @@ import math
 import platform
 import shutil
 import time
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from models.released import ReleasedGenerator, load_released
+from models.released import load_released
 from obscura.wire.formats import CARD_FILE
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
@@ -58,11 +56,9 @@ def publishing_work(training: Training) -> tuple[Piece, ...]:
 
 
 def write_artifact(directory: Path, trained: Path, context: Context, training: Training, progress: Progress) -> None:
-    """Write all files of a release.
+    """Write all files of a release into an empty folder that others do not see yet.
 
-    Args:
-        directory: an empty folder, not yet visible to others.
-        trained: folder with the recipe's outcome.
+    `trained` is the folder with the recipe's outcome.
     """
     for path in sorted(trained.iterdir()):
         shutil.copyfile(path, directory / path.name)
@@ -70,95 +66,88 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
         charged, released = charged_by_stage(session, training), ledger.released(session, training.hold_id)
         ended_early = jobs.get_job(session, training.job.id).ended_early
         account = ledger.get_account(session, training.account.id)  # its limit may have changed since this began
-    ran = _events(training, charged, released)
-    incomplete = _incomplete(training, ran, ended_early)
-    made = "" if incomplete is None else f" · {math.floor(100 * incomplete['share'])}% made"
-    description = _Description(
-        name=f"{training.dataset.name} · {training.plan.recipe} · ε {training.job.epsilon:g}{made}",
-        card={**_card(training, ran, charged.total()), "incomplete": incomplete},
-        ran=ran,
-        charged=charged,
-        incomplete=incomplete,
-    )
-    published, figures = RECIPES[training.plan.recipe].publishes, {}
-    if published == "generator":
-        generator = load_released(directory)
-        generator.to(context.device)
-        _show_generator(directory, generator, training, account, description, progress)
-    elif published == "histogram":  # it is its own report
-        figures["histogram"] = dict(read_histogram(directory))
-    _write_json(directory / CARD_FILE, description.card)
-    document = {
-        "job_id": training.job.id,
-        "kind": published,
-        "name": description.name,
-        "card": description.card,
-        "incomplete": incomplete,
-        "summary": {"facts": training.plan.facts, **figures},
-    }
-    _write_json(directory / RELEASE_FILE, document)
-
-
-@dataclass(frozen=True)
-class _Description:
-    name: str
-    card: dict[str, Any]
-    ran: Mapping[str, Event]
-    charged: Counter[str]
-    incomplete: Mapping[str, Any] | None
-
-
-def _show_generator(
-    directory: Path,
-    generator: ReleasedGenerator,
-    training: Training,
-    account: ledger.Account,
-    description: _Description,
-    progress: Progress,
-) -> None:
-    """Write grid and report of a generator, in seconds; whatever takes longer is an evaluation."""
-    classes = training.facts.classes
-    images, labels = _drawn_to_show(generator, classes, progress)
-    _write_grid(directory / GRID_FILE, images, labels, classes)
-    balance = ledger.balance_of(account)
-    facts = ReleaseFacts(
-        name=description.name,
-        dataset=training.dataset.name,
-        account=training.account.name,
-        recipe=training.plan.recipe,
-        classes=classes,
-        created_at=to_the_hour(datetime.now(UTC)).isoformat(timespec="minutes"),
-        stages=tuple(
-            PaidStage(stage, event.count, event.noise_multiplier, description.charged[stage])
-            for stage, event in description.ran.items()
-        ),
-        facts=training.plan.facts,
-        notes=training.plan.notes,
-        account_epsilon=balance.promised_epsilon,
-        account_sure_at_most=balance.sure_at_most,
-        account_nano=account.promised_nano,
-        account_spent_nano=account.spent_nano + description.charged.total(),
-        incomplete=description.incomplete,
-    )
-    write_report(
-        directory,
-        card=description.card,
-        release=facts,
-        images=images,
-        labels=labels,
-        technical=_technical(training, device_of(generator)),
-    )
-
-
-def _events(training: Training, charged: Counter[str], released: Mapping[str, int]) -> dict[str, Event]:
-    """Return the events that were paid for, by stage; releases repeated after a crash count again."""
-    ran = {}
-    for stage in training.plan.stages:
+    plan = training.plan
+    ran: dict[str, Event] = {}  # what was paid for, by stage; releases repeated after a crash count again
+    for stage in plan.stages:
         whole = stage.paid_as_whole is not None
         count = released.get(stage.name, 0) if whole else charged[stage.name] // stage.price_of(1)
         if count:
             ran[stage.name] = replace(stage.event, count=count)
-    return ran
+    incomplete = _incomplete(training, ran, ended_early)
+    share = "" if incomplete is None else f" · {math.floor(100 * incomplete['share'])}% made"
+    name = f"{training.dataset.name} · {plan.recipe} · ε {training.job.epsilon:g}{share}"
+    card = {**_card(training, ran, charged.total()), "incomplete": incomplete}
+    published, figures = RECIPES[plan.recipe].publishes, {}
+    if published == "generator":
+        balance = ledger.balance_of(account)
+        release = ReleaseFacts(
+            name=name,
+            dataset=training.dataset.name,
+            account=training.account.name,
+            recipe=plan.recipe,
+            classes=training.facts.classes,
+            created_at=to_the_hour(datetime.now(UTC)).isoformat(timespec="minutes"),
+            stages=tuple(
+                PaidStage(stage, event.count, event.noise_multiplier, charged[stage]) for stage, event in ran.items()
+            ),
+            facts=plan.facts,
+            notes=plan.notes,
+            account_epsilon=balance.promised_epsilon,
+            account_sure_at_most=balance.sure_at_most,
+            account_nano=account.promised_nano,
+            account_spent_nano=account.spent_nano + charged.total(),
+            incomplete=incomplete,
+        )
+        _show_generator(directory, context, training, card, release, progress)
+    elif published == "histogram":  # it is its own report
+        figures["histogram"] = dict(read_histogram(directory))
+    _write_json(directory / CARD_FILE, card)
+    document = {
+        "job_id": training.job.id,
+        "kind": published,
+        "name": name,
+        "card": card,
+        "incomplete": incomplete,
+        "summary": {"facts": plan.facts, **figures},
+    }
+    _write_json(directory / RELEASE_FILE, document)
+
+
+def _show_generator(
+    directory: Path,
+    context: Context,
+    training: Training,
+    card: Mapping[str, Any],
+    release: ReleaseFacts,
+    progress: Progress,
+) -> None:
+    """Write grid and report of a generator, in seconds; whatever takes longer is an evaluation.
+
+    A slow generator must not delay its release: it draws the grid's images, and more until the seconds are over.
+    """
+    generator, classes = load_released(directory), release.classes
+    generator.to(context.device)
+    least = _GRID_PER_CLASS * len(classes)
+    request = SampleRequest(count=_images_to_show(len(classes)), seed=_PICTURE_SEED, names=classes)
+    batches, drawn, began = [], 0, time.monotonic()
+    for batch in draw_with_progress(generator, request, progress):  # classes take turns
+        batches.append(batch)
+        drawn += len(batch[1])
+        if drawn >= least and time.monotonic() - began > _REPORT_SECONDS:
+            break
+    images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
+    by_class = np.argsort(labels[:least], kind="stable")
+    write_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes, directory / GRID_FILE)  # (n, c, h, w)
+    on_gpu = device_of(generator).type == "cuda"
+    technical = {
+        "obscura": version("obscura-images"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if on_gpu else f"CPU, {platform.machine()}",
+        "attempts": str(training.job.attempt),
+        "plan (SHA-256)": body_hash(training.job.plan),
+    }
+    write_report(directory, card=card, release=release, images=images, labels=labels, technical=technical)
 
 
 def _incomplete(training: Training, ran: Mapping[str, Event], ended_early: EarlyEnd | None) -> dict[str, Any] | None:
@@ -176,11 +165,28 @@ def _incomplete(training: Training, ran: Mapping[str, Event], ended_early: Early
 
 
 def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> dict[str, Any]:
+    facts, config = training.facts, training.plan.config
+    colour = "grey" if facts.channels == 1 else "colour"
+    count = f"that there are at most {facts.records_declared:,} records"
+    if facts.subjects_declared is not None:
+        count += f" of at most {facts.subjects_declared:,} subjects"
+    assumed_public = [
+        f"the {len(facts.classes)} class names: {', '.join(facts.classes)}",
+        f"the size of the images: {facts.height} x {facts.width} pixels, {colour}",
+        count,
+        "the recipe, its options and the code",
+    ]
+    if isinstance(config, SharesConfig) and config.class_shares:
+        assumed_public.append(f"the balance of the classes that was stated: {config.class_shares}")
+    if training.anchors is not None:
+        assumed_public.append(f"every image of the dataset {training.anchors.id}, {config.public_images_serve}")
+    if config.needed_extractor:
+        assumed_public.append(f"the extractor {config.needed_extractor} and every image that it was trained on")
     certificate = build_certificate(
         filter=training.privacy_filter,
         events=list(ran.values()),
         unit=training.account.unit.value,
-        assumed_public=_assumed_public(training),
+        assumed_public=tuple(assumed_public),
         price_nano=charged_nano,
     )
     return {
@@ -194,65 +200,8 @@ def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> di
     }
 
 
-def _assumed_public(training: Training) -> tuple[str, ...]:
-    facts = training.facts
-    colour = "grey" if facts.channels == 1 else "colour"
-    count = f"that there are at most {facts.records_declared:,} records"
-    if facts.subjects_declared is not None:
-        count += f" of at most {facts.subjects_declared:,} subjects"
-    config = training.plan.config
-    stated = config.class_shares if isinstance(config, SharesConfig) else ""
-    extractor, serve = config.needed_extractor, config.public_images_serve
-    return (
-        f"the {len(facts.classes)} class names: {', '.join(facts.classes)}",
-        f"the size of the images: {facts.height} x {facts.width} pixels, {colour}",
-        count,
-        "the recipe, its options and the code",
-        *((f"the balance of the classes that was stated: {stated}",) if stated else ()),
-        *((f"every image of the dataset {training.anchors.id}, {serve}",) if training.anchors else ()),
-        *((f"the extractor {extractor} and every image that it was trained on",) if extractor else ()),
-    )
-
-
 def _images_to_show(classes: int) -> int:
     return max(_GRID_PER_CLASS * classes, min(_REPORT_PER_CLASS * classes, _REPORT_IMAGES_MAX))
-
-
-def _drawn_to_show(
-    generator: ReleasedGenerator, classes: tuple[str, ...], progress: Progress
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Draw images (n, h, w, c) and labels (n,) for grid and report, classes taking turns.
-
-    A slow generator must not delay its release: it draws the grid's images, and more until the seconds are over.
-    """
-    least = _GRID_PER_CLASS * len(classes)
-    request = SampleRequest(count=_images_to_show(len(classes)), seed=_PICTURE_SEED, names=classes)
-    batches, drawn, began = [], 0, time.monotonic()
-    for images, labels in draw_with_progress(generator, request, progress):
-        batches.append((images, labels))
-        drawn += len(labels)
-        if drawn >= least and time.monotonic() - began > _REPORT_SECONDS:
-            break
-    return np.concatenate([images for images, _ in batches]), np.concatenate([labels for _, labels in batches])
-
-
-def _write_grid(
-    path: Path, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classes: tuple[str, ...]
-) -> None:
-    first = images[: _GRID_PER_CLASS * len(classes)]
-    by_class = np.argsort(labels[: len(first)], kind="stable")
-    write_grid(first[by_class].transpose(0, 3, 1, 2) / 255.0, classes, path)  # (n, c, h, w), by class
-
-
-def _technical(training: Training, device: torch.device) -> dict[str, str]:
-    return {
-        "obscura": version("obscura-images"),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {platform.machine()}",
-        "attempts": str(training.job.attempt),
-        "plan (SHA-256)": body_hash(training.job.plan),
-    }
 
 
 def _write_json(path: Path, document: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -32,18 +33,16 @@ from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
 from workers.supervise.signs import SignsOfLife
 from workers.train.orders import Context, MissingPrerequisite
-from workers.train.process import (
-    begin_process,
-    device_kind,
-    failure_code,
-    lines_of_trace,
-    sign_while_computing,
-    trace_of,
-)
+from workers.train.process import begin_process, device_kind, failure_code, sign_while_computing, trace_of
 
 _PLACE_SECONDS = 30.0  # between two tries of a job that waits for room, a disk or a file
 _LOOK_SECONDS = 0.5
 _ORPHAN_GRACE_SECONDS = 20.0  # at most, and a third of a lease: gone before anybody else may claim the job
+_LOST: Mapping[type[Exception], str] = {  # log events
+    SQLAlchemyError: "database_lost",
+    StorageUnavailable: "storage_lost",
+    RankLost: "rank_lost",
+}
 
 
 def main(arguments: Sequence[str] | None = None, *, trainers: Mapping[str, Trainer] = TRAINERS) -> int:
@@ -82,18 +81,11 @@ def run(
     try:
         status = _attempt(context)
     except (StaleAttempt, NotFound) as error:
-        log.warning("attempt_superseded", trace=lines_of_trace(error))
+        log.warning("attempt_superseded", trace=trace_of(error).splitlines())
         status = ExitStatus.STALE
-    except SQLAlchemyError as error:
-        # Nothing can be said to a database that is away. The supervisor lets another attempt go on.
-        log.error("database_lost", trace=lines_of_trace(error))
-        status = ExitStatus.LOST
-    except StorageUnavailable as error:
-        log.error("storage_lost", message=error.message, trace=lines_of_trace(error))
-        status = ExitStatus.LOST
-    except RankLost as error:
-        # Nor is there a verdict about a training that lost one of its processes.
-        log.error("rank_lost", trace=lines_of_trace(error))
+    except tuple(_LOST) as error:  # no verdict about the job: the supervisor lets another attempt go on
+        event = next(event for kind, event in _LOST.items() if isinstance(error, kind))
+        log.error(event, trace=trace_of(error).splitlines())
         status = ExitStatus.LOST
     finally:
         engine.dispose()
@@ -102,20 +94,24 @@ def run(
 
 
 def _attempt(context: Context) -> ExitStatus:
-    job_id, attempt = context.attempt.job_id, context.attempt.number
+    this: dict[str, Any] = {"job_id": context.attempt.job_id, "attempt": context.attempt.number}
+    log = get_logger(__name__).bind(**this)
     with transaction(context.factory, read_only=True) as session:
-        job = jobs.get_job(session, job_id)
-        if job.state is not JobState.RUNNING or job.attempt != attempt:
+        job = jobs.get_job(session, context.attempt.job_id)
+        if job.state is not JobState.RUNNING or job.attempt != context.attempt.number:
             return ExitStatus.STALE
-        request, kind = jobs.stop_request(session, job_id=job_id, attempt=attempt), jobs.KINDS[job.kind]
+        request, kind = jobs.stop_request(session, **this), jobs.KINDS[job.kind]
     try:
         if request is jobs.StopRequest.STOP:
             raise Cancelled
         import_module(kind.module).run(context)
     except Cancelled:
-        return _stopped(context)
+        try:
+            context.end(jobs.finish_cancelled)
+        except Conflict:  # nobody has cancelled it, or a release is paid for: another attempt goes on
+            return ExitStatus.INTERRUPTED
     except (NothingUseful, BudgetExceeded) as error:
-        get_logger(__name__).warning("nothing_useful", job_id=job_id, attempt=attempt)
+        log.warning("nothing_useful")
         sys.stderr.write(trace_of(error) + "\n")
         context.end(jobs.finish_unsaved)
     except (ArmingStopped, ClockRefused) as stop:  # the job waits until an operator has mended the ledger, or the clock
@@ -123,49 +119,34 @@ def _attempt(context: Context) -> ExitStatus:
     except (StaleAttempt, SQLAlchemyError, RankLost):
         raise
     except Exception as error:
-        if _waits(context, error):
-            return _handed_on(context, error, pause_seconds=_PLACE_SECONDS)
+        if isinstance(error, MissingPrerequisite | OSError):
+            # A verdict would lose what was paid for if the training only needs this machine or its storage to publish
+            # that, or could not even continue.
+            with transaction(context.factory, read_only=True) as session:
+                job = jobs.get_job(session, context.attempt.job_id)
+                publishes = job.salvage_attempt == context.attempt.number or isinstance(error, MissingPrerequisite)
+                waits = publishes and jobs.may_publish(session, job)
+            if waits:
+                return _handed_on(context, error, pause_seconds=_PLACE_SECONDS)
         if isinstance(error, StorageUnavailable):
             raise
         code = failure_code(error, kind)
-        get_logger(__name__).error("attempt_failed", job_id=job_id, attempt=attempt, code=code.value)
+        log.error("attempt_failed", code=code.value)
         sys.stderr.write(trace_of(error) + "\n")
         context.end(jobs.finish_failed, failure_code=code)
     return ExitStatus.ENDED
-
-
-def _waits(context: Context, error: Exception) -> bool:
-    """Return whether an attempt failed because of its machine or storage and should be retried later.
-
-    A verdict would lose what was paid for: a training that only needs to publish that, or could not even continue.
-    """
-    if not isinstance(error, MissingPrerequisite | OSError):
-        return False
-    with transaction(context.factory, read_only=True) as session:
-        job = jobs.get_job(session, context.attempt.job_id)
-        publishes = job.salvage_attempt == context.attempt.number or isinstance(error, MissingPrerequisite)
-        return publishes and jobs.may_publish(session, job)
 
 
 def _handed_on(context: Context, error: Exception, *, pause_seconds: float = 0.0) -> ExitStatus:
     """Leave the job to another attempt, after a pause; it does not count as lost."""
     this = {"job_id": context.attempt.job_id, "attempt": context.attempt.number}
     code = error.code if isinstance(error, ObscuraError) else type(error).__name__
-    get_logger(__name__).error("operator_needed", **this, code=code, trace=lines_of_trace(error))
+    get_logger(__name__).error("operator_needed", **this, code=code, trace=trace_of(error).splitlines())
     until = time.monotonic() + pause_seconds
     while time.monotonic() < until and not context.stop.wait(_LOOK_SECONDS):
         context.alive()
     context.end(jobs.give_back)
     return ExitStatus.INTERRUPTED
-
-
-def _stopped(context: Context) -> ExitStatus:
-    """End the job if its user asked for that and nothing paid for is lost; otherwise leave it to another attempt."""
-    try:
-        context.end(jobs.finish_cancelled)
-    except Conflict:  # this process drains
-        return ExitStatus.INTERRUPTED
-    return ExitStatus.ENDED
 
 
 if __name__ == "__main__":

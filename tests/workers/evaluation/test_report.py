@@ -64,7 +64,6 @@ class References(HTMLParser):
 
 
 def report(folder: Path, **changes: Any) -> str:
-    """The page of a report on some samples, where nothing else is said."""
     images, labels = samples()
     facts = {"card": CARD, "release": RELEASE, "images": images, "labels": labels} | changes
     return write_report(folder, **facts).read_text(encoding="utf-8")

@@ -48,7 +48,7 @@ def train(plan: Plan, given: TrainingData, purse: Purse) -> None:
     TRAINERS[plan.recipe](Run(plan=plan, facts=FACTS, data=given, budget=purse, secret=bytes(32)))
 
 
-def test_images_of_any_shape_are_brought_to_the_declared_one() -> None:
+def test_images_of_any_shape_are_brought_to_the_declared_one_and_without_a_dataset_they_are_patterns() -> None:
     found = anchor_images(ANCHORED, FACTS, data())
     assert found.shape == (20, 1, 8, 8)
     assert 0 <= found.min() < found.max() <= 1
@@ -63,14 +63,8 @@ def test_images_of_any_shape_are_brought_to_the_declared_one() -> None:
     drawn = {tuple((255 * image[0]).round().int().flatten().tolist()) for image in wide}
     assert len(drawn) == 20, "each image once"
     assert drawn <= originals
-
-
-def test_a_dataset_with_fewer_images_gives_all_of_them() -> None:
     few = dataclasses.replace(data(), public_anchors=picture(3, 7, 8, 8))
-    assert len(anchor_images(ANCHORED, FACTS, few)) == 7
-
-
-def test_without_a_dataset_they_are_patterns() -> None:
+    assert len(anchor_images(ANCHORED, FACTS, few)) == 7, "a dataset with fewer images gives all of them"
     patterns = anchor_images(ANCHORED.with_values(anchors_dataset_id=""), FACTS, data())
     assert torch.equal(patterns, anchor_images(ANCHORED.with_values(anchors_dataset_id=""), FACTS, data(9, 9)))
     assert not torch.equal(patterns, anchor_images(ANCHORED, FACTS, data()))

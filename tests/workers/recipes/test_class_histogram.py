@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,28 +16,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from obscura.wire.words import EntryKind, JobState, ReleaseKind
+from obscura.wire.words import EntryKind, ReleaseKind
 from privacy.accounting.events import event_from_json
-from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded
 from privacy.plans.class_histogram import COUNTS, SENSITIVITY
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
-from service import jobs, ledger
-from service.db.session import transaction
 from service.errors import Conflict, InvalidInput
 from service.storage.files import digest_directory
-from tests.workers.small_trainings import Purse
+from tests.workers.conftest import on_either_database
+from tests.workers.small_trainings import ACCOUNT, SECRET, Purse, published_by
 from workers.recipes import records as units
 from workers.recipes.class_histogram import ClassHistogram, count_classes, read_histogram, train
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.records import records_of_rank, records_to_sum
-from workers.recipes.registry import TRAINERS
-from workers.supervise.attempts import ExitStatus
-from workers.train.runner import run
 
-SECRET = bytes(range(32))
-ACCOUNT = open_filter(8.0, 1e-5)
 LABELS = st.lists(st.integers(0, 3), max_size=30)
 
 
@@ -186,15 +178,11 @@ def count(workshop: Any, *, evaluate: bool = False) -> str:
     return str(workshop.train(recipe="class_histogram", epsilon=0.2, evaluate=evaluate))
 
 
-@pytest.mark.parametrize("kind", ["workshop", pytest.param("postgres_workshop", marks=pytest.mark.services)])
-def test_a_paid_job_becomes_a_histogram_that_nobody_can_sample(request: pytest.FixtureRequest, kind: str) -> None:
-    workshop = request.getfixturevalue(kind)
+@on_either_database
+def test_a_paid_job_becomes_a_histogram_that_nobody_can_sample(workshop: Any) -> None:
     job_id = count(workshop)
-    assert run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS) == ExitStatus.ENDED
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    with transaction(workshop.factory, read_only=True) as session:
-        published = jobs.get_release(session, workshop.job(job_id).release_id)
-        kinds = [entry.kind for entry in ledger.entries(session, workshop.account_id, 0, 1000)]
+    published = published_by(workshop, job_id)
+    kinds = [entry.kind for entry in workshop.entries()]
     assert kinds == [EntryKind.OPEN, EntryKind.HOLD, EntryKind.ARM, EntryKind.CHARGE, EntryKind.CAPTURE]
     assert published.kind is ReleaseKind.HISTOGRAM
     directory = workshop.settings.data_dir / published.artifact_dir

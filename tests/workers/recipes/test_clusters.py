@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,22 +20,13 @@ from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from privacy.plans.symmetry import Action
-from privacy.plans.warm_start import (
-    BY_CLASS,
-    CLUSTER_ROUNDS,
-    CLUSTERS,
-    COUNT_WEIGHT,
-    MEANS,
-    POOLED,
-    QUANTISATION,
-    warm_start_event,
-)
+from privacy.plans.warm_start import BY_CLASS, CLUSTER_ROUNDS, CLUSTERS, MEANS, POOLED, warm_start_event
+from tests.workers.recipes.conftest import change_by_one
+from tests.workers.small_trainings import Purse, secret
 from workers.recipes import moments
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.released_sums import Clusters, Kept, KMeans, in_latents, noisy_clusters
-from workers.recipes.warm_start import NoiseScales, warm_start
 
-Q = QUANTISATION
 FACTS = PublicFacts(("a", "b", "c"), 8, 8, 1, 6000, "record")
 SHARES = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
 CONFIG = MomentsConfig(frequencies=8, components=12, clusters=4, shrink=True, **SHARES)
@@ -44,48 +34,12 @@ NONE = Action("none", np.ones(4), np.ones(4), np.arange(4), np.ones(4))
 Numbers = npt.NDArray[np.float64]
 
 
-class Silent:
-    """Stands where noise is drawn and adds a constant, so that the integers below it can be read."""
-
-    def __init__(self, value: int = 0) -> None:
-        self.value = value
-
-    def discrete_gaussian(self, shape: int | tuple[int, ...], _: float) -> npt.NDArray[np.int64]:
-        return np.full(shape, self.value, dtype=np.int64)
-
-
-def silent(value: int = 0) -> SecureNoise:
-    return cast(SecureNoise, Silent(value))
-
-
-def secret(*labels: str | int) -> SecureNoise:
-    return SecureNoise.derive(b"a fixed secret for the tests....", *labels)
-
-
 @pytest.mark.parametrize("earlier_rounds", [0, 1, 2])
 @pytest.mark.parametrize("clip", [0.05, 50.0])
 def test_in_every_round_a_record_attains_the_sensitivity_and_never_exceeds_it(clip: float, earlier_rounds: int) -> None:
-    """All the way from pixels: a record beyond the clip changes its cluster's integers by what is paid for."""
     config = CONFIG.with_values(noise_shape=0.25, component_clip=clip)
     images = np.random.default_rng(0).integers(0, 256, (4, 8, 8)).astype(np.uint8)
-    before = {
-        MEANS: np.column_stack([np.full(3, 100.0), np.zeros((3, 64))]),
-        POOLED: np.diag(np.geomspace(50, 1, 64)),
-        **{f"{CLUSTERS} {r + 1}": np.random.default_rng(r).normal(5, 1, (12, 13)) for r in range(earlier_rounds)},
-    }
-    above = 1 << 30  # keeps the counts away from their lower bound
-
-    def sums(n: int) -> npt.NDArray[np.int64]:
-        kept: dict[str, Any] = {}
-        labels = np.zeros(n, dtype=np.int64)
-        releases = Kept(before, lambda name: silent(above if name.startswith(CLUSTERS) else 0), kept.update)
-        warm_start(images[:n], labels, config, FACTS, NoiseScales(10.0, 10.0, 10.0, 10.0), releases)
-        table = kept[f"{CLUSTERS} {earlier_rounds + 1}"]
-        size = math.sqrt(FACTS.pixels / 784)
-        weighted = np.column_stack([table[:, 1:] * table[:, :1] / (clip * size) * Q, table[:, 0] * COUNT_WEIGHT])
-        return np.rint(weighted).astype(np.int64) - above
-
-    change = math.sqrt(float(((sums(4) - sums(3)) ** 2).sum()))
+    change, _ = change_by_one(config, FACTS, f"{CLUSTERS} {1 + earlier_rounds}", images)
     largest = warm_start_event(CLUSTERS, 9.0).sensitivity
     assert (change > 0.98 * largest) == (clip == 0.05)
     assert change <= largest
@@ -223,22 +177,15 @@ def test_a_training_pays_for_every_round_and_draws_mixtures(texture: bool) -> No
     ]
     shares = {stage.name: stage.price_nano / made.budget_nano for stage in made.stages}
     assert shares == pytest.approx({MEANS: 0.2, POOLED: 0.3, CLUSTERS: 0.2, BY_CLASS: 0.3}, rel=1e-3)
-    paid: list[tuple[str, int]] = []
-
-    class Purse:
-        def charge(self, event: Any, stage: str) -> None:
-            planned = made.stage(stage)
-            assert planned is not None
-            assert planned.announces(event)
-            paid.append((stage, event.count))
-
-    rng = np.random.default_rng(0)
+    purse, rng = Purse(), np.random.default_rng(0)
     labels = rng.integers(0, 3, 600)
     images = (rng.integers(0, 60, (600, 8, 8)) + 60 * labels[:, None, None]).astype(np.uint8)
     images[::2, :, 4:] += 70  # two clusters in each class
     data = TrainingData(images, labels, FACTS.classes)
-    generator = moments.train(Run(plan=made, facts=FACTS, data=data, budget=Purse(), secret=b"0" * 32))
-    assert paid == [(MEANS, 1), (POOLED, 1), *[(CLUSTERS, 1)] * CLUSTER_ROUNDS, (BY_CLASS, 1)]
+    generator = moments.train(Run(plan=made, facts=FACTS, data=data, budget=purse, secret=b"0" * 32))
+    planned = {stage.name: stage for stage in made.stages}
+    assert all(planned[stage].announces(event) for stage, event in purse.paid)
+    assert purse.counts == [(MEANS, 1), (POOLED, 1), *[(CLUSTERS, 1)] * CLUSTER_ROUNDS, (BY_CLASS, 1)]
     assert isinstance(generator, TexturedGenerator) == texture
     assert generator.centres.abs().max() > 0.1
     drawn = generator.sample(torch.arange(30) % 3, torch.Generator().manual_seed(0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import privacy.plans
 import workers.recipes
 from obscura.wire.words import ReleaseKind
 from privacy.errors import ContributionUnbounded, InvalidParameter
+from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL
 from privacy.plans.private_steps import STEPS
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json, recipe_of, useful_from_nano
@@ -29,6 +31,7 @@ from tests.workers.small_trainings import (
     drawn_twice,
     evaluated,
     published_by,
+    silence,
     small_plan,
     stop_at,
     train,
@@ -36,8 +39,9 @@ from tests.workers.small_trainings import (
     weights,
     with_basis_of_one,
 )
-from workers.recipes.interface import Cancelled, NothingUseful, Piece, load_checkpoint
-from workers.recipes.registry import TRAINERS, trainer_of, work_of
+from workers.recipes import private_steps
+from workers.recipes.interface import Cancelled, NothingUseful, Piece, TrainingData, load_checkpoint
+from workers.recipes.registry import TRAINERS, work_of
 
 STEPWISE = ("dp_classifier", "dp_diffusion", "dpgan")
 FEWER: dict[str, dict[str, Any]] = {"dp_classifier": {"epochs": 0.1}, "dpgan": {"epochs": 0.5}}
@@ -72,7 +76,6 @@ CUT_OFF = [
 
 
 def learned(recipe: str, outcome: Any) -> torch.Tensor:
-    """The weights of what learned."""
     return weights(outcome.head if recipe == "dp_classifier" else outcome)
 
 
@@ -120,6 +123,46 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(
     for stage in plan.stages:  # one step was done again, and no release before the steps
         assert purse.releases(stage.name) == stage.event.count + (stage.name == STEPS)
     assert purse.releases(CENTRAL) == LONGER[recipe].get("central_images", 0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "unit", "options"),
+    [
+        ("dp_classifier", "subject", {}),
+        ("dp_diffusion", "record", {"multiplicity": 1}),
+        ("dp_diffusion", "record", {"multiplicity": 5}),
+        ("dp_diffusion", "subject", {"multiplicity": 2}),
+        ("dpgan", "record", {}),  # beside generated images
+        ("dpgan", "subject", {}),
+    ],
+    ids=str,
+)
+def test_one_unit_moves_a_step_by_no_more_than_its_clip(
+    recipe: str, unit: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise left out, every coin heads: at most C / expected batch, and nearly that, however many rows a unit has."""
+    subjects = 30 if unit == "subject" else None
+    facts = dataclasses.replace(FACTS, records_declared=30, unit=unit, subjects_declared=subjects)
+    options = {**options, "expected_batch": 30, "epochs": 1.0, "clip": 0.01, "optimiser": "sgd", "learning_rate": 1.0}
+    plan = small_plan(recipe, facts, momentum=0.0, **options)
+    assert plan.stages[0].event.count == 1
+    monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
+    # Coins of the other units (noise levels, records) must be the same in both, so each unit has a pass of its own.
+    monkeypatch.setattr(private_steps, "poisson_sample", lambda units, _probability, _coins: np.arange(units))
+    monkeypatch.setattr(private_steps, "pass_size", lambda *_: 1)
+    data, owners = digits(29), np.concatenate([np.arange(18), np.full(11, 18)])
+
+    def step(count: int) -> torch.Tensor:
+        chosen = TrainingData(data.private_images[:count], data.private_labels[:count], data.classes, owners[:count])
+        folder = Memory()
+        train(plan, chosen, facts, checkpoints=folder)
+        saved = load_checkpoint(folder)
+        assert saved is not None
+        steps = saved.state.get("steps", saved.state.get("discriminator", saved.state))
+        return torch.cat([value.flatten() for value in steps["model"].values()])
+
+    moved = float((step(29) - step(18 if unit == "subject" else 28)).norm())
+    assert 0.8 * 0.01 / 30 < moved <= 0.01 / 30 * (1 + 1e-2)  # weights are rounded to float32
 
 
 @pytest.mark.parametrize(
@@ -197,30 +240,7 @@ def test_a_new_recipe_is_two_files_of_its_own_and_its_name(monkeypatch: pytest.M
     assert plan_from_json(plan.to_json()) == plan
     assert useful_from_nano(plan) == -(-plan.price_nano // 3)
     assert work_of(plan, FACTS) == (Piece("sums", 3, 3.0),)
-    monkeypatch.setitem(TRAINERS, "toy", trainer_of("toy"))  # type: ignore[index]
+    monkeypatch.setitem(TRAINERS, "toy", import_module("workers.recipes.toy").train)  # type: ignore[index]
     purse = Purse()
     assert len(train(plan, digits(20), budget=purse).sums) == 3
     assert purse.releases("sums") == 3
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_recipes_are_not_named_beside_their_own_files_and_their_entry(recipe: str, production_files: Any) -> None:
-    """A demonstration, the client's example and what it trains where nothing is said may; lists of recipes may not.
-
-    What other recipes keep in a checkpoint may be called "moments", too.
-    """
-    own = (f"privacy/plans/{recipe}.py", f"workers/recipes/{recipe}.py", "privacy/plans/registry.py")
-    own += ("workers/recipes/",) if recipe == "moments" else ()
-    naming = {name for name, text in production_files.items() if f'"{recipe}"' in text and not name.startswith(own)}
-    assert naming <= {"service/cli/demo.py", "obscura/client/__init__.py", "obscura/client/client.py"}
-
-
-@pytest.fixture(scope="module")
-def production_files() -> dict[str, str]:
-    root = Path(__file__).parents[3]
-    rooms = ("service", "workers", "privacy", "models")
-    return {
-        path.relative_to(root).as_posix(): path.read_text("utf-8")
-        for room in rooms
-        for path in (root / room).rglob("*.py")
-    }

@@ -20,8 +20,6 @@ from obscura.wire.words import HoldState, JobState, ReleaseKind
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS, StepsConfig
-from service import jobs
-from service.db.session import transaction
 from service.errors import Conflict
 from service.jobs import FailureCode
 from service.storage.files import digest_directory
@@ -36,7 +34,6 @@ from tests.workers.small_trainings import (
     digits,
     evaluated,
     published_by,
-    silence,
     small_plan,
     stop_at,
     train,
@@ -71,7 +68,6 @@ def fit(plan: Plan, data: TrainingData, facts: PublicFacts = FACTS, **changes: A
 
 
 def head(classifier: PrivateClassifier) -> torch.Tensor:
-    """What learned."""
     return weights(classifier.head)
 
 
@@ -121,22 +117,6 @@ def test_a_sampled_subject_gives_rows_of_its_own_records_only() -> None:
     assert set(everything) == {0, 2, 3}
 
 
-def test_a_subject_with_all_records_moves_a_step_no_further_than_its_clip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise left out, every coin heads: what one subject changes is at most C / expected batch, and nearly that."""
-    data = digits(200)
-    owners = np.concatenate([np.arange(50), np.full(150, 99)])
-    plan = classifier_plan(facts=SUBJECTS, expected_batch=100, epochs=1.0, clip=0.1, learning_rate=1.0, momentum=0.0)
-    assert plan.stages[0].event.count == 1
-    monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
-
-    def step(rows: slice) -> torch.Tensor:
-        chosen = TrainingData(data.private_images[rows], data.private_labels[rows], DIGITS, owners[rows])
-        return head(fit(plan, chosen, SUBJECTS))
-
-    moved = float((step(slice(None)) - step(slice(0, 50))).norm())
-    assert 0.9e-3 < moved <= 1e-3 * (1 + 1e-4)  # weights are rounded to float32
-
-
 # --- on a pretrained extractor --------------------------------------------------------------------------------------
 
 PRETRAINED: dict[str, Any] = {"architecture": "pretrained_linear", "extractor": "tiny"}
@@ -154,12 +134,9 @@ def with_extractor(data: TrainingData, seed: int = 0, **changes: Any) -> Trainin
     return dataclasses.replace(data, public_extractor=extractor(seed, **changes))
 
 
-def test_a_linear_layer_learns_on_an_extractors_features_and_nothing_without_signal() -> None:
+def test_a_linear_layer_learns_on_an_extractors_features() -> None:
     plan = classifier_plan(**PRETRAINED, expected_batch=150, epochs=4.0, learning_rate=4.0, clip=0.1)
     assert accuracy(fit(plan, with_extractor(digits(), network="resnet18", input_size=16))) > 0.6
-    shuffled = with_extractor(digits())  # by a network that is quicker
-    np.random.default_rng(1).shuffle(shuffled.private_labels)
-    assert accuracy(fit(plan, shuffled)) < 0.4
 
 
 @pytest.mark.parametrize("estimator", ["dpsgd", "gep", "rgp"])
@@ -252,13 +229,3 @@ def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(wor
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.TRAINING_FAILED)
     assert (hold.state, hold.charged_nano) == (HoldState.RETURNED, 0)
     assert workshop.balance().spent_nano == workshop.balance().held_nano == 0
-
-
-def test_a_job_whose_anchors_are_not_public_after_all_reads_nothing(workshop: Any) -> None:
-    job_id = ask(workshop, estimator="gep", anchors_dataset_id=workshop.public_id)
-    with transaction(workshop.factory) as session:
-        job = jobs.get_job(session, job_id)
-        job.plan = {**job.plan, "config": {**job.plan["config"], "anchors_dataset_id": workshop.dataset_id}}
-    work(workshop, job_id)
-    assert workshop.job(job_id).state is JobState.FAILED
-    assert (workshop.hold(job_id).state, workshop.hold(job_id).charged_nano) == (HoldState.RETURNED, 0)

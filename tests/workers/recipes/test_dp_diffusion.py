@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import torch
 from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
 from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded, InvalidParameter
-from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
@@ -27,7 +25,6 @@ from tests.workers.small_trainings import (
     digits,
     nearly_without_noise,
     share_nearest_to_own_class,
-    silence,
     small_plan,
     stop_at,
     train,
@@ -35,9 +32,9 @@ from tests.workers.small_trainings import (
     weights,
     zeros_and_ones,
 )
-from workers.recipes import dp_diffusion, private_steps
+from workers.recipes import dp_diffusion
 from workers.recipes.dp_diffusion import WARM_UP, drawn_examples, warm_up
-from workers.recipes.interface import Cancelled, NothingUseful, TrainingData, load_checkpoint
+from workers.recipes.interface import Cancelled, NothingUseful, load_checkpoint
 
 OPTIONS = SMALL["dp_diffusion"]
 
@@ -61,48 +58,6 @@ def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothin
 
 
 # --- noise multiplicity ---------------------------------------------------------------------------------------------
-
-
-def step_of(plan: Plan, data: TrainingData, facts: PublicFacts) -> torch.Tensor:
-    """The weights after the plan's one step, before any average."""
-    folder = Memory()
-    train(plan, data, facts, checkpoints=folder)
-    saved = load_checkpoint(folder)
-    assert saved is not None
-    return torch.cat([value.flatten() for value in saved.state["steps"]["model"].values()])
-
-
-ONE_STEP = {
-    "expected_batch": 30,
-    "epochs": 1.0,
-    "optimiser": "sgd",
-    "learning_rate": 1.0,
-    "momentum": 0.0,
-    "clip": 0.01,
-}
-
-
-@pytest.mark.parametrize(("unit", "multiplicity"), [("record", 1), ("record", 5), ("subject", 2)])
-def test_one_unit_moves_a_step_no_further_than_its_clip(
-    unit: Any, multiplicity: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Noise left out, every coin heads: C / expected batch at most, and nearly that, however many rows a unit has."""
-    subjects = 30 if unit == "subject" else None
-    facts = dataclasses.replace(FACTS, records_declared=30, unit=unit, subjects_declared=subjects)
-    plan = diffusion_plan(facts, multiplicity=multiplicity, **ONE_STEP)
-    assert plan.stages[0].event.count == 1
-    monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
-    # The noise levels of the other units must be the same in both, so coins go to noise levels alone, unit by unit.
-    monkeypatch.setattr(private_steps, "poisson_sample", lambda units, _probability, _coins: np.arange(units))
-    monkeypatch.setattr(private_steps, "pass_size", lambda *_: 1)
-    data, owners = digits(29), np.concatenate([np.arange(18), np.full(11, 18)])
-
-    def step(count: int) -> torch.Tensor:
-        chosen = TrainingData(data.private_images[:count], data.private_labels[:count], data.classes, owners[:count])
-        return step_of(plan, chosen, facts)
-
-    moved = float((step(29) - step(18 if unit == "subject" else 28)).norm())
-    assert 0.9 * 0.01 / 30 < moved <= 0.01 / 30 * (1 + 1e-2)  # weights are rounded to float32
 
 
 def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,17 +13,16 @@ import pytest
 import torch
 
 from models.portable.generator import Generator
-from models.portable.textured import TexturedGenerator
 from privacy.accounting.events import GaussianEvent
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan
 from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
-from tests.workers.recipes.conftest import ACCOUNT, FACTS, work_in
+from tests.workers.recipes.conftest import ACCOUNT, work_in
 from tests.workers.recipes.conftest import moments_plan as plan
 from tests.workers.small_trainings import Purse, stop_at
 from workers.recipes import moments as loop
-from workers.recipes.interface import Cancelled, TrainingData, load_checkpoint
+from workers.recipes.interface import Cancelled, load_checkpoint
 
 Train = Callable[..., Generator]
 STATISTICS = (MEANS, POOLED, BY_CLASS)
@@ -57,14 +55,6 @@ def test_the_charges_are_the_plan_in_order(train: Train) -> None:
     images = generator.sample(torch.arange(10), torch.Generator().manual_seed(0))
     assert images.shape == (10, 1, 8, 8)
     assert torch.isfinite(images).all()
-
-
-def test_with_texture_the_same_releases_make_a_generator_that_renders(train: Train) -> None:
-    purse = Purse()
-    generator = train(plan(texture=True), purse)
-    assert isinstance(generator, TexturedGenerator)
-    assert purse.counts == [(name, 1) for name in STATISTICS]
-    assert generator.mean.shape == (10, 64 + 64)  # 8 x 8 pixels, and 16 numbers of each of 2 x 2 cells
 
 
 def test_no_noise_is_drawn_before_it_is_paid(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,12 +119,11 @@ def test_whatever_was_kept_is_not_paid_again(train: Train, noise_keys: list[tupl
 
 
 @pytest.mark.parametrize("lost", range(3))
-@pytest.mark.parametrize("texture", [False, True])
 def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the_job(
-    lost: int, texture: bool, train: Train, monkeypatch: pytest.MonkeyPatch
+    lost: int, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was paid and not kept is paid again; what the hold then lacks is left out at the end."""
-    made = plan(texture=texture)
+    made = plan(texture=lost == 2)
     hold, saved, save = Hold(made), 0, loop.save_checkpoint
 
     def dies(*args: Any, **kwargs: Any) -> None:
@@ -154,15 +143,6 @@ def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the
     assert generator.factor.any()
 
 
-def test_a_finished_training_is_read_from_its_checkpoint(train: Train) -> None:
-    """A process lost between the last statistic and the release: nothing is paid again, the same generator results."""
-    first, purse = train(plan()), Purse()
-    again = train(plan(), purse, attempt=2)
-    assert purse.paid == []
-    for name, tensor in first.state_dict().items():
-        assert torch.equal(again.state_dict()[name], tensor)
-
-
 def test_equal_secrets_give_equal_generators_and_other_attempts_others(train: Train, tmp_path: Path) -> None:
     one, two, three = (
         train(plan(), attempt=attempt, checkpoints=work_in(tmp_path / str(index)))
@@ -171,23 +151,3 @@ def test_equal_secrets_give_equal_generators_and_other_attempts_others(train: Tr
     assert torch.equal(one.mean, two.mean)
     assert torch.equal(one.factor, two.factor)
     assert not torch.equal(one.mean, three.mean)
-
-
-def test_an_empty_class_is_trained_on(train: Train, data: TrainingData) -> None:
-    nines = data.private_labels < 9
-    some = TrainingData(data.private_images[nines], data.private_labels[nines], FACTS.classes)
-    assert torch.isfinite(train(plan(), data=some).factor).all()
-
-
-def test_colour_is_trained_on(train: Train, data: TrainingData) -> None:
-    facts = dataclasses.replace(FACTS, channels=3)
-    tinted = np.stack([data.private_images, data.private_images // 2, 255 - data.private_images], axis=3)
-    generator = train(plan(facts), facts=facts, data=TrainingData(tinted, data.private_labels, FACTS.classes))
-    assert generator.sample(torch.arange(10), torch.Generator().manual_seed(0)).shape == (10, 3, 8, 8)
-
-
-@pytest.mark.parametrize("left", [1, 5])
-def test_hardly_any_records_still_end_in_a_generator(left: int, train: Train, data: TrainingData) -> None:
-    """Fewer records than were declared are no error: it would tell how many there are."""
-    few = TrainingData(data.private_images[:left], data.private_labels[:left], FACTS.classes)
-    assert torch.isfinite(train(plan(), data=few).mean).all()

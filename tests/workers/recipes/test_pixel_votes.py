@@ -239,7 +239,5 @@ def test_a_neighbour_attains_the_sensitivity(made: Any, monkeypatch: pytest.Monk
 
 @dataclasses.dataclass(frozen=True)
 class DataShape:
-    """What linear teachers look at."""
-
     inputs: int
     classes: int

@@ -14,25 +14,23 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from models.private_classifier import ClassifierConfig, PrivateClassifier
-from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients import places
 from privacy.gradients.arithmetic import exact_arithmetic, is_aligned
-from privacy.gradients.build import build_estimator
-from privacy.gradients.per_sample import Traces, trace_gradients, trainable
+from privacy.gradients.per_sample import Traces, trainable
 from privacy.plans.dp_classifier import ARCHITECTURES, DpClassifierConfig
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from privacy.plans.warm_start import coefficients_of
 from tests.models.small_extractors import extractor
 from tests.workers.planted_faults import backward_fault, by_place, forward_fault
+from tests.workers.recipes.conftest import toy_steps
 from tests.workers.small_trainings import DIGITS, FACTS, Purse, plan_of, small_plan, train
 from workers.recipes import coefficients, dp_classifier, private_steps
 from workers.recipes import records as blocks
 from workers.recipes.coefficients import SeparableWaves
 from workers.recipes.dp_classifier import FeaturesOf
 from workers.recipes.interface import TrainingData, TrustedCurator
-from workers.recipes.private_steps import PrivateSteps, Task
+from workers.recipes.private_steps import PrivateSteps
 
 GRAY_28 = PublicFacts(DIGITS, 28, 28, 1, 60_000, "record")
 COLOUR_9 = PublicFacts(DIGITS, 9, 10, 3, 1500, "record")
@@ -46,8 +44,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Made(Exception):
-    """The first step was made."""
-
     def __init__(self, steps: PrivateSteps) -> None:
         super().__init__()
         self.steps = steps
@@ -258,7 +254,7 @@ def test_a_trial_moves_no_stream_of_the_training() -> None:
         {"estimator": "rgp", "rank": 1},
         {"estimator": "rgp_random", "rank": 1},
     ):
-        made = toy_steps(count=8, **options)
+        made = toy_steps(count=8, options=options)
         state = made.estimator.state()
         weights = {name: value.clone() for name, value in made.task.model.state_dict().items()}
         before, own = torch.get_rng_state(), state["generator"].clone()
@@ -296,35 +292,6 @@ def test_one_unit_more_moves_no_other_to_another_rank(monkeypatch: pytest.Monkey
     assert 1500 < sum(first) < 2600
     for more in (1, 30, 65, 129):
         assert rank_of_each(4096 + more)[:4096] == first
-
-
-def toy_steps(count: int = 1, units: int = 100, expected: float = 100.0, **options: Any) -> PrivateSteps:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
-    stream = torch.Generator().manual_seed(0)
-    inputs, targets = (torch.cat([torch.randn(units, 16, generator=stream), torch.zeros(1, 16)]) for _ in range(2))
-
-    def squared(outputs: Tensor, wanted: Tensor) -> Tensor:
-        return (outputs - wanted).square().sum(dim=1)
-
-    task = Task(
-        model,
-        squared,
-        lambda drawn, _coins: (inputs[torch.from_numpy(drawn)], targets[torch.from_numpy(drawn)]),
-        lambda _stream: (inputs[:40], targets[:40]),
-        units,
-    )
-    config = StepsConfig(**options)
-    estimator = build_estimator(
-        config,
-        model,
-        noise_multiplier=1.0,
-        expected_batch=expected,
-        steps=count,
-        anchors=lambda network, _stream: trace_gradients(network, squared, inputs[:40], targets[:40]),
-    )
-    means = TrustedCurator(budget=Purse(), secret=bytes(32))
-    return PrivateSteps(task, config, PoissonGaussianEvent(1.0, 1.0, count), FreezeSchedule(0.0), estimator, means)
 
 
 # --- fixed features -------------------------------------------------------------------------------------------------

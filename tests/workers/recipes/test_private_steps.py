@@ -11,49 +11,17 @@ import torch
 from torch import nn
 
 from benchmarks.float_safety import CONTESTANTS, Keeper, collection, distance, step_sums
-from privacy.accounting.events import PoissonGaussianEvent
 from privacy.errors import InvalidParameter
 from privacy.gradients.dpsgd import DpSgd
-from privacy.gradients.estimator import Curator, shapes_of
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from tests.privacy.gradients.test_arithmetic import Uneven
-from tests.workers.small_trainings import Purse
-from workers.recipes.interface import TrustedCurator
-from workers.recipes.private_steps import PrivateSteps, Task
+from tests.workers.recipes.conftest import toy_steps
+from workers.recipes.private_steps import PrivateSteps
 from workers.recipes.records import pass_size
 
 CPU = torch.device("cpu")
-
-
-def squared(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return (outputs - targets).square().sum(dim=1)
-
-
-def steps(
-    model: nn.Module,
-    units: int,
-    expected: float,
-    probability: float = 1.0,
-    curator: Curator | None = None,
-    **more: Any,
-) -> PrivateSteps:
-    stream = torch.Generator().manual_seed(0)
-    inputs, targets = (torch.cat([torch.randn(units, 16, generator=stream), torch.zeros(1, 16)]) for _ in range(2))
-    given: dict[str, Any] = {
-        "model": model,
-        "losses": squared,
-        "rows": lambda drawn, _coins: (inputs[torch.from_numpy(drawn)], targets[torch.from_numpy(drawn)]),
-        "anchor_rows": lambda _stream: (torch.ones(3, 16), torch.zeros(3, 16)),
-        "units": units,
-    }
-    estimator = DpSgd(shapes_of(model), clip=1.0, noise_multiplier=1.0, expected_batch=expected, curator=curator)
-    means = TrustedCurator(budget=Purse(), secret=bytes(32))
-    task = Task(**{**given, **more})
-    return PrivateSteps(
-        task, StepsConfig(), PoissonGaussianEvent(probability, 1.0), FreezeSchedule(0.0), estimator, means
-    )
 
 
 @pytest.mark.parametrize("contestant", CONTESTANTS)
@@ -74,7 +42,7 @@ def test_sixty_thousand_units_do_not_drift() -> None:
     def summed(lengths: np.ndarray[Any, Any]) -> int:
         values = torch.from_numpy(np.append(lengths, 0.0)).float()[:, None]
         keeper = Keeper()
-        made = steps(
+        made = toy_steps(
             nn.Linear(1, 1, bias=False),
             len(lengths),
             len(lengths),
@@ -98,7 +66,7 @@ def test_a_unit_more_adds_what_it_adds_alone() -> None:
 
 def test_passes_have_one_size_are_filled_up_and_empty_places_add_nothing() -> None:
     seen: list[np.ndarray[Any, Any]] = []
-    made = steps(nn.Linear(16, 16), 100, 40.0, 0.4)
+    made = toy_steps(nn.Linear(16, 16), 100, 40.0, probability=0.4)
     rows = made.task.rows
 
     def watched(drawn: Any, coins: SecureNoise) -> Any:
@@ -118,7 +86,7 @@ def test_rate_and_weights_decay_as_planned() -> None:
     """Gradients of zero and hardly any noise: what is left of the weights is what decay leaves."""
     model = nn.Linear(16, 16, bias=False)
     start = model.weight.detach().clone()
-    made = steps(model, 10, 10.0, losses=lambda outputs, _targets: 0 * outputs.sum(dim=1))
+    made = toy_steps(model, 10, 10.0, losses=lambda outputs, _targets: 0 * outputs.sum(dim=1))
     config = StepsConfig(learning_rate=0.5, momentum=0.0, weight_decay=0.1, rate_drops=1, rate_decay=0.2)
     made = PrivateSteps(
         made.task, config, dataclasses.replace(made.event, count=4), made.schedule, made.estimator, made.curator
@@ -130,7 +98,7 @@ def test_rate_and_weights_decay_as_planned() -> None:
 
 @pytest.mark.parametrize("period", [1, 3])
 def test_a_mask_stays_for_its_period(period: int) -> None:
-    made = steps(nn.Linear(16, 16), 10, 10.0)
+    made = toy_steps(nn.Linear(16, 16), 10, 10.0)
     schedule = FreezeSchedule(0.5, cooling_steps=3, period=period)
     config, event = StepsConfig(freeze="random"), dataclasses.replace(made.event, count=6)
     made = PrivateSteps(made.task, config, event, schedule, made.estimator, made.curator)
@@ -146,7 +114,7 @@ def test_a_mask_stays_for_its_period(period: int) -> None:
 
 def test_a_machine_whose_places_are_not_alike_gets_passes_whose_are() -> None:
     for limit, size in ((128, 128), (64, 64), (63, 32), (16, 16), (1, 1), (0, 128)):  # from place 0 on, all are alike
-        made = steps(Uneven(limit), 100, 100.0)
+        made = toy_steps(Uneven(limit), 100, 100.0)
         made.step()
         assert made._size == size
 
@@ -171,4 +139,4 @@ def test_the_size_of_a_pass_follows_from_public_numbers() -> None:
 
 def test_more_units_than_add_up_exactly_are_refused() -> None:
     with pytest.raises(InvalidParameter, match="units"):
-        steps(nn.Linear(16, 16), 1, 2.0**33)
+        toy_steps(nn.Linear(16, 16), 1, 2.0**33)

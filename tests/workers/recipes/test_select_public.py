@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,8 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from privacy.plans.select_public import SENSITIVITY, VOTES
-from tests.workers.small_trainings import ACCOUNT, SECRET, Memory, Purse, silence
-from workers.recipes import records as units
-from workers.recipes.interface import Run, TrainingData
+from tests.workers.small_trainings import ACCOUNT, SECRET, Memory, Purse, silence, stop_at
+from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.records import AnchorsMissing
 from workers.recipes.select_public import Space, cluster, colours_and_texture, count_votes, shares_of, train, winners
 
@@ -61,32 +59,12 @@ def levels_drawn(generator: SelectedPictures, label: int) -> torch.Tensor:
 
 
 def votes_of(given: TrainingData, facts: PublicFacts = FACTS) -> torch.Tensor:
-    """The noiseless votes of the first iteration."""
     public = torch.from_numpy(pictures(LEVELS)).permute(0, 3, 1, 2) / 255
     space = Space(colours_and_texture(public), colours_and_texture)
     return count_votes(run_of(plan_of(facts=facts), given, facts=facts), space, space.public.expand(2, -1, -1))
 
 
 # --- sensitivity ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("at", [0, 31, 59])
-def test_one_record_more_leaves_every_other_record_at_its_rank(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    def votes_at_ranks(given: TrainingData, ranks: int = 3) -> list[torch.Tensor]:
-        monkeypatch.setattr(units, "ranks", lambda: ranks)
-        found = []
-        for rank in range(ranks):
-            monkeypatch.setattr(units, "rank", lambda rank=rank: rank)
-            found.append(votes_of(given))
-        return found
-
-    kept = np.delete(np.arange(60), at)
-    less = data(private_images=data().private_images[kept], private_labels=data().private_labels[kept])
-    whole, without = votes_at_ranks(data()), votes_at_ranks(less)
-    differences = [one - other for one, other in zip(whole, without, strict=True)]
-    assert sorted(float(each.double().norm()) for each in differences) == [0, 0, SENSITIVITY]
-    assert torch.equal(sum(whole, torch.zeros_like(whole[0])), votes_at_ranks(data(), 1)[0])
-    assert sum(bool(each.any()) for each in whole) > 1, "the ranks share the records"
 
 
 @pytest.mark.parametrize("at", [0, 31, 59])
@@ -144,21 +122,13 @@ def test_without_budget_nothing_is_released_and_after_one_iteration_its_winners_
 
 def test_after_a_kill_it_goes_on_without_drawing_a_release_again() -> None:
     plan, memory = plan_of(), Memory()
-    with pytest.raises(KeyboardInterrupt):
-        train(run_of(plan, data(), checkpoints=memory, progress=_killed_at(1)))
+    with pytest.raises(Cancelled):
+        train(run_of(plan, data(), checkpoints=memory, progress=stop_at(1, VOTES)))
     purse = Purse()
     resumed = train(run_of(plan, data(), checkpoints=memory, budget=purse, attempt=2))
     assert purse.releases(VOTES) == 1
     ended = train(run_of(plan, data(), checkpoints=memory, budget=Purse(0), attempt=3))
     assert all(torch.equal(value, ended.state_dict()[name]) for name, value in resumed.state_dict().items())
-
-
-def _killed_at(when: int) -> Callable[..., None]:
-    def progress(*, step: int, **_: Any) -> None:
-        if step == when:
-            raise KeyboardInterrupt
-
-    return progress
 
 
 # --- what is drawn --------------------------------------------------------------------------------------------------
@@ -173,13 +143,9 @@ def test_classes_draw_the_public_pictures_that_look_like_their_records(iteration
 
 
 def test_without_noise_it_is_a_function_of_votes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence_of_any_shape)
+    monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
     first, second = (train(run_of(plan_of(), data(), secret=secret)) for secret in (SECRET, bytes(32)))
     assert all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
-
-
-def silence_of_any_shape(noise: SecureNoise, shape: Any, stddev: float) -> Any:
-    return silence(noise, shape, stddev)
 
 
 def test_the_release_holds_public_pictures_alone_and_draws_alike_from_its_files(tmp_path: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,22 @@ import pytest
 import torch
 
 from models.portable.generator import Generator
-from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.symmetry import Symmetry
-from privacy.plans.warm_start import COUNT_WEIGHT, MEANS, QUANTISATION, action_of, coefficients_of, warm_start_event
+from privacy.plans.warm_start import MEANS, action_of, coefficients_of, warm_start_event
+from tests.workers.recipes.conftest import change_by_one
+from tests.workers.small_trainings import secret
 from workers.recipes import coefficients, released_sums
-from workers.recipes.coefficients import MatrixWaves, SeparableWaves, image_basis, integer_waves, numbers_of, waves_of
+from workers.recipes.coefficients import (
+    Factors,
+    MatrixWaves,
+    SeparableWaves,
+    image_basis,
+    integer_waves,
+    numbers_of,
+    waves_of,
+)
 from workers.recipes.moments import empty_generator
 from workers.recipes.released_sums import Kept
 from workers.recipes.warm_start import NoiseScales, put_into, warm_start
@@ -161,11 +169,10 @@ def test_a_training_on_large_images_is_what_the_matrix_makes_of_them(monkeypatch
     facts, config = facts_of(68, 66, 3), COLOUR.with_values(coefficients=60, shrink=True)
     images, labels = pictures(90, 68, 66, 3) // 8, np.arange(90) % 3
     images += (np.arange(90) % 5 * 40)[:, None, None, None].astype(np.uint8)  # what is left when noise is averaged
-    noise = partial(SecureNoise.derive, b"a fixed secret for the tests....")
     scales = NoiseScales(100.0, 1e5, 1e5)
     one, two = both(
         monkeypatch,
-        lambda: generator_of(config, facts, warm_start(images, labels, config, facts, scales, Kept({}, noise))),
+        lambda: generator_of(config, facts, warm_start(images, labels, config, facts, scales, Kept({}, secret))),
     )
     assert float(one.mean.std()) > 1e-3
     np.testing.assert_allclose(one.mean.numpy(), two.mean.numpy(), atol=1e-3)
@@ -176,25 +183,10 @@ def test_a_training_on_large_images_is_what_the_matrix_makes_of_them(monkeypatch
 
 @pytest.mark.parametrize("brightness", [0, 255])
 def test_a_large_record_attains_the_sensitivity_and_never_exceeds_it(brightness: int) -> None:
-    """From pixels to the integers that get noise: rows are clipped after the products, whatever these round."""
-    facts = facts_of(72, 80, 3)
+    """Rows are clipped after the products, whatever these round."""
     config = COLOUR.with_values(noise_shape=0.25, mean_clip=0.1, coefficients=40)
-    above = 1 << 30
-
-    class Constant:
-        def discrete_gaussian(self, shape: int | tuple[int, ...], _: float) -> npt.NDArray[np.int64]:
-            return np.full(shape, above, dtype=np.int64)
-
-    def sums(n: int) -> npt.NDArray[np.int64]:
-        kept: dict[str, Any] = {}
-        images, releases = np.full((n, 72, 80, 3), brightness, np.uint8), Kept({}, lambda _: Constant(), kept.update)
-        warm_start(images, np.zeros(n, np.int64), config, facts, NoiseScales(10.0, None, None), releases)
-        counts, means = kept[MEANS][:, :1], kept[MEANS][:, 1:]
-        clip = config.mean_clip * math.sqrt(facts.pixels / 784)
-        weighted = np.column_stack([means * counts / clip * QUANTISATION, counts * COUNT_WEIGHT])
-        return np.rint(weighted).astype(np.int64) - above
-
-    change = math.sqrt(int(np.square(sums(3) - sums(2)).sum()))
+    images = np.full((3, 72, 80, 3), brightness, np.uint8)
+    change, _ = change_by_one(config, facts_of(72, 80, 3), MEANS, images)
     assert 0.98 * warm_start_event(MEANS, 9.0).sensitivity < change <= warm_start_event(MEANS, 9.0).sensitivity
 
 
@@ -203,7 +195,7 @@ def test_no_two_classes_factors_are_there_at_once() -> None:
     stream = np.random.default_rng(0)
     components = np.linalg.qr(stream.normal(size=(len(numbers.power), 5)))[0]
     roots = [np.eye(5), np.diag([1.0, 2.0, 3.0, 4.0, 5.0])]
-    factors = numbers.factors(components, roots)
+    factors = Factors(numbers, components, roots)
     assert len(factors) == 2
     assert factors[0] is not factors[0]
     np.testing.assert_allclose(factors[0], numbers.drawn(components.T).T)
@@ -216,11 +208,10 @@ def test_however_few_records_are_worked_on_at_once_the_generator_is_the_same(
 ) -> None:
     facts, config = facts_of(16, 16, 3), COLOUR.with_values(symmetry=symmetry, shrink=True)
     images, labels = pictures(90, 16, 16, 3), np.arange(90) % 3
-    noise = partial(SecureNoise.derive, b"a fixed secret for the tests....")
 
     def make() -> Generator:
         scales = NoiseScales(100.0, 1e5, 1e5)
-        return generator_of(config, facts, warm_start(images, labels, config, facts, scales, Kept({}, noise)))
+        return generator_of(config, facts, warm_start(images, labels, config, facts, scales, Kept({}, secret)))
 
     whole = make()
     monkeypatch.setattr(released_sums, "_BLOCK", 7)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,21 +13,13 @@ import torch
 
 from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
-from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from privacy.plans.symmetry import ORDER, Action, Symmetry
-from privacy.plans.warm_start import (
-    BY_CLASS,
-    CLUSTERS,
-    COUNT_WEIGHT,
-    MEANS,
-    POOLED,
-    QUANTISATION,
-    action_of,
-    warm_start_event,
-)
+from privacy.plans.warm_start import BY_CLASS, CLUSTERS, MEANS, POOLED, action_of, warm_start_event
+from tests.workers.recipes.conftest import change_by_one
+from tests.workers.small_trainings import Purse, secret
 from workers.recipes.coefficients import coefficients, image_basis, texture_basis, texture_coefficients
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments import train
@@ -37,7 +27,6 @@ from workers.recipes.released_sums import Kept, KMeans, noisy_clusters
 from workers.recipes.shrinkage import principal_components
 from workers.recipes.warm_start import ClassGaussians, NoiseScales, warm_start
 
-Q = QUANTISATION
 FACTS = PublicFacts(("a", "b", "c"), 8, 8, 3, 6000, "record")
 SHARES = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
 CONFIG = MomentsConfig(
@@ -120,59 +109,18 @@ def test_pairs_of_components_stay_together() -> None:
     assert principal_components(covariance[:2, :2], only, leading=3, size=3).variances.tolist() == [9.0, 9.0, 0.0]
 
 
-class Constant:
-    """Stands where noise is drawn and adds a constant instead, so that the integers below it can be read."""
-
-    def __init__(self, value: int = 0) -> None:
-        self.value, self.drawn = value, 0
-
-    def discrete_gaussian(self, shape: int | tuple[int, ...], _: float) -> npt.NDArray[np.int64]:
-        self.drawn += math.prod(np.atleast_1d(shape).tolist())
-        return np.full(shape, self.value, dtype=np.int64)
-
-
-STAGES = (MEANS, POOLED, f"{CLUSTERS} 2", BY_CLASS)
-
-
-def change_by_one(symmetry: Symmetry, stage: str, images: Images) -> tuple[float, int]:
-    """Return by how much the last image changes the integers of a stage, and to how many numbers noise is added."""
-    small = dict.fromkeys(("mean_clip", "deviation_clip", "component_clip"), 0.001)  # every record is beyond
-    config = CONFIG.with_values(symmetry=symmetry, **small)
-    size, above = math.sqrt(FACTS.pixels / 784), 1 << 40  # keeps counts away from their lower bound
-    counting = stage == MEANS or stage.startswith(CLUSTERS)
-    noise = {stage: Constant(above if counting else 0)}
-    action = action_of(config, FACTS)
-    f, mean = len(action.across), len(action.blocks()[0][0])
-    kept: dict[str, Numbers] = {
-        MEANS: np.column_stack([np.full(3, 100.0), np.zeros((3, mean))]),
-        POOLED: np.diag(np.geomspace(5000, 1, f)),
-        f"{CLUSTERS} 1": np.random.default_rng(1).normal(5, 1, (6, 13)),
-    }
-    kept = {name: value for name, value in kept.items() if name != stage}
-
-    def integers(n: int) -> Numbers:
-        found: dict[str, Any] = {}
-        releases = Kept(kept, lambda name: cast(SecureNoise, noise.get(name, Constant())), found.update)
-        labels = np.zeros(n, dtype=np.int64)
-        warm_start(images[:n], labels, config, FACTS, NoiseScales(10.0, 10.0, 10.0, 10.0), releases)
-        table = found[stage]
-        if not counting:
-            return np.rint(table * (Q / (1e-3 * size)) ** 2)
-        return np.rint(np.column_stack([table[:, 1:] * table[:, :1] / (1e-3 * size) * Q, table[:, 0] * COUNT_WEIGHT]))
-
-    change = integers(len(images)) - integers(len(images) - 1)
-    return float(np.linalg.norm(change)), noise[stage].drawn // 2
-
-
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", [MEANS, POOLED, f"{CLUSTERS} 2", BY_CLASS])
 @pytest.mark.parametrize("symmetry", ["none", *BOTH])
 def test_a_record_attains_each_sensitivity_and_never_exceeds_it(symmetry: Symmetry, stage: str) -> None:
-    """All the way from pixels; what a declaration says is zero is not summed, and gets no noise."""
+    """What a declaration says is zero is not summed, and gets no noise."""
+    small = dict.fromkeys(("mean_clip", "deviation_clip", "component_clip"), 0.001)  # every record is beyond
+    config = CONFIG.with_values(symmetry=symmetry, **small)
     largest = warm_start_event(stage.partition(" ")[0], 9.0).sensitivity
-    change, drawn = change_by_one(symmetry, stage, pictures(2))
+    change, noise = change_by_one(config, FACTS, stage, pictures(2))
     assert 0.98 * largest < change <= largest
-    blocks = [places for pair in action_of(CONFIG.with_values(symmetry=symmetry), FACTS).blocks() for places in pair]
+    blocks = [places for pair in action_of(config, FACTS).blocks() for places in pair]
     numbers = {MEANS: 3 * (len(blocks[0]) + 1), POOLED: sum(len(each) * (len(each) + 1) // 2 for each in blocks)}
+    drawn = sum(count for count, _ in noise.drawn) // 2
     assert drawn == numbers.get(stage, drawn)
 
 
@@ -180,8 +128,7 @@ def gaussians(symmetry: Symmetry, stddev: float, **options: Any) -> ClassGaussia
     rng = np.random.default_rng(2)
     images, labels = pictures(300), rng.integers(0, 3, 300)
     config = CONFIG.with_values(symmetry=symmetry, shrink=True, **options)
-    noise = partial(SecureNoise.derive, b"a fixed secret for the tests....")
-    return warm_start(images, labels, config, FACTS, NoiseScales(*[stddev] * 4), Kept({}, noise))
+    return warm_start(images, labels, config, FACTS, NoiseScales(*[stddev] * 4), Kept({}, secret))
 
 
 def moments_of(found: ClassGaussians) -> tuple[Numbers, Numbers]:
@@ -234,9 +181,8 @@ def test_a_cluster_and_its_twin_are_found_together() -> None:
     rows = centres[rng.integers(0, 2, 4000)] + rng.normal(size=(4000, 3)) * 0.2
     rows[::2, 1:] *= -1  # mirrored
     action = Action("mirror", np.array([1.0, -1.0, -1.0]), np.ones(3), np.arange(3), np.ones(3))
-    noise = partial(SecureNoise.derive, b"a fixed secret for the tests....")
     labels, counts, rounds = np.zeros(4000, dtype=np.int64), np.array([4000.0]), KMeans(2, 8.0, 1e4, action)
-    found = noisy_clusters(rows, labels, (rows**2).mean(axis=0), counts, rounds, Kept({}, noise))
+    found = noisy_clusters(rows, labels, (rows**2).mean(axis=0), counts, rounds, Kept({}, secret))
     assert found is not None
     assert found.centres.shape == (1, 4, 3)
     expected = np.concatenate([centres, action.turned(centres, 1)])
@@ -258,16 +204,11 @@ def test_a_training_pays_what_one_without_a_declaration_pays_and_draws_twins(sym
         (stage.name, stage.event) for stage in plain.stages
     ]
     assert any(symmetry in note or "mirror" in note for note in declared.notes)
-
-    class Purse:
-        def charge(self, event: Any, stage: str) -> None:
-            planned = declared.stage(stage)
-            assert planned is not None
-            assert planned.announces(event)
-
-    labels = np.arange(600) % 3
+    purse, labels = Purse(), np.arange(600) % 3
     data = TrainingData(pictures(600), labels, FACTS.classes)
-    generator = train(Run(plan=declared, facts=FACTS, data=data, budget=Purse(), secret=b"0" * 32))
+    generator = train(Run(plan=declared, facts=FACTS, data=data, budget=purse, secret=b"0" * 32))
+    planned = {stage.name: stage for stage in declared.stages}
+    assert all(planned[stage].announces(event) for stage, event in purse.paid)
     assert generator.config.clusters == 2 * ORDER[symmetry]
     assert torch.isfinite(generator.sample(torch.arange(30) % 3, torch.Generator().manual_seed(0))).all()
 
@@ -278,8 +219,3 @@ def test_a_square_has_equal_sides() -> None:
     with pytest.raises(InvalidParameter) as refused:
         plan({"symmetry": "square"}, facts)
     assert refused.value.name == "symmetry"
-
-
-def test_what_is_not_a_symmetry_is_refused() -> None:
-    with pytest.raises(InvalidParameter):
-        plan({"symmetry": "rotation"})

@@ -65,7 +65,3 @@ def test_no_sum_of_products_is_rounded() -> None:
     for bank, largest in ((fine, 3 * 255), (coarse, 4 * 3 * 255)):
         assert float(bank.abs().sum((1, 2, 3)).max()) * largest < 2**53
     assert FILTER_UNIT == 2.0**-12
-
-
-def test_no_records_have_no_texture() -> None:
-    assert texture_coefficients(np.zeros((0, 16, 20), dtype=np.uint8), basis(9)).shape == (0, 9)

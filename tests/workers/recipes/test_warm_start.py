@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from scipy import stats
 from sklearn.datasets import load_digits
 
 from privacy.accounting.events import SMOOTHING_VARIANCE
-from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.warm_start import (
@@ -30,6 +29,8 @@ from privacy.plans.warm_start import (
     coefficients_of,
     warm_start_event,
 )
+from tests.workers.recipes.conftest import change_by_one
+from tests.workers.small_trainings import Constant, secret
 from workers.recipes import released_sums as module
 from workers.recipes.coefficients import coefficients, exact_product, image_basis
 from workers.recipes.released_sums import Kept, noisy_means, noisy_scatter, off_diagonal_stddev
@@ -44,36 +45,17 @@ Rows = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
 
-class Constant:
-    """Stands where noise is drawn and adds a constant instead, so that the integers below it can be read."""
-
-    def __init__(self, value: int = 0) -> None:
-        self.value, self.drawn = value, list[tuple[int, float]]()
-
-    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
-        self.drawn.append((math.prod(np.atleast_1d(shape).tolist()), stddev))
-        return np.full(shape, self.value, dtype=np.int64)
-
-
-def constant(value: int = 0) -> SecureNoise:
-    return cast(SecureNoise, Constant(value))
-
-
-def secret(*labels: str | int) -> SecureNoise:
-    return SecureNoise.derive(b"a fixed secret for the tests....", *labels)
-
-
 def mean_sums(rows: Rows, labels: Labels) -> npt.NDArray[np.int64]:
     """The integers to which `noisy_means` adds noise: (classes, f + 1), counts last."""
     above = 1 << 30  # keeps the counts away from their lower bound
-    counts, means = noisy_means(rows, labels, 3, CLIP, 10.0, constant(above))
+    counts, means = noisy_means(rows, labels, 3, CLIP, 10.0, Constant(above))
     sums = np.column_stack([means * counts[:, None] / CLIP * Q, counts * COUNT_WEIGHT])
     return np.rint(sums).astype(np.int64) - above
 
 
 def scatter_sums(rows: Rows, labels: Labels) -> npt.NDArray[np.int64]:
     """The integers to which the three classes' `noisy_scatter` add noise: (classes, f, f)."""
-    released = [noisy_scatter(rows[labels == label], CLIP, 10.0, constant()) for label in range(3)]
+    released = [noisy_scatter(rows[labels == label], CLIP, 10.0, Constant()) for label in range(3)]
     return np.rint(np.stack(released) * (Q / CLIP) ** 2).astype(np.int64)
 
 
@@ -282,28 +264,16 @@ def test_luma_and_chroma_are_orthonormal_too_and_grey_has_no_chroma(coefficients
 def test_in_colour_and_with_shaped_noise_a_record_attains_the_sensitivity_and_never_exceeds_it(
     brightness: int, noise_shape: float, texture: bool
 ) -> None:
-    """All the way from pixels to the integers that get noise: the shape divides before the clip, never after it."""
+    """The shape divides before the clip, never after it."""
     facts = dataclasses.replace(FACTS, channels=3)
     config = CONFIG.with_values(
         colour="luma_chroma", noise_shape=noise_shape, centre=0.5, coefficients=40, mean_clip=0.1, shrink=True,
         texture=texture,
     )  # fmt: skip
-    kept: dict[str, Any] = {}
-    above = 1 << 30
-
-    def sums(n: int) -> npt.NDArray[np.int64]:
-        images = np.full((n, 8, 8, 3), brightness, dtype=np.uint8)
-        releases = Kept({}, lambda _: constant(above), kept.update)
-        warm_start(images, np.zeros(n, dtype=np.int64), config, facts, NoiseScales(10.0, None, None), releases)
-        counts, means = kept[MEANS][:, :1], kept[MEANS][:, 1:]
-        clip = config.mean_clip * math.sqrt(facts.pixels / 784)
-        weighted = np.column_stack([means * counts / clip * Q, counts * COUNT_WEIGHT])
-        return np.rint(weighted).astype(np.int64) - above
-
-    change = math.sqrt(square(sums(3) - sums(2)))
-    assert 0.98 * warm_start_event(MEANS, 9.0).sensitivity < change <= warm_start_event(MEANS, 9.0).sensitivity
-    assert list(kept) == [MEANS]  # nothing else was released
-    assert kept[MEANS].shape == (3, 1 + 40 + config.texture_size(facts))
+    largest = warm_start_event(MEANS, 9.0).sensitivity
+    change, noise = change_by_one(config, facts, MEANS, np.full((3, 8, 8, 3), brightness, dtype=np.uint8))
+    assert 0.98 * largest < change <= largest
+    assert noise.drawn[0][0] == 3 * (1 + 40 + config.texture_size(facts))
 
 
 @pytest.mark.parametrize("noise_shape", [0.0, 0.25, 0.5])
@@ -311,21 +281,9 @@ def test_in_colour_and_with_shaped_noise_a_record_attains_the_sensitivity_and_ne
 def test_in_components_of_uneven_variance_a_record_attains_the_sensitivity_and_never_exceeds_it(
     clip: float, noise_shape: float
 ) -> None:
-    """What was released before stays as it is, and a record that lies beyond the clip changes its class's integers."""
     config = CONFIG.with_values(noise_shape=noise_shape, component_clip=clip, shrink=True)
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (4, 8, 8)).astype(np.uint8)
-    earlier = {MEANS: np.column_stack([np.full(3, 100.0), np.zeros((3, 64))]), POOLED: np.diag(np.geomspace(50, 1, 64))}
-
-    def sums(n: int) -> npt.NDArray[np.int64]:
-        kept: dict[str, Any] = {}
-        labels = np.zeros(n, dtype=np.int64)
-        releases = Kept(earlier, lambda _: constant(), kept.update)
-        warm_start(images[:n], labels, config, FACTS, NoiseScales(10.0, 10.0, 10.0), releases)
-        size = math.sqrt(FACTS.pixels / 784)
-        return np.rint(kept[BY_CLASS] * (Q / (clip * size)) ** 2).astype(np.int64)
-
-    change = math.sqrt(square(sums(4) - sums(3)))
+    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8)).astype(np.uint8)
+    change, _ = change_by_one(config, FACTS, BY_CLASS, images)
     largest = warm_start_event(BY_CLASS, 9.0).sensitivity
     assert (change > 0.98 * largest) == (clip == 0.05)
     assert change <= largest
@@ -408,19 +366,6 @@ def test_with_hardly_any_noise_classes_have_their_means_and_covariances(
         covariance = np.cov(own.T, bias=True)
         error = gaussians.factor[label] @ gaussians.factor[label].T - covariance
         assert np.linalg.norm(error) < 0.1 * np.linalg.norm(covariance)
-
-
-def test_equal_keys_give_equal_gaussians_and_other_keys_others(
-    digits: tuple[npt.NDArray[np.uint8], Labels, PublicFacts],
-) -> None:
-    images, labels, facts = digits
-    scales = NoiseScales(1e4, 1e7, 1e7)
-    one, two, three = (
-        warm_start(images, labels, CONFIG, facts, scales, Kept({}, partial(secret, "attempt", attempt)))
-        for attempt in (1, 1, 2)
-    )
-    assert np.array_equal(np.stack(one.factor), np.stack(two.factor))
-    assert not np.array_equal(one.mean, three.mean)
 
 
 def test_shrinking_drops_what_noise_explains_and_keeps_the_rest() -> None:

@@ -6,13 +6,12 @@ Writes to `OUT/RANK.pt`, for every scenario, what was released, what was paid, w
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,13 +21,13 @@ from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig
 from privacy.accounting.filter import open_filter
 from privacy.aggregation.topagg_config import TopAggConfig
-from privacy.errors import BudgetExceeded
 from privacy.gradients import gep, rgp
 from privacy.gradients.dpsgd import DpSgd
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from tests.workers.planted_faults import forward_fault
+from tests.workers.small_trainings import SECRET, Memory, Purse
 from workers.recipes.interface import Run, TrainingData, TrustedCurator, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import PrivateSteps
 from workers.recipes.ranks import object_from_first, privatise_once, rank
@@ -41,39 +40,9 @@ from workers.recipes.teacher_stage import (
     start_teacher_stage,
 )
 
-SECRET = bytes(range(32))
 CLASSES = ("a", "b", "c")
 FACTS = PublicFacts(CLASSES, 8, 8, 1, 240, "record")
 INPUTS, TEACHERS = 9, 21  # an odd number: ranks have shares of different sizes
-
-
-class Purse:
-    """Writes down what was paid for, and refuses when it is empty."""
-
-    def __init__(self, left: int = 10**9) -> None:
-        self.left, self.paid = left, list[int]()
-
-    def charge(self, event: Any, stage: str) -> None:  # noqa: ARG002 - the protocol's
-        if event.count > self.left:
-            raise BudgetExceeded(7, 3)
-        self.left -= event.count
-        self.paid.append(event.count)
-
-
-class Memory:
-    """A checkpoint folder without a disk."""
-
-    def __init__(self, kept: bytes | None = None) -> None:
-        self.kept, self.writes, self.reads = kept, 0, 0
-
-    def replace(self, write: Any) -> None:
-        file = io.BytesIO()
-        write(file)
-        self.kept, self.writes = file.getvalue(), self.writes + 1
-
-    def open(self) -> BinaryIO | None:
-        self.reads += 1
-        return None if self.kept is None else io.BytesIO(self.kept)
 
 
 class Pupil:
@@ -96,6 +65,10 @@ def images(n: int = 240) -> TrainingData:
     return TrainingData(shown.astype(np.uint8), labels.astype(np.int64), CLASSES)
 
 
+def paid(purse: Purse) -> list[int]:
+    return [event.count for event in purse.events]
+
+
 def trained(plan: Plan, **given: Any) -> Any:
     return TRAINERS[plan.recipe](Run(plan=plan, facts=FACTS, data=images(), **{"secret": SECRET, **given}))
 
@@ -109,7 +82,7 @@ def train_classifier(estimator: str, **changes: Any) -> dict[str, Any]:
     model = trained(plan, **given)
     weights = torch.cat([parameter.detach().flatten() for parameter in model.head.parameters()])
     kept = given["checkpoints"]
-    return {"weights": weights, "paid": given["budget"].paid, "kept": kept.kept, "writes": kept.writes}
+    return {"weights": weights, "paid": paid(given["budget"]), "kept": kept.kept, "writes": kept.writes}
 
 
 def run_votes(left: int = 10**9) -> dict[str, Any]:
@@ -138,7 +111,7 @@ def run_votes(left: int = 10**9) -> dict[str, Any]:
     return {
         "sums": [release.released_sums for release in releases],
         "inputs": [release.released_inputs for release in releases],
-        "paid": purse.paid,
+        "paid": paid(purse),
         "kept": kept,
         "own_teachers": state.ensemble.teachers,
     }
@@ -152,7 +125,7 @@ def train_generator(**options: Any) -> dict[str, Any]:
     purse, memory = Purse(), Memory()
     generator = trained(plan, budget=purse, checkpoints=memory)
     state = {name: value for name, value in generator.state_dict().items() if value.is_floating_point()}
-    return {"state": state, "paid": purse.paid, "writes": memory.writes, "reads": memory.reads}
+    return {"state": state, "paid": paid(purse), "writes": memory.writes, "reads": memory.reads}
 
 
 def release_noise() -> dict[str, Any]:
@@ -209,7 +182,7 @@ def train_denoiser(left: int = 10**9) -> dict[str, Any]:
     purse, memory = Purse(left), Memory()
     denoiser = trained(plan, budget=purse, checkpoints=memory)
     weights = torch.cat([value.flatten() for value in denoiser.state_dict().values()])
-    return {"weights": weights, "paid": purse.paid, "writes": memory.writes}
+    return {"weights": weights, "paid": paid(purse), "writes": memory.writes}
 
 
 def count_classes() -> dict[str, Any]:
@@ -217,7 +190,7 @@ def count_classes() -> dict[str, Any]:
     plan = build_plan("class_histogram", {}, account, account.capacity_nano, FACTS)
     purse = Purse()
     histogram = trained(plan, budget=purse, checkpoints=Memory())
-    return {"counts": histogram.noisy_counts, "paid": purse.paid}
+    return {"counts": histogram.noisy_counts, "paid": paid(purse)}
 
 
 def select_pictures() -> dict[str, Any]:
@@ -228,7 +201,7 @@ def select_pictures() -> dict[str, Any]:
     data = dataclasses.replace(images(), public_anchors=images(30).private_images)
     run = Run(plan=plan, facts=FACTS, data=data, budget=purse, secret=SECRET, checkpoints=memory)
     state = TRAINERS["select_public"](run).state_dict()
-    return {"state": state, "paid": purse.paid, "writes": memory.writes}
+    return {"state": state, "paid": paid(purse), "writes": memory.writes}
 
 
 def load_onto_a_device() -> dict[str, Any]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery.signals import worker_init
 from sqlalchemy import text
 
 from obscura.wire.words import HoldState, JobState, VerificationKind
@@ -20,6 +19,7 @@ from service.audit.findings import FindingCode, verified_at
 from service.db.session import transaction
 from service.ledger.stops import arming_stops
 from service.queue import TASK_RUN_JOB
+from tests.workers.conftest import worker_start
 from workers.supervise import app as tasks
 from workers.supervise.app import Workplace, make_app, work_on
 from workers.supervise.attempts import claim_job
@@ -92,23 +92,13 @@ def test_a_job_runs_through_redis_and_a_celery_worker_which_drains_on_sigterm(wo
 
 def test_a_worker_that_starts_on_a_broken_ledger_stops_arming(workshop):
     job_id = workshop.train()
-    before = list(worker_init.receivers)
-    make_app(workshop.settings)
-    (connected,) = (receiver for receiver in worker_init.receivers if receiver not in before)
-    try:
-        start = connected[1]
+    with worker_start(workshop.settings) as start:
         start()
-        with transaction(workshop.factory, read_only=True) as session:
-            assert not arming_stops(session)
-        with transaction(workshop.factory) as session:
-            session.execute(text("UPDATE accounts SET name = 'others'"))
+        assert not workshop.do(arming_stops)
+        workshop.do(lambda session: session.execute(text("UPDATE accounts SET name = 'others'")))
         start()
-    finally:
-        worker_init.receivers.remove(connected)
-    with transaction(workshop.factory, read_only=True) as session:
-        assert [(stop.scope, stop.code) for stop in arming_stops(session)] == [
-            (workshop.account_id, FindingCode.ACCOUNT_MISMATCH)
-        ]
+    stops = [(stop.scope, stop.code) for stop in workshop.do(arming_stops)]
+    assert stops == [(workshop.account_id, FindingCode.ACCOUNT_MISMATCH)]
     assert claim_job(workshop.settings, workshop.factory, job_id=job_id, worker="w", now=datetime.now(UTC)) is None
 
 

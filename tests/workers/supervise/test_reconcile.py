@@ -11,7 +11,7 @@ import pytest
 import structlog
 from sqlalchemy import delete, event, select
 
-from obscura.wire.words import EarlyEnd, HoldState, JobState, Outcome
+from obscura.wire.words import JobState, Outcome
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger, queue
 from service.audit.findings import Finding, FindingCode, clear_stops, stop_arming
@@ -19,7 +19,7 @@ from service.audit.signing import open_signing_key
 from service.db.access_tables import Outbox
 from service.db.audit_tables import AuditEvent
 from service.db.base import new_id, release_id_of
-from service.db.job_tables import FailureCode, Sample
+from service.db.job_tables import Sample
 from service.db.session import transaction
 from service.identity.recording import append, event_of
 from service.inspection import inspect_ledger
@@ -64,17 +64,6 @@ def publish(workshop: Any, job_id: str) -> str:
         return jobs.publish(session, job_id=job_id, attempt=attempt, key=key, now=now, **files, **shown).id
 
 
-def test_a_message_that_was_never_sent_is_sent_and_one_that_was_lost_is_sent_again(workshop, bell):
-    job_id = workshop.train()
-    now, lease_seconds = datetime.now(UTC), workshop.settings.lease_seconds
-    assert bell.reconcile(workshop, now).delivered == 1
-    for seconds in (1, lease_seconds - 1):
-        bell.reconcile(workshop, now + timedelta(seconds=seconds))
-    assert bell.rung == [job_id]
-    assert bell.reconcile(workshop, now + timedelta(seconds=lease_seconds + 1)).rung == 1
-    assert bell.rung == [job_id, job_id]
-
-
 def test_a_job_whose_lease_ran_out_is_rung_for_at_once_and_a_running_one_is_not(workshop, bell):
     lost, running = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
     now = datetime.now(UTC)
@@ -97,26 +86,6 @@ def test_of_many_waiting_trainings_the_oldest_is_rung_for_and_every_sampling_is(
     workshop.do(lambda session: session.execute(delete(Outbox)))  # as if the broker had lost everything
     assert bell.reconcile(workshop, later).rung == 3
     assert sorted(bell.rung) == sorted([trainings[1], *samples])
-
-
-def test_a_job_lost_too_often_is_ended_and_what_it_charged_is_spent(workshop, bell):
-    job_id, now = workshop.train(), datetime.now(UTC)
-    paying = {"attempt": workshop.claim(job_id).number, "hold_id": workshop.hold(job_id).id, "now": now}
-    first = plan_from_json(workshop.job(job_id).plan).stages[0]
-    workshop.do(ledger.arm, **paying)
-    paid = {"amount_nano": first.price_nano, "stage": first.name, "event": first.event.to_json()}
-    workshop.do(ledger.charge, **paying, **paid)
-    later = datetime.now(UTC) + timedelta(seconds=60)
-    assert bell.reconcile(workshop, later, attempts_max=1).ended == 1
-    job = workshop.job(job_id)
-    # One more attempt may publish what was paid for; when that is lost as well, it is spent.
-    assert (job.state, job.ended_early, job.attempt) == (JobState.QUEUED, EarlyEnd.WORKER_LOST, 2)
-    workshop.claim(job_id)
-    assert bell.reconcile(workshop, later + timedelta(seconds=60), attempts_max=1).ended == 1
-    job = workshop.job(job_id)
-    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
-    assert workshop.hold(job_id).state is HoldState.CAPTURED
-    assert (workshop.balance().spent_nano, workshop.balance().held_nano) == (first.price_nano, 0)
 
 
 def test_a_cancelled_job_whose_worker_was_lost_is_ended_and_an_untouched_hold_returned(workshop, bell):

@@ -174,22 +174,8 @@ def test_what_a_training_published_after_the_backup_it_was_under_way_in_stays(sh
     factory.kw["bind"].dispose()
 
 
-def test_a_service_without_its_database_keeps_everything(shop):
-    before = held(shop.settings)
-    assert "admin.key" in before
-    lost = Settings(data_dir=shop.settings.data_dir, mode="celery")
-    served = serve(lost)
-    assert held(shop.settings) == before
-    assert served.trainings == "stopped"
-    assert "installation_mismatch" in served.codes
-    assert served.warning is not None
-    assert "OBSCURA_DATABASE_URL" in served.warning
-    assert serve(shop.settings) == Served("open", set(), None)
-
-
 @pytest.fixture
 def other(tmp_path: Path, sqlite_template: Path) -> Iterator[Workshop]:
-    """Another installation."""
     path = tmp_path / "other.db"
     shutil.copyfile(sqlite_template, path)
     with opened(tmp_path / "other", f"sqlite:///{path}") as made:
@@ -199,22 +185,25 @@ def other(tmp_path: Path, sqlite_template: Path) -> Iterator[Workshop]:
         yield made
 
 
-def test_a_service_on_the_database_of_another_installation_keeps_everything(shop, other):
-    before, theirs = held(shop.settings), held(other.settings)
-    served = serve(with_database(shop, other.settings.database_url))
-    assert (held(shop.settings), held(other.settings)) == (before, theirs)
-    assert served.trainings == "stopped"
-    assert "installation_mismatch" in served.codes
-    assert serve(shop.settings) == Served("open", set(), None)
-
-
-@pytest.mark.services
-def test_an_empty_database_of_postgresql_beside_a_full_folder_keeps_everything(shop, postgres_url):
+@pytest.mark.parametrize("found", ["none", "other", pytest.param("postgres_url", marks=pytest.mark.services)])
+def test_a_service_on_a_database_that_is_not_its_own_keeps_everything(shop, request, found):
+    """On none, on another installation's, or on an empty one."""
     before = held(shop.settings)
-    served = serve(with_database(shop, postgres_url))
+    assert "admin.key" in before
+    if found == "none":
+        settings, theirs = Settings(data_dir=shop.settings.data_dir, mode="celery"), None
+    elif found == "other":
+        other = request.getfixturevalue(found)
+        settings, theirs = with_database(shop, other.settings.database_url), held(other.settings)
+    else:
+        settings, theirs = with_database(shop, request.getfixturevalue(found)), None
+    served = serve(settings)
     assert held(shop.settings) == before
     assert served.trainings == "stopped"
     assert "installation_mismatch" in served.codes
+    assert "OBSCURA_DATABASE_URL" in (served.warning or "") or found != "none"
+    assert theirs is None or held(other.settings) == theirs
+    assert found == "postgres_url" or serve(shop.settings) == Served("open", set(), None)
 
 
 def test_an_installation_of_before_is_not_taken_over_by_an_empty_database(workshop):

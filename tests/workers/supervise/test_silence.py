@@ -17,7 +17,6 @@ import pytest
 from obscura.wire.words import EarlyEnd, HoldState, JobState
 from service import jobs
 from service.errors import StaleAttempt
-from service.settings import Settings
 from tests.warm import processes
 from tests.workers.conftest import alive, state_of
 from workers.supervise import signs, supervisor
@@ -317,8 +316,3 @@ def test_a_superseded_attempt_tells_no_silence(workshop):
         workshop.do(jobs.report_silence, attempt=first.number, **tell)
     workshop.claim(job_id)  # whoever takes over begins afresh
     assert silence_of(workshop, job_id) is None
-
-
-def test_the_defaults_leave_time_for_the_longest_operation():
-    assert Settings().silent_seconds_max == 600
-    assert Patience().wind_up_silent_seconds == 60

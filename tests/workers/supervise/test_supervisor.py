@@ -1,7 +1,6 @@
 """The supervisor with real runner processes: crashes, cancellation, draining, limits."""
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from obscura.wire.words import EarlyEnd, HoldState, JobState
+from obscura.wire.words import EarlyEnd, JobState
 from service.db.job_tables import FailureCode
 from tests.workers.conftest import TINY_RUNNER, alive
 from workers.supervise.attempts import Attempt
@@ -34,29 +33,6 @@ def at_work(workshop: Any, attempt: Attempt, *given: Any, **more: Any) -> thread
 
 def steps_of(workshop: Any, job_id: str) -> int:
     return workshop.job(job_id).progress.get("step", 0)
-
-
-def test_a_runner_killed_during_training_resumes_from_its_checkpoint_and_pays_for_what_it_repeats(
-    workshop, tiny_runner, impatient, monkeypatch
-):
-    monkeypatch.setenv("TINY_KILL", "18")  # 18 releases are paid, 15 of them are checkpointed
-    job_id = workshop.train()
-    supervise_here(workshop, workshop.claim(job_id), tiny_runner, impatient)
-
-    hold = workshop.hold(job_id)
-    assert (workshop.job(job_id).state, hold.state) == (JobState.RUNNING, HoldState.ARMED)
-    charged_nano = hold.charged_nano
-    assert charged_nano > 0
-    balance = workshop.balance()
-    assert balance.spent_nano + balance.held_nano >= charged_nano  # never less than was spent
-
-    supervise_here(workshop, workshop.claim(job_id), tiny_runner, impatient)  # at once: the lease was given up
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    hold = workshop.hold(job_id)
-    assert charged_nano < hold.charged_nano <= hold.amount_nano
-    card = workshop.release_of(job_id).card
-    votes = next(event for event, stage in zip(card["events"], card["stages"], strict=True) if stage == "votes")
-    assert votes["count"] == 30  # the hold was exhausted: the repeated votes shortened the run
 
 
 def test_a_runner_lost_too_often_ends_captured(workshop, impatient):
@@ -101,19 +77,6 @@ def test_a_training_whose_time_is_over_publishes_what_was_paid_for(workshop, tin
     assert workshop.hold(job_id).captured_nano == charged_nano  # the last attempt charged nothing
 
 
-def test_draining_leaves_the_job_to_be_resumed(workshop, tiny_runner, impatient, monkeypatch):
-    monkeypatch.setenv("TINY_PAUSE", "0.1")
-    job_id = workshop.train()
-    drain = threading.Event()
-    thread = at_work(workshop, workshop.claim(job_id), tiny_runner, impatient, draining=drain.is_set)
-    workshop.wait(lambda: steps_of(workshop, job_id) > 5)
-    drain.set()
-    thread.join(timeout=300)
-    job, hold = workshop.job(job_id), workshop.hold(job_id)
-    assert (job.state, job.attempts_lost, hold.state) == (JobState.QUEUED, 0, HoldState.ARMED)
-    assert workshop.balance().held_nano == hold.amount_nano
-
-
 def test_a_runner_that_ignores_the_time_limit_is_killed_with_its_children(workshop, tmp_path):
     child_file = tmp_path / "child"
     script = (
@@ -155,39 +118,6 @@ def test_the_lease_is_renewed_while_the_runner_works(workshop, impatient):
     drain.set()
     thread.join(timeout=300)
     assert workshop.job(job_id).state is JobState.QUEUED
-
-
-def test_a_runner_without_its_supervisor_stops_and_another_attempt_goes_on(workshop, monkeypatch):
-    monkeypatch.setenv("TINY_PAUSE", "0.2")
-    job_id = workshop.train()
-    attempt = workshop.claim(job_id)
-    # A process that starts the runner, says its id and is then killed, as a supervisor would be.
-    parent_script = (
-        "import os, subprocess, sys, time\n"
-        "command = [*sys.argv[1:], '--supervisor', str(os.getpid())]\n"
-        "print(subprocess.Popen(command, stdout=subprocess.DEVNULL).pid, flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", parent_script, *TINY_RUNNER, "--job", job_id, "--attempt", str(attempt.number)],
-        env=runner_environment(workshop.settings, os.environ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert parent.stdout is not None
-    runner = int(parent.stdout.readline())
-    try:
-        workshop.wait(lambda: workshop.hold(job_id).charged_nano > 0)
-    finally:
-        parent.kill()
-        parent.wait()
-        parent.stdout.close()
-    workshop.wait(lambda: not alive(runner), seconds=60)
-    # Until the lease ends; nothing was lost or refunded.
-    assert (workshop.job(job_id).state, workshop.hold(job_id).state) == (JobState.RUNNING, HoldState.ARMED)
-    workshop.end_lease(job_id)
-    assert workshop.claim(job_id).number == attempt.number + 1
 
 
 def test_a_failing_runner_leaks_nothing_not_even_into_the_operators_log(workshop, tiny_runner, impatient, monkeypatch):

@@ -18,7 +18,6 @@ from tests.workers.small_trainings import DIGITS, work
 from workers.evaluation import utility
 from workers.recipes.interface import Cancelled
 from workers.supervise.attempts import ExitStatus
-from workers.train import publishing
 from workers.train.drawing import DRAWING
 from workers.train.kinds.evaluate import EVALUATION, measure_classifier, public_images
 from workers.train.runner import run
@@ -67,9 +66,8 @@ def test_a_discarded_training_ends_within_seconds_while_it_draws_what_it_would_s
 
 
 @pytest.mark.parametrize("stage", [DRAWING, EVALUATION])
-def test_a_cancelled_evaluation_ends_within_seconds_and_its_release_stays(workshop, endless, stage, monkeypatch):
+def test_a_cancelled_evaluation_ends_within_seconds_and_its_release_stays(workshop, endless, stage):
     training = workshop.train(evaluate=True, evaluation_samples=200_000 if stage == DRAWING else 300)
-    monkeypatch.setattr(publishing, "_REPORT_PER_CLASS", 1)
     work(workshop, training, {"datalens": slow_to_draw_later if stage == DRAWING else tiny_runner.train})
     release_id = workshop.job(training).release_id
     job_id = workshop.evaluation(release_id).job_id

@@ -78,14 +78,6 @@ def assert_published(workshop: Any, job_id: str, priced_by: Filter) -> None:
     assert inspect_ledger(workshop.settings, workshop.factory, thorough=True).findings == ()
 
 
-def test_a_limit_that_is_raised_while_a_training_waits_leaves_it_its_price(workshop):
-    before, job_id = filter_now(workshop), workshop.train(**STEPS)
-    raise_limit(workshop, 30.0)
-    assert filter_now(workshop).rate < before.rate
-    assert workshop.work(job_id) == ExitStatus.ENDED
-    assert_published(workshop, job_id, before)
-
-
 @on_either_database
 def test_a_limit_that_is_raised_while_a_training_runs_and_is_resumed_leaves_it_its_price(workshop):
     """Raised between its attempts, and again in the second one; the next training is priced at the new rate."""

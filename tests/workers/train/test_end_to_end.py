@@ -8,14 +8,11 @@ from obscura.wire.words import JobState
 from service import jobs, queue
 from service.db.job_tables import Sample
 from service.storage.files import digest_directory
-from tests.workers.conftest import on_either_database
 from workers.supervise.dispatch import Dispatcher
 
 
-@on_either_database
 def test_a_job_becomes_a_release_and_the_release_becomes_images(workshop, impatient, warm):
-    evaluate = workshop.settings.database_url.startswith("sqlite")
-    job_id = workshop.train(recipe="moments", epsilon=7.0, evaluate=evaluate, evaluation_samples=1500)
+    job_id = workshop.train(recipe="moments", epsilon=7.0, evaluate=True, evaluation_samples=1500)
     command = (warm, "-m", "workers.train.runner")
     dispatcher = Dispatcher(workshop.settings, workshop.factory, command=command, patience=impatient)
     dispatcher.start()
@@ -25,8 +22,6 @@ def test_a_job_becomes_a_release_and_the_release_becomes_images(workshop, impati
         release = workshop.release_of(job_id)
         assert digest_directory(workshop.settings.data_dir / release.artifact_dir) == release.artifact_sha256
         assert release.card["epsilon"] <= 7.0
-        if not evaluate:
-            return
         # The evaluation follows by itself. Meanwhile images are drawn.
         first, second = (workshop.sample(release.id, count=30, seed=11) for _ in range(2))
         queue.deliver(workshop.factory, dispatcher.send, now=datetime.now(UTC))

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from models.portable.generator import Generator, GeneratorConfig
+from models.portable.generator import Generator
 from obscura.wire.words import SampleFormat
+from tests.workers.small_trainings import random_generator
 from workers.train.drawing import SampleRequest, draw
 from workers.train.packing import PARQUET_FILE, SampleFile, write_sample
 
@@ -27,11 +27,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(params=[1, 3], ids=["grey", "colour"])
 def generator(request: Any) -> Generator:
-    made = Generator(GeneratorConfig(classes=3, channels=request.param, height=6, width=5, components=4, features=3))
-    stream = torch.Generator().manual_seed(1)
-    made.mean.copy_(torch.rand(made.mean.shape, generator=stream))
-    made.factor.copy_(torch.randn(made.factor.shape, generator=stream) * 0.1)
-    return made
+    return random_generator(request.param)
 
 
 @pytest.fixture

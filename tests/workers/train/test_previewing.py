@@ -1,7 +1,6 @@
 """A preview carries out the plan on public images: it holds nothing, charges nothing and opens nothing private."""
 
 import shutil
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from sqlalchemy.orm import undefer
 
 from obscura.wire.words import DatasetState, JobState
 from privacy.plans.plan import PublicFacts
-from service import jobs
 from service.datasets.vault import Vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode, Preview
@@ -22,7 +20,7 @@ from workers.evaluation import utility
 from workers.recipes.interface import Cancelled
 from workers.recipes.registry import TRAINERS
 from workers.train.kinds import preview as previewing
-from workers.train.kinds.preview import Rehearsal, cut, find_stand_in, forecast
+from workers.train.kinds.preview import cut, find_stand_in, forecast
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +33,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ask(workshop: Any, **changes: Any) -> str:
     facts = {"dataset_id": workshop.dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": OPTIONS}
-    facts |= {"stand_in_dataset_id": workshop.public_id, "principal": "key_test", "idempotency_key": None}
-    return str(workshop.do(jobs.submit, jobs.KINDS["preview"], now=datetime.now(UTC), **facts | changes).id)
+    facts |= {"stand_in_dataset_id": workshop.public_id}
+    return str(workshop.submit("preview", **facts | changes))
 
 
 def preview_of(workshop: Any, job_id: str) -> Preview:
@@ -71,15 +69,9 @@ def test_a_stand_in_that_is_gone_is_named_as_the_reason(workshop):
     assert workshop.job(job_id).failure_code is FailureCode.DATASET_UNAVAILABLE
 
 
-def test_a_preview_is_cancelled(workshop):
-    job_id = ask(workshop)
-    workshop.cancel(job_id)
-    assert workshop.job(job_id).state is JobState.CANCELLED
-
-
 @pytest.mark.parametrize("recipe", ["datalens", "dp_classifier", "dp_diffusion", "dpgan"])
 def test_every_recipe_that_makes_something_to_look_at_has_a_forecast(recipe):
-    found = forecast(Rehearsal(plan_of(recipe, SMALL[recipe]), FACTS, find_stand_in(FACTS)), TRAINERS[recipe])
+    found = forecast(plan_of(recipe, SMALL[recipe]), FACTS, find_stand_in(FACTS), TRAINERS[recipe])
     assert found.stand_in == "written characters"
     generates = recipe != "dp_classifier"
     assert (found.real is not None, found.grid is not None) == (generates, generates)
@@ -98,7 +90,7 @@ def test_of_a_rare_class_a_preview_tells_that_it_is_not_recognised(monkeypatch):
     for shares in ("", "4000,20"):
         plan = plan_of("moments", {"class_shares": shares} if shares else {}, facts=facts, epsilon=4.0)
         stand_in = find_stand_in(facts, shares=previewing.shares_of(plan, facts))
-        found[shares] = forecast(Rehearsal(plan, facts, stand_in), TRAINERS["moments"])
+        found[shares] = forecast(plan, facts, stand_in, TRAINERS["moments"])
         assert found[shares].stated == bool(shares)
         assert set(found[shares].by_class) == {"normal", "sick"}
     even, uneven = found[""], found["4000,20"]
@@ -117,7 +109,7 @@ def test_large_images_are_averaged_once_each_for_both_classifiers(monkeypatch):
     monkeypatch.setattr(utility.nn.functional, "adaptive_avg_pool2d", counted)
     facts = PublicFacts(("cat", "dog"), 16, 16, 3, 300, "record")
     stand_in = find_stand_in(facts)
-    forecast(Rehearsal(plan_of("moments", {}, facts=facts), facts, stand_in), TRAINERS["moments"])
+    forecast(plan_of("moments", {}, facts=facts), facts, stand_in, TRAINERS["moments"])
     assert sum(averaged) == 200 + 200 + len(stand_in.test_images)  # drawn, the stand-in's own, and those of the test
 
 
@@ -127,7 +119,7 @@ def test_more_budget_is_forecast_to_be_better(monkeypatch):
     data = digits()
     stand_in = cut(data.private_images, data.private_labels, data.classes, "digits", FACTS)
     little, much = (
-        forecast(Rehearsal(plan_of("moments", {}, epsilon=epsilon), FACTS, stand_in), TRAINERS["moments"])
+        forecast(plan_of("moments", {}, epsilon=epsilon), FACTS, stand_in, TRAINERS["moments"])
         for epsilon in (0.02, 8.0)
     )
     assert little.accuracy < 0.5 < much.accuracy < much.real + 0.05
@@ -135,9 +127,9 @@ def test_more_budget_is_forecast_to_be_better(monkeypatch):
 
 @pytest.mark.parametrize("stage", [previewing.MEASURED, previewing.REFERENCE])
 def test_a_preview_stops_where_it_is_told_to(stage):
-    rehearsal = Rehearsal(plan_of("datalens", SMALL["datalens"]), FACTS, find_stand_in(FACTS))
+    plan = plan_of("datalens", SMALL["datalens"])
     with pytest.raises(Cancelled):
-        forecast(rehearsal, TRAINERS["datalens"], progress=stop_at(0, stage))
+        forecast(plan, FACTS, find_stand_in(FACTS), TRAINERS["datalens"], progress=stop_at(0, stage))
 
 
 @pytest.mark.parametrize(

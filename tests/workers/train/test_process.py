@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from service.logs import get_logger
-from workers.train.process import lines_of_trace, trace_of
+from workers.train.process import trace_of
 
 BROKEN = """
 from workers.train.process import keep_values_out
@@ -52,7 +52,7 @@ def test_a_long_trace_in_the_log_keeps_its_innermost_place(stream):
     with pytest.raises(ValueError, match="CANARY") as broken:
         descend(44)
     assert len(trace_of(broken.value)) > 2000
-    get_logger("t").error("database_lost", trace=lines_of_trace(broken.value))
+    get_logger("t").error("database_lost", trace=trace_of(broken.value).splitlines())
     told = json.loads(stream.getvalue())["trace"]
     assert told[-1] == "ValueError"
     assert any(__file__ in line and "in descend" in line for line in told[-4:])

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from models.portable.generator import Generator, GeneratorConfig
+from models.portable.generator import Generator
 from obscura.client.contents import Images, read_images, unpack
 from obscura.preparing import ChoiceNeeded, Choices, Package, prepare
 from obscura.wire.formats import PACKINGS
 from obscura.wire.words import SampleFormat
+from tests.workers.small_trainings import random_generator
 from workers.train.drawing import SampleRequest, draw
 from workers.train.packing import SampleFile, write_sample
 
@@ -28,17 +28,10 @@ COUNT, SIDE = 30, 16
 
 @pytest.fixture(params=[1, 3], ids=["grey", "colour"])
 def generator(request: pytest.FixtureRequest) -> Generator:
-    made = Generator(
-        GeneratorConfig(classes=3, channels=request.param, height=SIDE, width=SIDE, components=4, features=3)
-    )
-    stream = torch.Generator().manual_seed(1)
-    made.mean.copy_(torch.rand(made.mean.shape, generator=stream))
-    made.factor.copy_(torch.randn(made.factor.shape, generator=stream) * 0.1)
-    return made
+    return random_generator(request.param, SIDE, SIDE)
 
 
 def sample(folder: Path, generator: Generator, kind: SampleFormat, **asked: Any) -> tuple[Path, SampleRequest]:
-    """Write a sample as it is downloaded."""
     path = folder / f"sample.{PACKINGS[kind.value].suffix}"
     request = SampleRequest(count=COUNT, seed=5, **asked)
     write_sample(path, generator, request, SampleFile(kind, "A sample", CARD))

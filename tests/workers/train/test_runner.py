@@ -12,13 +12,12 @@ import pytest
 import torch
 from sqlalchemy import select, update
 
-from models.released import load_released
 from obscura.wire.words import EntryKind, HoldState, JobState
 from privacy.accounting.events import event_from_json
 from privacy.errors import BudgetExceeded, EventRefused
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.datasets.vault import Vault, destroy_file, key_id_of, read_key, write_key
+from service.datasets.vault import Vault, destroy_file, write_key
 from service.db.base import new_id, release_id_of
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode, Job, Sample
@@ -71,8 +70,6 @@ def test_a_job_that_is_not_what_was_held_for_opens_nothing(workshop, edit):
     """What was found: A's budget pays for a training on B's data, if somebody changes a column of the job."""
     dataset_id = workshop.dataset_id
     path = Vault.of(workshop.settings).key_path(dataset_id)
-    with transaction(workshop.factory) as session:
-        session.get_one(Dataset, dataset_id).vault_key_id = key_id_of(read_key(path))
     job_id = workshop.train()
     with transaction(workshop.factory) as session:
         job = session.get_one(Job, job_id)
@@ -164,38 +161,6 @@ def test_a_later_attempt_fences_charges_and_publication(workshop):
 
     assert workshop.work(first, {"datalens": overtaken}) == ExitStatus.STALE
     assert workshop.hold(job_id).charged_nano == 0
-
-
-def dies_at(workshop: Any, monkeypatch: pytest.MonkeyPatch, step: str) -> str:
-    """A training whose process is gone at a step, as after kill -9, and whose job is given back."""
-
-    def die(*_: Any, **__: Any) -> None:
-        raise SystemExit
-
-    job_id: str = workshop.train()
-    with monkeypatch.context() as patched:
-        patched.setattr(f"workers.train.kinds.train.{step}", die)
-        with pytest.raises(SystemExit):
-            workshop.work(job_id, TINY)
-    workshop.give_back(job_id)
-    return job_id
-
-
-def test_a_finished_artifact_is_published_by_the_next_attempt_without_training(workshop, monkeypatch):
-    job_id = dies_at(workshop, monkeypatch, "publish")
-    assert (workshop.settings.data_dir / key_of(release_id_of(job_id))).is_dir()
-    charged_nano = workshop.hold(job_id).charged_nano
-    assert workshop.work(job_id, {}) == ExitStatus.ENDED
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    assert workshop.hold(job_id).charged_nano == charged_nano
-
-
-def test_a_finished_generator_is_not_trained_again(workshop, monkeypatch):
-    job_id = dies_at(workshop, monkeypatch, "write_artifact")
-    assert workshop.work(job_id, {}) == ExitStatus.ENDED
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    directory = workshop.settings.data_dir / key_of(release_id_of(job_id))
-    assert load_released(directory).config.classes == 10
 
 
 def test_stopping_cancels_only_when_somebody_asked(workshop):

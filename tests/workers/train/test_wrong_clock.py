@@ -4,13 +4,11 @@ import datetime as real
 from datetime import UTC, datetime
 
 import pytest
-from celery.signals import worker_init
 
 from obscura.wire.words import HoldState, JobState
-from service.db.session import transaction
 from service.errors import ClockRefused
 from service.ledger import set_frozen
-from workers.supervise.app import make_app
+from tests.workers.conftest import worker_start
 from workers.supervise.attempts import ExitStatus, claim_job, claim_next
 from workers.train.kinds import train
 
@@ -51,15 +49,9 @@ def test_nobody_claims_by_a_wrong_clock(workshop, clock):
 
 def test_a_worker_does_not_start_by_a_clock_that_is_behind_the_ledger(workshop):
     """Rather, the ledger has been written by one that is ahead: either way somebody has to look."""
-    before = list(worker_init.receivers)
-    make_app(workshop.settings)
-    (connected,) = (receiver for receiver in worker_init.receivers if receiver not in before)
-    try:
-        connected[1]()
-        with transaction(workshop.factory) as session:
-            ahead = datetime(2049, 1, 1, tzinfo=UTC)
-            set_frozen(session, account_id=workshop.account_id, frozen=True, reason="a test", now=ahead)
+    with worker_start(workshop.settings) as start:
+        start()
+        ahead = datetime(2049, 1, 1, tzinfo=UTC)
+        workshop.do(set_frozen, account_id=workshop.account_id, frozen=True, reason="a test", now=ahead)
         with pytest.raises(SystemExit, match=r"clock of this machine is wrong: it shows .* more than a day behind"):
-            connected[1]()
-    finally:
-        worker_init.receivers.remove(connected)
+            start()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -38,7 +37,7 @@ from workers.evaluation.utility import (
     accuracy_by_class,
     are_uneven,
     as_seen,
-    balanced_accuracy,
+    confusion_of,
     seen_size,
     train_and_test,
 )
@@ -58,12 +57,7 @@ _CONFUSION_CLASSES_MAX = 100  # a larger table is nothing to read
 
 
 def run(context: Context) -> None:
-    """Measure a release and end the job.
-
-    Raises:
-        NotFound: the public dataset's content is gone.
-        Conflict: the operator's extractor for reports is unusable.
-    """
+    """Measure a release and end the job."""
     job_id = context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
         evaluation = jobs.made_by(session, Evaluation, job_id)
@@ -90,17 +84,19 @@ def run(context: Context) -> None:
         else:
             request = SampleRequest(count=evaluation.samples, seed=evaluation.seed, names=facts.classes)
             warm_start = plan.config.changes_its_start
-            by = Yardsticks(test, extractor, context.device, kept)
-            measured = measure_generator(directory, by, request, warm_start=warm_start, progress=progress)
+            how: dict[str, Any] = {"device": context.device, "warm_start": warm_start, "reference": kept}
+            measured = measure_generator(directory, test, extractor, request, progress=progress, **how)
     except (NotFound, FileNotFoundError, ValueError):
         if context.storage.holds(key_of(release.id)):
             raise
         raise NotFound("The files of this release cannot be read.", release_id=release.id) from None
     listed = len(dataset.classes) <= _CONFUSION_CLASSES_MAX
+    each = zip(dataset.classes, accuracy_by_class(measured.confusion), strict=True)
+    shares = {name: share for name, share in each if share is not None}
     results = {
         "accuracy": measured.accuracy,
         "balanced_accuracy": measured.balanced,
-        "accuracy_by_class": _named(accuracy_by_class(measured.confusion), dataset.classes) if listed else None,
+        "accuracy_by_class": shares if listed else None,
         "accuracy_warm_start_only": measured.warm_start_only,
         "accuracy_real": measured.real,
         "likeness": None if measured.likeness is None else asdict(measured.likeness),
@@ -117,10 +113,6 @@ def run(context: Context) -> None:
     }
     confusion = measured.confusion if listed else None
     context.end(evaluate.finish, at="evaluated", results=results, confusion=confusion)
-
-
-def _named(shares: Sequence[float | None], classes: Sequence[str]) -> dict[str, float]:
-    return {name: share for name, share in zip(classes, shares, strict=True) if share is not None}
 
 
 def evaluation_work(
@@ -162,13 +154,10 @@ class Measured:
     """The results of an evaluation.
 
     Attributes:
-        accuracy: in [0, 1], by classifier.
-        balanced: balanced accuracy, likewise.
-        warm_start_only: accuracy without the generator's guide, if it has one.
+        accuracy: in [0, 1], by classifier; `balanced` likewise, `warm_start_only` without the generator's guide.
         confusion: counts (classes, classes) of the CNN, or of the released classifier, a row per true class.
-        real: of the CNN trained on one half of the public images and tested on the other. None of a released
-            classifier.
-        likeness: of synthetic and public images. None of a released classifier, and where there are too few.
+        real: of the CNN trained on one half of the public images and tested on the other; of a generator only.
+        likeness: of synthetic and public images; of a generator only, where there are enough.
         seen: height and width of what classifiers saw of larger images; None where they saw them as they are.
     """
 
@@ -185,123 +174,88 @@ class Measured:
 class Drawn(Images):
     """Synthetic images as classifiers see them.
 
-    Attributes:
-        whole: the first of them as drawn, (m, c, h, w) uint8: as many as are compared or shown.
+    `whole` are the first of them as drawn, (m, c, h, w) uint8: as many as are compared or shown.
     """
 
     whole: torch.Tensor
 
 
-@dataclass(frozen=True)
-class Yardsticks:
-    """What a generator is measured by.
-
-    Attributes:
-        test: public images that classifiers are tested on.
-        extractor: by which synthetic and public images are compared.
-        reference: `Measured.real` of an earlier evaluation, if any.
-    """
-
-    test: Images
-    extractor: NamedExtractor
-    device: torch.device
-    reference: float | None = None
-
-
 def measure_generator(
-    directory: Path, by: Yardsticks, request: SampleRequest, *, warm_start: bool, progress: Progress
+    directory: Path,
+    public: Images,
+    extractor: NamedExtractor,
+    request: SampleRequest,
+    *,
+    device: torch.device,
+    warm_start: bool,
+    reference: float | None,
+    progress: Progress,
 ) -> Measured:
     """Train classifiers on a released generator's samples, and test them once.
 
     Args:
+        public: images that classifiers are tested on, and that synthetic ones are compared with.
         request: the samples to train on; its seed is also that of the classifiers.
         warm_start: also measure the generator without its guide.
-
-    Raises:
-        FileNotFoundError: the release's files are gone (ValueError: damaged).
+        reference: `Measured.real` of an earlier evaluation, if any.
     """
-    test, device = Images(as_seen(by.test.images), by.test.labels), by.device
+    test = Images(as_seen(public.images), public.labels)
     generators: dict[str, ReleasedGenerator] = {}
     if warm_start:
         generators["warm_start"] = load_released(directory, which="warm_start")
     generators["final"] = load_released(directory)  # last: its images are compared with the public ones, too
-    reference = _halves(test, request.seed) if by.reference is None and len(test.labels) >= _REFERENCE_MIN else None
+    wanted: list[tuple[str, ClassifierKind, Images, Images]] = []  # names, kinds, training and test images
     learning = sum(_learning_seconds(kind, request.count) for kind in CLASSIFIER_KINDS) * len(generators)
-    learning += _learning_seconds("cnn", len(reference[0].labels)) if reference else 0
-    classifiers = _Classifiers(len(request.names), request.seed, device, learning, progress)
-    few = request.count * test.images[0].numel() * len(generators) <= _BYTES_TOGETHER
-    wanted: list[tuple[str, ClassifierKind, Images, Images]] = []
+    if reference is None and len(test.labels) >= _REFERENCE_MIN:
+        order = torch.randperm(len(test.labels), generator=torch.Generator().manual_seed(request.seed))
+        halves = [Images(test.images[half], test.labels[half]) for half in (order[::2], order[1::2])]
+        wanted.append((REFERENCE, "cnn", halves[0], halves[1]))
+        learning += _learning_seconds("cnn", len(halves[0].labels))
+    lock, done = Lock(), dict[tuple[str, ClassifierKind], float]()
     found: dict[tuple[str, ClassifierKind], Utility] = {}
-    if reference:
-        wanted.append((REFERENCE, "cnn", *reference))
+
+    def learn(number: int) -> tuple[tuple[str, ClassifierKind], Utility]:
+        name, kind, seen, asked = wanted[number]
+        cost = _learning_seconds(kind, len(seen.labels))
+
+        def look(step: int, steps: int) -> None:
+            with lock:
+                done[name, kind] = cost * step / max(steps, 1)
+                share = sum(done.values()) / learning
+                progress(stage=EVALUATION, step=min(100, int(100 * share)), steps=100)
+
+        sizes: dict[str, Any] = {"classes": len(request.names), "seed": request.seed, "device": device}
+        pixels = seen.images, seen.labels, asked.images, asked.labels
+        return (name, kind), train_and_test(kind, *pixels, look=look, **sizes)
+
+    few = request.count * test.images[0].numel() * len(generators) <= _BYTES_TOGETHER
     for which, generator in generators.items():
         generator.to(device)
         synthetic = drawn_images(generator, request, progress)
         wanted += [(which, kind, synthetic, test) for kind in CLASSIFIER_KINDS]
         if which == "final" or not few:
-            found |= classifiers.learn(wanted)
-            wanted = []
-    utilities = {which: {kind: found[which, kind] for kind in CLASSIFIER_KINDS} for which in generators}
-    accuracy = {
-        which: {str(kind): utility.accuracy for kind, utility in each.items()} for which, each in utilities.items()
-    }
-    balanced = {str(kind): utility.balanced_accuracy for kind, utility in utilities["final"].items()}
+            wanted.sort(key=lambda each: -_learning_seconds(each[1], len(each[2].labels)))  # the longest first
+            found |= dict(side_by_side(learn, range(len(wanted)), device))
+            wanted.clear()
+    accuracy = {which: {str(kind): found[which, kind].accuracy for kind in CLASSIFIER_KINDS} for which in generators}
 
-    def compared(done: int, steps: int) -> None:
-        progress(stage=LIKENESS, step=100 * done // max(steps, 1), steps=100)
+    def compared(blocks: int, steps: int) -> None:
+        progress(stage=LIKENESS, step=100 * blocks // max(steps, 1), steps=100)
 
-    likeness = measure_likeness(synthetic.whole, by.test.images, by.extractor, seed=request.seed, look=compared)
-    real = found[REFERENCE, "cnn"].accuracy if reference else by.reference
-    confusion = utilities["final"]["cnn"].confusion
-    seen = None if test.images.shape == by.test.images.shape else (test.images.shape[2], test.images.shape[3])
-    return Measured(accuracy["final"], balanced, accuracy.get("warm_start"), confusion, real, likeness, seen)
-
-
-def _halves(test: Images, seed: int) -> tuple[Images, Images]:
-    order = torch.randperm(len(test.labels), generator=torch.Generator().manual_seed(seed))
-    own, other = order[::2], order[1::2]
-    return Images(test.images[own], test.labels[own]), Images(test.images[other], test.labels[other])
-
-
-class _Classifiers:
-    """Classifiers that train in parallel and report their joint progress.
-
-    Args:
-        classes: number of classes.
-        seed: of each of them.
-        device: a CPU trains as many at a time as it has threads, each on one.
-        seconds: cost of everything that will be learned, for the share that is done.
-        progress: receives that share.
-    """
-
-    def __init__(self, classes: int, seed: int, device: torch.device, seconds: float, progress: Progress) -> None:
-        self._sizes: dict[str, Any] = {"classes": classes, "seed": seed, "device": device}
-        self._seconds, self._progress, self._lock = seconds, progress, Lock()
-        self._done: dict[tuple[str, ClassifierKind], float] = {}
-
-    def learn(
-        self, wanted: Sequence[tuple[str, ClassifierKind, Images, Images]]
-    ) -> dict[tuple[str, ClassifierKind], Utility]:
-        """Train classifiers and test each once; each has a name, a kind, training and test images."""
-        longest_first = sorted(wanted, key=lambda each: -_learning_seconds(each[1], len(each[2].labels)))
-
-        def learn(number: int) -> tuple[tuple[str, ClassifierKind], Utility]:
-            name, kind, seen, asked = longest_first[number]
-            look = partial(self._look, (name, kind), _learning_seconds(kind, len(seen.labels)))
-            pixels = seen.images, seen.labels, asked.images, asked.labels
-            return (name, kind), train_and_test(kind, *pixels, look=look, **self._sizes)
-
-        return dict(side_by_side(learn, range(len(longest_first)), self._sizes["device"]))
-
-    def _look(self, which: tuple[str, ClassifierKind], cost: float, done: int, steps: int) -> None:
-        with self._lock:
-            self._done[which] = cost * done / max(steps, 1)
-            share = sum(self._done.values()) / self._seconds
-            self._progress(stage=EVALUATION, step=min(100, int(100 * share)), steps=100)
+    real = found.get((REFERENCE, "cnn"))
+    return Measured(
+        accuracy=accuracy["final"],
+        balanced={str(kind): found["final", kind].balanced_accuracy for kind in CLASSIFIER_KINDS},
+        warm_start_only=accuracy.get("warm_start"),
+        confusion=found["final", "cnn"].confusion,
+        real=reference if real is None else real.accuracy,
+        likeness=measure_likeness(synthetic.whole, public.images, extractor, seed=request.seed, look=compared),
+        seen=None if test.images.shape == public.images.shape else (test.images.shape[2], test.images.shape[3]),
+    )
 
 
 def measure_classifier(directory: Path, test: Images, *, device: torch.device, progress: Progress) -> Measured:
-    """Test a released classifier once; arguments and errors as in `measure_generator`."""
+    """Test a released classifier once."""
 
     def look() -> None:
         progress(stage=EVALUATION, step=0, steps=1)
@@ -310,11 +264,9 @@ def measure_classifier(directory: Path, test: Images, *, device: torch.device, p
     classifier = load_classifier(directory).to(device)
     with between_layers(classifier.modules(), look):
         predicted = classifier.predict(test.images)
-    classes = len(classifier.config.classes)
-    counts = torch.bincount(test.labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
-    confusion = tuple(tuple(int(count) for count in row) for row in counts)
-    accuracy = float((predicted == test.labels).double().mean())
-    return Measured({"classifier": accuracy}, {"classifier": balanced_accuracy(confusion)}, None, confusion)
+    utility = Utility.of(confusion_of(test.labels, predicted, len(classifier.config.classes)))
+    balanced = {"classifier": utility.balanced_accuracy}
+    return Measured({"classifier": utility.accuracy}, balanced, None, utility.confusion)
 
 
 def drawn_images(generator: ReleasedGenerator, request: SampleRequest, progress: Progress) -> Drawn:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +30,11 @@ from service.jobs.kinds import preview
 from service.jobs.training_sets import facts_of
 from workers.evaluation.grid import write_grid
 from workers.evaluation.utility import Utility, accuracy_by_class, as_seen, confusion_of, train_and_test
-from workers.recipes.interface import Piece, Progress, Run, Trained, Trainer, TrainingData, save_trained
+from workers.recipes.interface import Piece, Progress, Run, Trainer, TrainingData, save_trained
 from workers.recipes.registry import work_of
 from workers.train.drawing import SampleRequest, drawing_work
-from workers.train.kinds.evaluate import Drawn, as_classifiers_see, drawn_images, public_images
-from workers.train.orders import Context, PublicParts, anchors_of, public_dataset, public_parts
+from workers.train.kinds.evaluate import Drawn, Images, as_classifiers_see, drawn_images, public_images
+from workers.train.orders import Context, anchors_of, public_dataset, public_parts
 from workers.train.progress import ReportedProgress
 
 MEASURED, REFERENCE = "measure_preview", "measure_stand_in"  # stages of reports
@@ -51,14 +52,11 @@ class Forecast:
 
     Attributes:
         accuracy: in [0, 1], of the small CNN trained on drawn images (or of the classifier), on held-out images of the
-            stand-in.
-        real: of the same CNN trained on the stand-in's own images; None of a classifier.
-        chance: of guessing.
-        balanced: balanced accuracy; `real_balanced` is that of the CNN of `real`.
+            stand-in; `balanced` is its balanced accuracy.
+        real: of the same CNN trained on the stand-in's own images; None of a classifier. So are `real_balanced` and
+            `grid`, a PNG image with a class in each row.
         by_class: accuracy of each declared class that was tested; empty where classes are too many to list.
         stated: whether the stand-in has the balance that the plan states.
-        stand_in: its name.
-        grid: PNG image, a class in each row; None of a classifier.
     """
 
     accuracy: float
@@ -73,11 +71,7 @@ class Forecast:
 
 
 def run(context: Context) -> None:
-    """Carry out a preview and end its job.
-
-    Raises:
-        NotFound: the content of a public dataset is gone.
-    """
+    """Carry out a preview and end its job."""
     job_id = context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
         job = jobs.get_job(session, job_id)
@@ -94,7 +88,8 @@ def run(context: Context) -> None:
         public = Vault.of(context.settings).open_dataset(named.id)
         stand_in = cut(*public, tuple(named.classes), named.name, facts, shares_of(plan, facts))
     progress = ReportedProgress(context, (*work_of(plan, facts), *preview_work(plan, facts)))
-    found = forecast(Rehearsal(plan, facts, stand_in, parts), context.trainers[plan.recipe], context.device, progress)
+    trainer = context.trainers[plan.recipe]
+    found = forecast(plan, facts, stand_in, trainer, parts=parts, device=context.device, progress=progress)
     results = asdict(found)
     context.end(preview.finish, grid=results.pop("grid"), results=results)
 
@@ -141,89 +136,62 @@ def samples_for(facts: PublicFacts) -> int:
     return SAMPLES if facts.height * facts.width < LARGE_PIXELS else SAMPLES_LARGE
 
 
-@dataclass(frozen=True)
-class Rehearsal:
-    """What is carried out in a preview.
-
-    Attributes:
-        plan: of the training that is previewed.
-        facts: what was declared.
-        stand_in: with as many records, classes and pixels.
-        parts: the extractor and anchors that the plan names.
-    """
-
-    plan: Plan
-    facts: PublicFacts
-    stand_in: StandIn
-    parts: PublicParts = field(default_factory=PublicParts)
-
-
 def forecast(
-    rehearsal: Rehearsal,
+    plan: Plan,
+    facts: PublicFacts,
+    stand_in: StandIn,
     trainer: Trainer,
+    *,
+    parts: Mapping[str, Any] | None = None,
     device: torch.device | None = None,
     progress: Progress = lambda **_: None,
 ) -> Forecast:
-    """Train on a stand-in what a plan announces, and measure it."""
-    plan, facts, stand_in = rehearsal.plan, rehearsal.facts, rehearsal.stand_in
-    device = device or torch.device("cpu")
-    trained = trainer(
-        Run(
-            plan=plan,
-            facts=facts,
-            data=TrainingData(
-                stand_in.images,
-                stand_in.labels,
-                facts.classes,
-                None if facts.subjects_declared is None else np.arange(len(stand_in.labels)) % facts.subjects_declared,
-                **rehearsal.parts.given(),
-            ),
-            budget=PlanBudget(plan.stages),
-            secret=secrets.token_bytes(32),
-            progress=progress,
-            device=device,
-        )
-    )
+    """Train on a stand-in what a plan announces, and measure it.
+
+    The stand-in has as many records, classes and pixels as were declared; `parts` are those of `public_parts`.
+    """
+    device, classes = device or torch.device("cpu"), facts.classes
+    subjects = None
+    if facts.subjects_declared is not None:
+        subjects = np.arange(len(stand_in.labels)) % facts.subjects_declared
+    data = TrainingData(stand_in.images, stand_in.labels, classes, subjects, **(parts or {}))
+    run = Run(plan=plan, facts=facts, data=data, budget=PlanBudget(plan.stages), secret=secrets.token_bytes(32))
+    trained = trainer(replace(run, progress=progress, device=device))
+
+    def look(stage: str, done: int, steps: int) -> None:
+        progress(stage=stage, step=done, steps=steps)
+
+    real, grid = None, None
     if isinstance(trained, PrivateClassifier):
-        with between_layers(trained.modules(), partial(_look, progress, MEASURED, 0, 1)):
+        with between_layers(trained.modules(), partial(look, MEASURED, 0, 1)):
             predicted = trained.predict(stand_in.test_images)
-        confusion = confusion_of(stand_in.test_labels, predicted, len(facts.classes))
-        return _forecast(rehearsal, Utility.of(confusion), None, None)
-    drawn = _draw(trained, facts, device, progress)
-    own = public_images(stand_in.images[: len(drawn.labels)], stand_in.labels[: len(drawn.labels)])
-    test_images = as_seen(stand_in.test_images)  # once, for both
-    found = {
-        stage: train_and_test(
-            "cnn",
-            seen.images,
-            seen.labels,
-            test_images,
-            stand_in.test_labels,
-            classes=len(facts.classes),
-            seed=_SEED,
-            device=device,
-            epochs=EPOCHS
-            * samples_for(facts)
-            // len(seen.labels),  # few real images are seen as often as many drawn ones
-            look=partial(_look, progress, stage),
-        )
-        for stage, seen in ((MEASURED, drawn), (REFERENCE, own))
-    }
-    return _forecast(rehearsal, found[MEASURED], found[REFERENCE], _grid(drawn, stand_in.classes))
+        found = Utility.of(confusion_of(stand_in.test_labels, predicted, len(classes)))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            save_trained(trained, Path(folder))
+            generator = load_released(Path(folder))
+        request = SampleRequest(count=samples_for(facts), seed=_SEED, names=classes)
+        drawn = drawn_images(generator.to(device), request, progress)
+        own = public_images(stand_in.images[: len(drawn.labels)], stand_in.labels[: len(drawn.labels)])
+        test_images = as_seen(stand_in.test_images)  # once, for both
 
+        def learn(stage: str, seen: Images) -> Utility:
+            epochs = EPOCHS * samples_for(facts) // len(seen.labels)  # few real images are seen as often as many drawn
+            pixels = seen.images, seen.labels, test_images, stand_in.test_labels
+            sizes: dict[str, Any] = {"classes": len(classes), "seed": _SEED, "device": device, "epochs": epochs}
+            return train_and_test("cnn", *pixels, **sizes, look=partial(look, stage))
 
-def _forecast(rehearsal: Rehearsal, found: Utility, real: Utility | None, grid: bytes | None) -> Forecast:
-    classes = rehearsal.facts.classes
+        found, real, grid = learn(MEASURED, drawn), learn(REFERENCE, own), _grid(drawn, stand_in.classes)
     each = zip(classes, accuracy_by_class(found.confusion), strict=True)
     return Forecast(
         accuracy=found.accuracy,
         real=None if real is None else real.accuracy,
         chance=1 / len(classes),
-        stand_in=rehearsal.stand_in.name,
+        stand_in=stand_in.name,
         balanced=found.balanced_accuracy,
         real_balanced=None if real is None else real.balanced_accuracy,
         by_class={name: share for name, share in each if share is not None} if len(classes) <= LISTED_MAX else {},
-        stated=shares_of(rehearsal.plan, rehearsal.facts) is not None,
+        stated=shares_of(plan, facts) is not None,
         grid=grid,
     )
 
@@ -236,11 +204,7 @@ def cut(
     facts: PublicFacts,
     shares: Sequence[float] | None = None,
 ) -> StandIn:
-    """Return a stand-in for the declared facts, made of a public set with these class names.
-
-    Raises:
-        StandInUnusable: it has fewer classes.
-    """
+    """Return a stand-in for the declared facts, made of a public set with these class names."""
     return from_public(
         images,
         labels,
@@ -251,19 +215,6 @@ def cut(
         shape=(facts.channels, facts.height, facts.width),
         shares=shares,
     )
-
-
-def _draw(trained: Trained, facts: PublicFacts, device: torch.device, progress: Progress) -> Drawn:
-    with tempfile.TemporaryDirectory() as folder:
-        save_trained(trained, Path(folder))
-        generator = load_released(Path(folder))
-    generator.to(device)
-    request = SampleRequest(count=samples_for(facts), seed=_SEED, names=facts.classes)
-    return drawn_images(generator, request, progress)
-
-
-def _look(progress: Progress, stage: str, done: int, steps: int) -> None:
-    progress(stage=stage, step=done, steps=steps)
 
 
 def _grid(drawn: Drawn, classes: tuple[str, ...]) -> bytes:

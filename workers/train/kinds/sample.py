@@ -7,17 +7,17 @@ random stream derived from the public seed, and the order of the images is fixed
 
 from __future__ import annotations
 
-from models.released import ReleasedGenerator, load_released
+from models.released import load_released
 from obscura.wire.formats import PACKINGS
 from service import jobs
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Release, Sample
+from service.db.job_tables import Sample
 from service.db.session import transaction
 from service.errors import NotFound
 from service.failpoints import failpoint
 from service.jobs.kinds import sample as kind
 from service.storage.files import digest_file
-from service.storage.interface import Storage, key_of
+from service.storage.interface import key_of
 from workers.recipes.interface import Piece
 from workers.train.drawing import SampleRequest
 from workers.train.orders import Context
@@ -28,12 +28,9 @@ STAGE = "sample"  # of reports
 
 
 def run(context: Context) -> None:
-    """Write the file of a sample job and end the job.
+    """Write the file of a sample job and end the job. A file that a lost attempt left has the same bytes and is kept.
 
-    A file that a lost attempt left has the same bytes and is kept.
-
-    Raises:
-        NotFound: the release's files are gone.
+    Raise NotFound if the release's files are gone.
     """
     storage, job_id = context.storage, context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
@@ -47,10 +44,20 @@ def run(context: Context) -> None:
         def tell(drawn: int) -> None:
             progress(stage=STAGE, step=drawn, steps=sample.count)
 
-        generator = _load(storage, release)  # on the CPU, so that equal seeds give equal bytes
+        folder = storage.open(key_of(release.id))
+        try:
+            generator = load_released(folder)  # on the CPU, so that equal seeds give equal bytes
+        except (OSError, ValueError):
+            raise NotFound("The files of this release cannot be read.", release_id=release.id) from None
+        chosen = None if sample.classes is None else tuple(names.index(name) for name in sample.classes)
+        weights = None
+        if sample.proportions is not None:
+            chosen = tuple(label for label, name in enumerate(names) if name in sample.proportions)
+            weights = tuple(float(sample.proportions[names[label]]) for label in chosen)
+        request = SampleRequest(sample.count, sample.seed, names, chosen, weights)
         with storage.stage(key) as staging:
             file = SampleFile(sample.format, release.name, release.card)
-            write_sample(staging / name, generator, _request_of(sample, names), file, tell)
+            write_sample(staging / name, generator, request, file, tell)
             failpoint("sample.before")
             storage.publish(staging, key)
             failpoint("sample.after")
@@ -62,20 +69,3 @@ def run(context: Context) -> None:
         sha256=digest_file(path),
         size_bytes=path.stat().st_size,
     )
-
-
-def _request_of(sample: Sample, names: tuple[str, ...]) -> SampleRequest:
-    chosen = None if sample.classes is None else tuple(names.index(name) for name in sample.classes)
-    weights = None
-    if sample.proportions is not None:
-        chosen = tuple(label for label, name in enumerate(names) if name in sample.proportions)
-        weights = tuple(float(sample.proportions[names[label]]) for label in chosen)
-    return SampleRequest(count=sample.count, seed=sample.seed, names=names, chosen=chosen, proportions=weights)
-
-
-def _load(storage: Storage, release: Release) -> ReleasedGenerator:
-    folder = storage.open(key_of(release.id))
-    try:
-        return load_released(folder)
-    except (OSError, ValueError):
-        raise NotFound("The files of this release cannot be read.", release_id=release.id) from None

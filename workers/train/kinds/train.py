@@ -21,7 +21,7 @@ from service.errors import Conflict, LedgerCorruption
 from service.failpoints import failpoint
 from service.storage.files import digest_directory
 from service.storage.interface import key_of, work_key
-from service.storage.journals import Journalled, journalled
+from service.storage.journals import journalled
 from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
 from workers.train.followers import followed, processes_wanted
@@ -42,13 +42,7 @@ _TRAINED = "trained"  # what the recipe handed over, kept until it is published
 
 
 def run(context: Context) -> None:
-    """Train and publish, or resume where an earlier attempt was lost.
-
-    Raises:
-        NothingUseful: the budget ended before there was anything worth publishing; BudgetExceeded means the same.
-        Cancelled: the attempt was told to stop at once.
-        NotFound: the dataset has no content.
-    """
+    """Train and publish, or resume where an earlier attempt was lost."""
     storage, attempt = context.storage, context.attempt
     release_id = release_id_of(attempt.job_id)
     if not storage.holds(key_of(release_id)):
@@ -60,7 +54,7 @@ def run(context: Context) -> None:
         progress = ReportedProgress(context, pieces, budget)
         work = work_key(attempt.job_id)
         if not storage.holds(f"{work}/{_TRAINED}"):
-            _train(context, training, dataset_key, budget, progress)
+            _train_and_keep(context, training, dataset_key, budget, progress)
         key = key_of(release_id)
         with storage.stage(key) as staging:
             write_artifact(staging, storage.open(f"{work}/{_TRAINED}"), context, training, progress)
@@ -74,9 +68,7 @@ def run(context: Context) -> None:
 def publish(context: Context, release_id: str) -> None:
     """Publish a finished artifact: capture, release row and success in one transaction.
 
-    Raises:
-        MissingPrerequisite: this machine has no key to sign it with.
-        LedgerCorruption: the artifact is another job's, or its releases were not all paid for.
+    Raise MissingPrerequisite if this machine has no key to sign it with.
     """
     storage, job_id = context.storage, context.attempt.job_id
     directory = storage.open(key_of(release_id))
@@ -90,7 +82,19 @@ def publish(context: Context, release_id: str) -> None:
         raise MissingPrerequisite(f"The release cannot be signed. {error.message}") from None
 
     def publish_paid(session: Session, **facts: Any) -> Release:
-        _require_charged(session, job_id, released)
+        """Refuse releases that the ledger has no charge for, such as after restoring an old backup (I5)."""
+        hold_id = jobs.get_job(session, job_id).hold_id
+        if hold_id is None:
+            raise LedgerCorruption("A training job lacks its hold.", job_id=job_id)
+        hold, counted = ledger.get_hold(session, hold_id), ledger.released(session, hold_id)
+        more = any(released.counts[stage] > counted[stage] for stage in counted)
+        if more or released.price_nano > hold.charged_nano:
+            raise LedgerCorruption(
+                "The journal of this job shows releases for which the ledger has no charge.",
+                job_id=job_id,
+                released_nano=released.price_nano,
+                charged_nano=hold.charged_nano,
+            )
         return jobs.publish(session, **facts)
 
     release = context.end(
@@ -105,34 +109,11 @@ def publish(context: Context, release_id: str) -> None:
     keep_receipt(storage, release.receipt)
 
 
-def _require_charged(session: Session, job_id: str, released: Journalled) -> None:
-    """Refuse to publish releases that the ledger has no charge for, such as after restoring an old backup (I5).
-
-    Raises:
-        LedgerCorruption: the runners' journal shows more than the charges of a hold.
-    """
-    hold_id = jobs.get_job(session, job_id).hold_id
-    if hold_id is None:
-        raise LedgerCorruption("A training job lacks its hold.", job_id=job_id)
-    hold, told = ledger.get_hold(session, hold_id), ledger.released(session, hold_id)
-    if released.price_nano > hold.charged_nano or any(released.counts[stage] > told[stage] for stage in told):
-        raise LedgerCorruption(
-            "The journal of this job shows releases for which the ledger has no charge.",
-            job_id=job_id,
-            released_nano=released.price_nano,
-            charged_nano=hold.charged_nano,
-        )
-
-
-def _train(
+def _train_and_keep(
     context: Context, training: Training, dataset_key: bytes, budget: HeldBudget, progress: ReportedProgress
 ) -> None:
-    """Arm, open the private data, train, and keep the outcome atomically.
-
-    Public inputs come first: without them nothing is armed, opened or paid.
-    """
     recipe, trainer = training.plan.recipe, context.trainers[training.plan.recipe]
-    public = public_parts(context, training.plan, training.anchors)
+    public = public_parts(context, training.plan, training.anchors)  # without them nothing is armed, opened or paid
     with transaction(context.factory) as session:
         ledger.arm(session, hold_id=training.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
         failpoint("arm.before")
