@@ -23,8 +23,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from models.shards import Shards
-from models.teacher_ensemble import RealBatch
+from models.shards import ShardBatch, Shards
 
 _LINEAR_BLOCK_BYTES = 8 * 2**20  # of gradients at a time
 _KERNEL_BLOCK_BYTES = {"cpu": 2**21, "cuda": 2**26}  # likewise: about a CPU's cache; some GPU memory
@@ -79,7 +78,7 @@ class LinearTeachers(_ClosedForm):
         super().__init__(shards, classes, teachers, device, block_bytes)
         self._means = shards.means(classes, teachers).to(self.device)  # (N, classes, d)
 
-    def update(self, real: RealBatch, fake: Tensor, fake_labels: Tensor) -> None:
+    def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:
         """Learn nothing: the one step from zero is repeated for every image."""
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -114,7 +113,7 @@ class KernelTeachers(_ClosedForm):
         self._shards, self._first, self._bandwidth = shards, teachers.start or 0, bandwidth
         self._shown, self._shown_labels = torch.zeros(0), torch.zeros(0, dtype=torch.int64)
 
-    def update(self, real: RealBatch, fake: Tensor, fake_labels: Tensor) -> None:
+    def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:
         """Repeat the one step from zero, against these synthetic images (s, d) of classes (s,)."""
         del real  # all of a shard's records are used
         self.show(fake, fake_labels)

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.portable.drawing import ImageShape
-from models.shards import Shards
-from models.teacher_ensemble import RealBatch, load_stacked, stacked_state
-from models.teacher_sizes import convolutional_sizes
+from models.shards import ShardBatch, Shards
+from models.sizes import convolutional_sizes
 
 _DEVIATION, _KERNEL, _LEAK = 0.02, 5, 0.2
 _BETAS = (0.5, 0.999)  # of Adam
@@ -38,11 +37,6 @@ class ConvolutionalConfig(ImageShape):
     features: int = 32
     hidden: int = 256
     learning_rate: float = 1e-3
-
-    @property
-    def inputs(self) -> int:
-        """Numbers in one image."""
-        return self.pixels
 
 
 class ConvolutionalTeachers:
@@ -98,7 +92,7 @@ class ConvolutionalTeachers:
     def __repr__(self) -> str:
         return f"ConvolutionalTeachers(teachers={self.teachers}, <private>)"
 
-    def update(self, real: RealBatch, fake: Tensor, fake_labels: Tensor) -> None:
+    def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:
         """Take one Adam step of every teacher on its own records against the synthetic images, which all share.
 
         Args:
@@ -142,11 +136,23 @@ class ConvolutionalTeachers:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return weights, Adam moments and step counts (PRIVATE); they share memory with the teachers."""
-        return stacked_state(self._parameters, self._optimizer)
+        state = {name: tensor.detach() for name, tensor in self._parameters.items()}
+        for name, tensor in self._parameters.items():
+            state |= {f"{name}.{key}": value for key, value in self._optimizer.state.get(tensor, {}).items()}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the result of `state_dict`; raises as `load_stacked`."""
-        load_stacked(state, self._parameters, self._optimizer)
+        """Restore the result of `state_dict`; raise ValueError if a tensor is missing or has another shape."""
+        for name, tensor in self._parameters.items():
+            if name not in state or state[name].shape != tensor.shape:
+                raise ValueError(f"the state has no {name} of shape {tuple(tensor.shape)}")
+        for name, tensor in self._parameters.items():
+            tensor.data.copy_(state[name])
+            self._optimizer.state.pop(tensor, None)
+            if f"{name}.step" in state:
+                moments = {key: state[f"{name}.{key}"].to(tensor).clone() for key in ("exp_avg", "exp_avg_sq")}
+                step = state[f"{name}.step"].to(tensor.device, torch.float32).clone()
+                self._optimizer.state[tensor] = {"step": step, **moments}
 
     def _own(self, block: slice) -> dict[str, Tensor]:
         """Return the weights of some teachers, as leaves of a graph of their own."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from models.teacher_sizes import convolutional_sizes, teacher_parameters
+from models.sizes import convolutional_sizes
 from obscura.wire.budgets import UNITS
 from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.filter import Filter
@@ -57,10 +57,10 @@ class DataLensConfig(SharesConfig):
     pretraining_steps: int = Field(
         10, ge=1, le=1000, description="Steps of each teacher before the first iteration; nothing is released by them."
     )
-    teacher_network: Literal["linear", "kernel", "dense", "convolutional"] = Field(
+    teacher_network: Literal["linear", "kernel", "convolutional"] = Field(
         "kernel",
         description="Teachers that are linear in pixels or in the features of a Gaussian kernel, both in closed form, "
-        "one hidden layer, or the published network.",
+        "or the published convolutional network.",
     )
     teacher_bandwidth: float = Field(
         4.0,
@@ -69,14 +69,11 @@ class DataLensConfig(SharesConfig):
         description="Of kernel teachers: how far away a record still pulls an image, as a distance in units of full "
         "brightness, at 28 x 28 grey.",
     )
-    teacher_features: int = Field(32, ge=1, le=256, description="Channels of a convolutional teacher.")
     generator_learning_rate: float = Field(1e-3, ge=1e-8, le=1, description="Learning rate of the generator's Adam.")
-    teacher_hidden: int = Field(256, ge=0, le=1024, description="Hidden units of a teacher; 0 is a linear teacher.")
-    teacher_learning_rate: float = Field(1e-3, ge=1e-8, le=1, description="Learning rate of the teachers' Adam.")
-    teacher_weight_decay: float = Field(0.0, ge=0, le=10, description="Decoupled weight decay of the teachers.")
-    instance_noise: float = Field(0.0, ge=0, le=10, description="Standard deviation of noise on the teachers' inputs.")
-    label_smoothing: float = Field(
-        0.0, ge=0, le=0.5, description="The teachers' target of real records is 1 - label_smoothing."
+    teacher_features: int = Field(32, ge=1, le=256, description="Channels of a convolutional teacher.")
+    teacher_hidden: int = Field(256, ge=1, le=1024, description="Hidden units of a convolutional teacher.")
+    teacher_learning_rate: float = Field(
+        1e-3, ge=1e-8, le=1, description="Learning rate of the Adam of convolutional teachers."
     )
     step: float = Field(
         1e-3, ge=0, le=10, description="gamma, largest distance by which the votes of one round move a pixel."
@@ -94,8 +91,6 @@ class DataLensConfig(SharesConfig):
             raise InvalidParameter(
                 "images", self.images, "give either the number of images or the noise stddev; the other one follows"
             )
-        if self.teacher_network == "convolutional" and self.teacher_hidden == 0:
-            raise InvalidParameter("teacher_hidden", 0, "a convolutional teacher has at least one hidden unit")
 
     @property
     def drawing_seconds(self) -> float:
@@ -108,11 +103,9 @@ class DataLensConfig(SharesConfig):
             return 0
         if self.teacher_network == "linear":
             return facts.pixels * classes
-        if self.teacher_network == "convolutional":
-            sides = facts.channels, facts.height, facts.width
-            sizes = convolutional_sizes(*sides, classes, self.teacher_features, self.teacher_hidden)
-            return sum(map(math.prod, sizes.values()))
-        return teacher_parameters(facts.pixels, classes, self.teacher_hidden)
+        sides = facts.channels, facts.height, facts.width
+        sizes = convolutional_sizes(*sides, classes, self.teacher_features, self.teacher_hidden)
+        return sum(map(math.prod, sizes.values()))
 
     def topagg(self, facts: PublicFacts, stddev: float) -> TopAggConfig:
         """Return the aggregation of votes with that noise."""
