@@ -110,18 +110,26 @@ def test_damaged_files_are_refused(make, tmp_path):
         ("no configuration", {"config": []}),
         ("do not fit", {"config": {**config, "classes": 3}}),
         ("do not fit", {"config": {**config, "colour": "red"}}),
+        ("do not fit", {"config": {**config, "width": None}}),
+        ("do not fit", {"config": {**config, "height": "six"}}),
+        (r"\S", {"config": {**config, "classes": -1}}),
     ):
         (tmp_path / CONFIG_FILE).write_text(json.dumps({**described, **changes}))
         with pytest.raises(ValueError, match=match):
             load_released(tmp_path)
+    for text in (b"", b"{", b"[]", b"null", b'{"format": 1}', b"\xff\xfe"):
+        (tmp_path / CONFIG_FILE).write_bytes(text)
+        with pytest.raises(ValueError, match=r"\S"):
+            load_released(tmp_path)
     (tmp_path / CONFIG_FILE).write_text(json.dumps(described))
     load_released(tmp_path)
-    tensors = load_file(tmp_path / WEIGHTS_FILE)
+    whole, tensors = (tmp_path / WEIGHTS_FILE).read_bytes(), load_file(tmp_path / WEIGHTS_FILE)
     tensors.pop(sorted(tensors)[0])
-    for content in (save(tensors), b"nothing"):
+    for content in (save(tensors), b"nothing", b"", whole[:-1], whole[: len(whole) // 2], b"\xff" * 8 + whole[8:]):
         (tmp_path / WEIGHTS_FILE).write_bytes(content)
         with pytest.raises(ValueError, match="do not fit"):
             load_released(tmp_path)
-    (tmp_path / WEIGHTS_FILE).unlink()
-    with pytest.raises(FileNotFoundError):
-        load_released(tmp_path)
+    for name in (WEIGHTS_FILE, CONFIG_FILE):
+        (tmp_path / name).unlink()
+        with pytest.raises(FileNotFoundError, match=name):
+            load_released(tmp_path)

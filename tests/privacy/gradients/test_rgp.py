@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import trace_gradients
 from privacy.gradients.rgp import Rgp, carriers_of, random_carriers
 from privacy.mechanisms.noise import SecureNoise
-from tests.privacy.gradients.test_per_sample import losses
+from tests.privacy.gradients.test_per_sample import TiedTokens, Tokens, losses
 
 
 def noise(step: str | int = "rgp") -> SecureNoise:
@@ -189,3 +190,62 @@ def test_broken_records_empty_samples_and_misuse() -> None:
         rgp(model, rank_share=0.0)
     with pytest.raises(InvalidParameter, match="iterations"):
         rgp(model, iterations=0)
+
+
+# --- a small transformer, whose linear layers see several positions of each record ---
+
+
+def transformer() -> nn.Module:
+    torch.manual_seed(5)
+    return Tokens()
+
+
+def sequences(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences of four tokens; the class is how many of them are below three, in steps of two."""
+    tokens = torch.randint(1, 7, (n, 4), generator=torch.Generator().manual_seed(n))
+    return tokens, ((tokens < 3).sum(dim=1) + 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("make", "carried"),
+    [
+        (transformer, {"query.weight", "key.weight", "value.weight", "head.weight"}),
+        (TiedTokens, {"embed.weight", "first.weight", "head.weight"}),
+    ],
+)
+def test_every_weight_has_one_pair_of_carriers_tied_or_not(make: Callable[[], nn.Module], carried: set[str]) -> None:
+    torch.manual_seed(5)
+    model = make()
+    assert assert_projected(model, rgp(model, clip=50.0), *sequences(6)) == carried
+
+
+@pytest.mark.parametrize("network", [transformer, TiedTokens], ids=["transformer", "tied"])
+@pytest.mark.parametrize("random", [False, True])
+def test_one_sequence_more_moves_the_sum_by_at_most_the_clip(random: bool, network: Callable[[], nn.Module]) -> None:
+    model, (tokens, targets) = network(), sequences(5)
+    both = []
+    for kept in (slice(None), slice(-1)):
+        estimator = rgp(model, clip=1e-3, random=random)
+        estimator.begin_step(model)
+        estimator.add(trace_gradients(model, losses, tokens[kept], targets[kept]))
+        both.append(torch.cat([value.flatten() for value in estimator.discard().values()]))
+    moved = float((both[0] - both[1]).double().norm()) / estimator.bound
+    assert 0.995 < moved <= 1
+
+
+def test_it_learns() -> None:
+    model, (tokens, targets) = transformer(), sequences(300)
+    estimator = rgp(model, clip=1.0, noise_multiplier=0.5, expected_batch=300.0, warm_up_steps=30)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
+    with torch.no_grad():
+        before = float(losses(model(tokens), targets).mean())
+    for step in range(120):
+        estimator.begin_step(model)
+        estimator.add(trace_gradients(model, losses, tokens, targets))
+        released = estimator.privatise(noise(step))
+        for name, parameter in model.named_parameters():
+            parameter.grad = released[name].to(parameter)
+        optimiser.step()
+    with torch.no_grad():
+        after = float(losses(model(tokens), targets).mean())
+    assert after < 0.4 * before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from typing import Any
 
@@ -11,11 +10,10 @@ import numpy as np
 import pytest
 
 from privacy.accounting.filter import open_filter
-from privacy.errors import InvalidParameter
 from privacy.plans.datalens import DataLensConfig
 from privacy.plans.moments import MomentsConfig, config_that_follows
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import build_plan, plan_from_json
+from privacy.plans.registry import build_plan
 from privacy.plans.warm_start import BY_CLASS, CLUSTERS, LUMA_CHROMA, MEANS, POOLED, coefficients_of, noise_shape
 
 FASHION = PublicFacts(tuple("abcdefghij"), 28, 28, 1, 60_000, "record")
@@ -79,19 +77,6 @@ def test_where_noise_is_small_texture_is_released() -> None:
     assert not config(dataclasses.replace(FASHION, height=30), 10.0).texture  # cells of four pixels do not fit
 
 
-@pytest.mark.parametrize(
-    ("facts", "options", "about"),
-    [
-        (dataclasses.replace(FASHION, height=30), {"texture": True}, "multiples of 4"),
-        (dataclasses.replace(COLOUR, width=64), {"texture": True}, "at most 1024"),
-    ],
-)
-def test_texture_that_cannot_be_released_is_refused(facts: PublicFacts, options: dict[str, Any], about: str) -> None:
-    with pytest.raises(InvalidParameter, match=about) as refused:
-        made(facts, 10.0, **options)
-    assert refused.value.name == "texture"
-
-
 @pytest.mark.parametrize("facts", [FEW, FASHION, COLOUR], ids=["few", "many", "colour"])
 def test_what_was_given_wins(facts: PublicFacts) -> None:
     given = {
@@ -106,11 +91,6 @@ def test_a_grid_that_was_given_is_seen_as_a_whole() -> None:
     found = config(FEW, frequencies=5)
     assert len(coefficients_of(found, FEW)) == 25
     assert found.components == found.latent_size(FEW) or found.latent_size(FEW) == 25
-
-
-def test_a_plan_keeps_all_that_followed() -> None:
-    plan = made(COLOUR, 3.0)
-    assert plan_from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
 def test_without_any_budget_something_is_chosen() -> None:
