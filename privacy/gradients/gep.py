@@ -195,7 +195,14 @@ class Gep(Estimator):
     def find_basis(self, anchors: Mapping[str, Part]) -> None:
         """Find the step's basis from the `parts` of the anchors' gradients; a non-finite one counts as zero. Public."""
         finite = torch.stack([squares(part) for part in anchors.values()]).sum(dim=0).isfinite()  # (m,)
-        anchors = {name: _where(finite, part) for name, part in anchors.items()}
+        if not bool(finite.all()):
+            broken = ~finite[:, None]
+            anchors = {
+                name: Outer(*(factor.masked_fill(broken, 0) for factor in part))
+                if isinstance(part, Outer)
+                else part.flatten(1).masked_fill(broken, 0)
+                for name, part in anchors.items()
+            }
         places = {group: self._places(names, finite.device) for group, names in self._groups.items()}
         roots = {group: math.sqrt(count) for group, (_, count) in places.items()}
         total = sum(roots.values())
@@ -266,11 +273,3 @@ class Gep(Estimator):
 
     def _by_group(self, embedding: torch.Tensor) -> Sequence[torch.Tensor]:
         return torch.split(embedding, [basis.size for basis in self.bases], dim=1)
-
-
-def _where(finite: torch.Tensor, part: Part) -> Part:
-    if bool(finite.all()):
-        return part
-    if isinstance(part, Outer):
-        return Outer(*(factor.masked_fill(~finite[:, None], 0) for factor in part))
-    return part.flatten(1).masked_fill(~finite[:, None], 0)

@@ -165,15 +165,35 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
             is too small.
     """
     _check_facts(config, facts)
-    stddev, iterations = _vote_noise(config, budget_nano, facts)
-    images = iterations * config.images_per_iteration
+    m = config.images_per_iteration
+    if config.images is not None:
+        iterations = max(1, config.images // m)
+        sensitivity = config.topagg(facts, 1e6).sensitivity
+        stddev = stddev_for(sensitivity, budget_nano, iterations * m, discrete=True)
+    else:
+        assert config.stddev is not None
+        stddev = config.stddev
+        iterations = min(affordable_releases(config.topagg(facts, stddev).event(1), budget_nano), IMAGES_MAX) // m
+        if iterations < 1:
+            raise InvalidParameter(
+                "stddev", stddev, f"the budget does not pay for {m} images at this noise: add noise or budget"
+            )
+    images = iterations * m
     event = config.topagg(facts, stddev).event(images)
+    shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
+    notes = [*subject_notes(facts), f"{config.teachers} teachers on {shards} vote on {images} synthetic images."]
+    held = TEACHER_BYTES * config.teachers * config.parameters_per_teacher(facts)
+    if held > _NOTE_FROM_BYTES:
+        notes.append(
+            f"The teachers need {held / 10**9:.0f} GB of memory, on one GPU or divided among several. With less, the "
+            "training fails before anything is charged."
+        )
     return Plan(
         recipe="datalens",
         config=config,
         stages=(Stage(VOTES, event, privacy_filter.price_nano(event), stddev),),
         budget_nano=budget_nano,
-        notes=_notes(config, facts, images),
+        notes=(*notes, *GENERATOR_NOTES),
         facts={
             "protects": facts.protects,
             "units_declared": facts.units_declared,
@@ -213,35 +233,6 @@ def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
             f"{TEACHER_PARAMETERS_MAX:,}: lower {fewer}; of this size {TEACHER_PARAMETERS_MAX // each:,} teachers "
             "would fit",
         )
-
-
-def _vote_noise(config: DataLensConfig, budget_nano: int, facts: PublicFacts) -> tuple[float, int]:
-    """Return sigma and the number of iterations."""
-    m = config.images_per_iteration
-    if config.images is not None:
-        iterations = max(1, config.images // m)
-        sensitivity = config.topagg(facts, 1e6).sensitivity
-        return stddev_for(sensitivity, budget_nano, iterations * m, discrete=True), iterations
-    assert config.stddev is not None
-    single = config.topagg(facts, config.stddev).event(1)
-    iterations = min(affordable_releases(single, budget_nano), IMAGES_MAX) // m
-    if iterations < 1:
-        raise InvalidParameter(
-            "stddev", config.stddev, f"the budget does not pay for {m} images at this noise: add noise or budget"
-        )
-    return config.stddev, iterations
-
-
-def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str, ...]:
-    shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
-    notes = [*subject_notes(facts), f"{config.teachers} teachers on {shards} vote on {images} synthetic images."]
-    held = TEACHER_BYTES * config.teachers * config.parameters_per_teacher(facts)
-    if held > _NOTE_FROM_BYTES:
-        notes.append(
-            f"The teachers need {held / 10**9:.0f} GB of memory, on one GPU or divided among several. With less, the "
-            "training fails before anything is charged."
-        )
-    return (*notes, *GENERATOR_NOTES)
 
 
 RECIPE = Recipe(

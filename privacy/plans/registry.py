@@ -137,16 +137,13 @@ def with_class_balance(
     drowned = sorted((name for name, count in expected.items() if count < limit), key=lambda name: expected[name])
     said = plan.facts | known | {"drowned_classes": drowned}
     if drowned:
-        return dataclasses.replace(plan, notes=(_warning(drowned, expected, limit, units), *plan.notes), facts=said)
+        named = ", ".join(f"{name} (about {expected[name]:,.0f} {units})" for name in drowned[:NAMED_MAX])
+        named += f" and {len(drowned) - NAMED_MAX} more" if len(drowned) > NAMED_MAX else ""
+        warning = (
+            f"Noise drowns {named}: at this budget a class needs about {limit:,} {units} to show. Expect static there, "
+            "or the look of the other classes, however good the figures over all classes are. A larger epsilon, more "
+            "records of the class, or one class made of several mends that."
+        )
+        return dataclasses.replace(plan, notes=(warning, *plan.notes), facts=said)
     note = f"By the stated balance every class has the {limit:,} {units} from which a class shows."
     return dataclasses.replace(plan, notes=(*plan.notes, note), facts=said)
-
-
-def _warning(drowned: Sequence[str], expected: Mapping[str, float], limit: int, units: str) -> str:
-    named = ", ".join(f"{name} (about {expected[name]:,.0f} {units})" for name in drowned[:NAMED_MAX])
-    named += f" and {len(drowned) - NAMED_MAX} more" if len(drowned) > NAMED_MAX else ""
-    return (
-        f"Noise drowns {named}: at this budget a class needs about {limit:,} {units} to show. Expect static there, or "
-        "the look of the other classes, however good the figures over all classes are. A larger epsilon, more records "
-        "of the class, or one class made of several mends that."
-    )
