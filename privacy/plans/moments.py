@@ -39,7 +39,6 @@ from privacy.plans.warm_start import (
     power_of,
     share_above_noise,
     signal,
-    smallest_above_noise,
     warm_start_event,
     warm_start_noise,
     warm_start_stages,
@@ -67,6 +66,7 @@ SEEN: Mapping[str, str] = {
     "their class, in which hardly a thing can be named.",
     "nothing but colour": "People will see nothing but colour: blurred patches, in which not a thing can be named.",
 }
+_UNITS_MAX = 2**40  # of a class: far beyond any
 _SHARES = ("mean_share", "pooled_share", "class_share", "cluster_share")
 _FOLLOWS = frozenset((
     "frequencies", "coefficients", "colour", "centre", "noise_shape", "texture", "texture_waves", "shrink",
@@ -268,7 +268,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 
     plan = plan_moments(config_at(mu_of(budget_nano), facts), privacy_filter, budget_nano, facts)
     config = plan.config_of(MomentsConfig)
-    share = share_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)
+    share = share_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)(_even(facts))
     plan = dataclasses.replace(plan, facts={**plan.facts, "share_above_noise": round(share, 3)})
     if share < VISIBLE:
         return dataclasses.replace(plan, notes=(_drowned(config_at, plan, privacy_filter, facts), *plan.notes))
@@ -374,8 +374,16 @@ def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
     The noise of a class's mean is that of the sum over its n units, so what survives grows with n alone, and the
     answer is where `share_above_noise` reaches VISIBLE. docs/research/uneven_classes.md has the measurements.
     """
-    config, stddev = plan.config_of(MomentsConfig), plan.noise_stddev[MEANS] / QUANTISATION
-    return smallest_above_noise(config, facts, stddev, VISIBLE)
+    share = share_above_noise(plan.config_of(MomentsConfig), facts, plan.noise_stddev[MEANS] / QUANTISATION)
+
+    def visible(units: int) -> bool:
+        return share(units) >= VISIBLE
+
+    return bisect.bisect_left(range(_UNITS_MAX), True, lo=1, key=visible) if visible(_UNITS_MAX) else None
+
+
+def _even(facts: PublicFacts) -> float:
+    return facts.units_declared / len(facts.classes)
 
 
 def _drowned(
@@ -391,7 +399,7 @@ def _drowned(
         config = config_at(mu_of(budget_nano), declared)
         share = config.start_share * config.mean_share  # a forecast: the plan's own noise is calibrated exactly
         noise = sensitivity / math.sqrt(share * budget_nano / NANO)
-        return share_above_noise(config, declared, noise) >= VISIBLE
+        return share_above_noise(config, declared, noise)(_even(declared)) >= VISIBLE
 
     def times(factor: float) -> PublicFacts:
         subjects = None if facts.subjects_declared is None else math.ceil(facts.subjects_declared * factor)

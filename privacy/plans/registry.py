@@ -7,7 +7,7 @@ training loop. To add one, add its name to `NAMES`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -68,8 +68,7 @@ def build_plan(
             "subject with many records could change a release by more than its noise hides. Until it bounds "
             f"contributions it trains on accounts whose unit is the record; here, choose one of {', '.join(able)}",
         )
-    plan = known.plan(options, privacy_filter, budget_nano, facts)
-    return with_class_balance(plan, facts, known.smallest_class)
+    return _with_class_balance(known.plan(options, privacy_filter, budget_nano, facts), facts)
 
 
 def useful_from_nano(plan: Plan) -> int:
@@ -108,23 +107,12 @@ def stated_shares(plan: Plan, classes: Sequence[str]) -> dict[str, float] | None
     return plan.config.stated_shares(classes) if isinstance(plan.config, SharesConfig) else None
 
 
-def with_class_balance(
-    plan: Plan, facts: PublicFacts, smallest_class: Callable[[Plan, PublicFacts], int | None]
-) -> Plan:
-    """Add a note on the classes that noise hides by the stated balance, or that even classes are assumed.
-
-    Args:
-        plan: of any recipe; one that trains on no classes is returned unchanged.
-        facts: declared by the owner.
-        smallest_class: how many units a class needs to be visible; None if unknown or impossible.
-
-    Raises:
-        InvalidParameter: the stated balance does not fit the classes.
-    """
+def _with_class_balance(plan: Plan, facts: PublicFacts) -> Plan:
+    """Add a note on the classes that noise hides by the stated balance, or that even classes are assumed."""
     shares = stated_shares(plan, facts.classes)
     if not isinstance(plan.config, SharesConfig) or len(facts.classes) < 2:
         return plan
-    limit, units = smallest_class(plan, facts), f"{facts.unit}s"
+    limit, units = RECIPES[plan.recipe].smallest_class(plan, facts), f"{facts.unit}s"
     known = {} if limit is None else {"class_shown_from": limit}
     if shares is None:
         even = facts.units_declared / len(facts.classes)
