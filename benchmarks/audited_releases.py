@@ -68,7 +68,7 @@ def vote_scores(included: Coins, cfg: TopAggConfig, images: int, secret: bytes) 
 
 
 def audited_votes(k: int, stddev: float, teachers: int = 8) -> Audited:
-    """TopAgg's vote sum on one image, pixels, latents or features alike, whose k is small or (moments) all of d."""
+    """TopAgg's vote sum on one image."""
     cfg = vote_config(k, 1, stddev, teachers)
 
     def draw(present: bool, draws: int, secret: bytes) -> Scores:

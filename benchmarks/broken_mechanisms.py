@@ -32,21 +32,17 @@ SHARED = 4  # teachers that see each record
 
 def no_noise() -> AbstractContextManager[object]:
     """Add nothing to any release."""
-
-    def silent(_: SecureNoise, shape: int | tuple[int, ...], *_stddev: float) -> npt.NDArray[np.int64]:
-        return np.zeros(shape, dtype=np.int64)
-
-    return mock.patch.object(SecureNoise, "discrete_gaussian", silent)
+    return mock.patch.object(
+        SecureNoise, "discrete_gaussian", lambda _, shape, *_stddev: np.zeros(shape, dtype=np.int64)
+    )
 
 
 def half_the_noise() -> AbstractContextManager[object]:
     """Draw noise of half the standard deviation that was paid for."""
     draw = SecureNoise.discrete_gaussian
-
-    def narrow(noise: SecureNoise, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
-        return draw(noise, shape, stddev / 2)
-
-    return mock.patch.object(SecureNoise, "discrete_gaussian", narrow)
+    return mock.patch.object(
+        SecureNoise, "discrete_gaussian", lambda noise, shape, stddev: draw(noise, shape, stddev / 2)
+    )
 
 
 def votes_beyond_k() -> AbstractContextManager[object]:
@@ -65,11 +61,7 @@ def votes_beyond_k() -> AbstractContextManager[object]:
 def votes_beyond_one() -> AbstractContextManager[object]:
     """Count every vote twice, so that a sign is no longer in {-1, 0, 1}."""
     count = topagg.count_votes
-
-    def doubled(*arguments: Any) -> torch.Tensor:
-        return 2 * count(*arguments)
-
-    return mock.patch.object(topagg, "count_votes", doubled)
+    return mock.patch.object(topagg, "count_votes", lambda *arguments: 2 * count(*arguments))
 
 
 @contextmanager
@@ -136,21 +128,13 @@ def subjects_by_record() -> AbstractContextManager[object]:
 def two_votes_each() -> AbstractContextManager[object]:
     """Let every record vote twice for a public picture."""
     count = select_public.count_votes
-
-    def doubled(*arguments: Any) -> torch.Tensor:
-        return 2 * count(*arguments)
-
-    return mock.patch.object(select_public, "count_votes", doubled)
+    return mock.patch.object(select_public, "count_votes", lambda *arguments: 2 * count(*arguments))
 
 
 def noise_once() -> AbstractContextManager[object]:
     """Draw the noise of both iterations of votes for public pictures from one key."""
     privatise = select_public.privatise_votes
-
-    def again(run: Any, private_votes: torch.Tensor, _iteration: int) -> torch.Tensor:
-        return privatise(run, private_votes, 0)
-
-    return mock.patch.object(select_public, "privatise_votes", again)
+    return mock.patch.object(select_public, "privatise_votes", lambda run, votes, _iteration: privatise(run, votes, 0))
 
 
 BROKEN: dict[str, Callable[[], AbstractContextManager[object]]] = {

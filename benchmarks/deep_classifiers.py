@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from models.classifiers import logits_in_batches
-from models.precision import mixed_precision
+from models.classifiers import logits_in_batches, mixed_precision
 from workers.recipes.interface import CheckpointFolder, NullCheckpoints, Progress, load_checkpoint, save_checkpoint
 
 _WIDTH_MIN = 16

@@ -6,6 +6,7 @@ BatchNorm is allowed.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 import torch
@@ -35,14 +36,7 @@ class Dropout(nn.Dropout):
 
 
 def build_classifier(kind: ClassifierKind, *, channels: int, height: int, width: int, classes: int) -> nn.Module:
-    """Build an untrained classifier of images (batch, channels, height, width) in [0, 1].
-
-    Returns:
-        A module that maps images to logits (batch, classes).
-
-    Raises:
-        ValueError: `kind` is not one of CLASSIFIER_KINDS.
-    """
+    """Build an untrained classifier: images (n, c, h, w) in [0, 1] to logits (n, classes)."""
     pixels = channels * height * width
     if kind == "logistic_regression":
         return nn.Sequential(nn.Flatten(), nn.Linear(pixels, classes))
@@ -72,3 +66,17 @@ def logits_in_batches(model: nn.Module, images: torch.Tensor, batch: int = 2000)
     model.eval()
     with torch.no_grad():
         return torch.cat([model(images[start : start + batch]).float() for start in range(0, len(images), batch)])
+
+
+@cache
+def _bfloat16_is_fast(device_type: str) -> bool:
+    if device_type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return bool(supported is not None and supported())
+
+
+def mixed_precision(device: torch.device | str) -> torch.autocast:
+    """Return an autocast context that uses bfloat16 where the device has instructions for it, else does nothing."""
+    device_type = torch.device(device).type
+    return torch.autocast(device_type, torch.bfloat16, enabled=_bfloat16_is_fast(device_type))

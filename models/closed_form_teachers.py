@@ -23,24 +23,16 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from models.shards import Shards
-from models.teacher_ensemble import RealBatch
+from models.shards import ShardBatch, Shards
 
-_LINEAR_BLOCK_BYTES = 8 * 2**20  # of gradients at a time
-_KERNEL_BLOCK_BYTES = {"cpu": 2**21, "cuda": 2**26}  # likewise: about a CPU's cache; some GPU memory
+_KERNEL_BLOCK_BYTES = {"cpu": 2**21, "cuda": 2**26}  # of gradients: about a CPU's cache; some GPU memory
 _GRID = 16  # steps of an image's pixel to a step of a byte
 _WEIGHTS = 2.0**24  # steps of a kernel's value from 0 to 1
 _HALVINGS = 10  # exp(-u) is taken as (1 + u / 2^10)^(-2^10)
 
 
 class _ClosedForm:
-    """Teachers that are computed from their shards, and so have no state of their own.
-
-    Args:
-        shards: the records, in a space of d numbers; bytes of pixels for a kernel. PRIVATE.
-        teachers: slice of the shards.
-        block_bytes: of gradients at a time.
-    """
+    """Teachers that are computed from their shards, and so have no state of their own. PRIVATE."""
 
     def __init__(
         self, shards: Shards, classes: int, teachers: slice, device: torch.device | str, block_bytes: int
@@ -53,11 +45,9 @@ class _ClosedForm:
         return f"{type(self).__name__}(teachers={self.teachers}, <private>)"
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return nothing."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore nothing."""
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
 
     def _blocks(self, images: Tensor) -> Iterator[slice]:
         size = max(1, self._block_bytes // (4 * images.numel()))
@@ -74,19 +64,16 @@ class LinearTeachers(_ClosedForm):
         teachers: slice = slice(None),
         *,
         device: torch.device | str = "cpu",
-        block_bytes: int = _LINEAR_BLOCK_BYTES,
+        block_bytes: int = 8 * 2**20,
     ) -> None:
         super().__init__(shards, classes, teachers, device, block_bytes)
         self._means = shards.means(classes, teachers).to(self.device)  # (N, classes, d)
 
-    def update(self, real: RealBatch, fake: Tensor, fake_labels: Tensor) -> None:
+    def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:
         """Learn nothing: the one step from zero is repeated for every image."""
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield blocks of teachers with the direction of d log D_i / d x_j, (n, m, d) float32 (PRIVATE).
-
-        It is zero where a teacher abstains.
-        """
+        """Yield blocks of teachers with the direction of d log D_i / d x_j, (n, m, d); zero where one abstains."""
         for block in self._blocks(images):
             towards = self._means[block][:, labels].sub_(images)
             yield block, towards.mul_((self._counts[block] > 0)[:, labels, None])
@@ -114,7 +101,7 @@ class KernelTeachers(_ClosedForm):
         self._shards, self._first, self._bandwidth = shards, teachers.start or 0, bandwidth
         self._shown, self._shown_labels = torch.zeros(0), torch.zeros(0, dtype=torch.int64)
 
-    def update(self, real: RealBatch, fake: Tensor, fake_labels: Tensor) -> None:
+    def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:
         """Repeat the one step from zero, against these synthetic images (s, d) of classes (s,)."""
         del real  # all of a shard's records are used
         self.show(fake, fake_labels)
@@ -129,10 +116,6 @@ class KernelTeachers(_ClosedForm):
         A teacher's direction is a function of its own records alone, to the last bit: pixels and weights are integers
         in float64, whose sums of products are exact in any order, and each weight takes the same few divisions and
         products, wherever in a block its record is. It is zero where a teacher abstains.
-
-        Args:
-            images: (m, d) synthetic inputs x_j.
-            labels: (m,) int64.
         """
         m, d = images.shape
         at = (images.double() * (255 * _GRID)).round_()  # (m, d) integers
@@ -164,7 +147,7 @@ class KernelTeachers(_ClosedForm):
         return (weights.T @ shown - weights.sum(0)[:, None] * at) / same.sum(0).clamp(min=1)[:, None]
 
     def _near(self, rows: Tensor, at: Tensor, unit: int = 1) -> Tensor:
-        """Return the kernel's values of rows (r, d) in units of `unit`, and images (m, d), integers all: (r, m)."""
+        """Return the kernel's values (r, m) of rows (r, d), in units of `unit`, and images (m, d); all are integers."""
         norms = torch.linalg.vecdot(rows, rows)[:, None] * unit**2 + at.square().sum(1)
         squares = norms - 2 * unit * (rows @ at.T)  # (r, m) exact
         falls = 1 + squares * (0.5 / (self._bandwidth * 255 * _GRID) ** 2 / 2**_HALVINGS)

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.portable.drawing import ImageShape
-from models.shards import Shards
-from models.teacher_ensemble import RealBatch, load_stacked, stacked_state
-from models.teacher_sizes import convolutional_sizes
+from models.shards import ShardBatch, Shards
+from models.sizes import convolutional_sizes
 
 _DEVIATION, _KERNEL, _LEAK = 0.02, 5, 0.2
 _BETAS = (0.5, 0.999)  # of Adam
@@ -38,11 +37,6 @@ class ConvolutionalConfig(ImageShape):
     features: int = 32
     hidden: int = 256
     learning_rate: float = 1e-3
-
-    @property
-    def inputs(self) -> int:
-        """Numbers in one image."""
-        return self.pixels
 
 
 class ConvolutionalTeachers:
@@ -98,13 +92,10 @@ class ConvolutionalTeachers:
     def __repr__(self) -> str:
         return f"ConvolutionalTeachers(teachers={self.teachers}, <private>)"
 
-    def update(self, real: RealBatch, fake: Tensor, fake_labels: Tensor) -> None:
-        """Take one Adam step of every teacher on its own records against the synthetic images, which all share.
+    def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:
+        """Take one Adam step of every teacher on its own records against synthetic images (m, d), which all share.
 
-        Args:
-            real: each teacher's records of this step; a shard that is smaller than the batch repeats them (PRIVATE).
-            fake: (m, d) inputs.
-            fake_labels: (m,) int64.
+        A shard that is smaller than the batch repeats its records.
         """
         for block in self._blocks(real.width + len(fake)):
             x, y, _ = real.read(block)  # (n, r, d), (n, r)
@@ -123,15 +114,7 @@ class ConvolutionalTeachers:
         self._optimizer.step()
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield d log D_i / d x_j for blocks of teachers (PRIVATE).
-
-        Args:
-            images: (m, d) synthetic inputs x_j.
-            labels: (m,) int64.
-
-        Yields:
-            The block of teachers and their gradients, (n, m, d) float32; zero where a teacher abstains.
-        """
+        """Yield blocks of teachers with d log D_i / d x_j, (n, m, d); zero where a teacher abstains (PRIVATE)."""
         for block in self._blocks(2 * len(images)):
             n = block.stop - block.start
             with torch.enable_grad():
@@ -142,14 +125,25 @@ class ConvolutionalTeachers:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return weights, Adam moments and step counts (PRIVATE); they share memory with the teachers."""
-        return stacked_state(self._parameters, self._optimizer)
+        state = {name: tensor.detach() for name, tensor in self._parameters.items()}
+        for name, tensor in self._parameters.items():
+            state |= {f"{name}.{key}": value for key, value in self._optimizer.state.get(tensor, {}).items()}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the result of `state_dict`; raises as `load_stacked`."""
-        load_stacked(state, self._parameters, self._optimizer)
+        """Restore the result of `state_dict`; raise ValueError if a tensor is missing or has another shape."""
+        for name, tensor in self._parameters.items():
+            if name not in state or state[name].shape != tensor.shape:
+                raise ValueError(f"the state has no {name} of shape {tuple(tensor.shape)}")
+        for name, tensor in self._parameters.items():
+            tensor.data.copy_(state[name])
+            self._optimizer.state.pop(tensor, None)
+            if f"{name}.step" in state:
+                moments = {key: state[f"{name}.{key}"].to(tensor).clone() for key in ("exp_avg", "exp_avg_sq")}
+                step = state[f"{name}.step"].to(tensor.device, torch.float32).clone()
+                self._optimizer.state[tensor] = {"step": step, **moments}
 
     def _own(self, block: slice) -> dict[str, Tensor]:
-        """Return the weights of some teachers, as leaves of a graph of their own."""
         return {name: tensor.detach()[block].requires_grad_() for name, tensor in self._parameters.items()}
 
     def _blocks(self, images: int) -> Iterator[slice]:
@@ -157,7 +151,7 @@ class ConvolutionalTeachers:
         return (slice(start, min(start + size, self.teachers)) for start in range(0, self.teachers, size))
 
     def _logits(self, own: Mapping[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
-        """(n, m, d), (n, m) -> (n, m): what each of n teachers says of its own m images."""
+        """(n, m, d), (n, m) -> (n, m): the logits of n teachers for m images each."""
         c, (n, m, _) = self.config, images.shape
         known = functional.one_hot(labels, c.classes).to(images)  # (n, m, classes)
         x = images.reshape(n, m, c.channels, c.height, c.width).transpose(1, 2)
@@ -170,19 +164,10 @@ class ConvolutionalTeachers:
 
 
 def _convolved(x: Tensor, known: Tensor, weights: Tensor) -> Tensor:
-    """Convolve with 5 x 5 weights at every other pixel, each teacher with its own.
+    """(n, c, m, h, w), (n, m, classes), (n, out, c + classes, 5, 5) -> (n, out, m, h / 2, w / 2), halves rounded up.
 
-    A convolution is a product of the weights with all patches, so those of all teachers are one batched product, where
-    a grouped convolution would take a group for each teacher. The class is told by planes of zeros and ones: what the
-    plane of a class adds is the same for all images of that class, and is computed once.
-
-    Args:
-        x: (n, c, m, h, w), of n teachers m images each.
-        known: (n, m, classes), one-hot.
-        weights: (n, out, c + classes, 5, 5).
-
-    Returns:
-        (n, out, m, h / 2, w / 2), halves rounded up.
+    One batched product of weights and patches replaces a grouped convolution with a group for each teacher. The plane
+    of ones that states an image's class adds the same to all images of that class, and is computed once.
     """
     n, channels, m = x.shape[:3]
     columns = _patches(x)  # (n, c 25, m, h / 2, w / 2)
@@ -194,7 +179,7 @@ def _convolved(x: Tensor, known: Tensor, weights: Tensor) -> Tensor:
 
 
 def _patches(x: Tensor) -> Tensor:
-    """(n, c, m, h, w) -> (n, c 25, m, h / 2, w / 2): what the weights of one output see."""
+    """(n, c, m, h, w) -> (n, c 25, m, h / 2, w / 2)."""
     around = functional.pad(x, [_KERNEL // 2] * 4).unfold(3, _KERNEL, 2).unfold(4, _KERNEL, 2)
     return around.permute(0, 1, 5, 6, 2, 3, 4).flatten(1, 3)
 

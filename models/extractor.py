@@ -110,22 +110,17 @@ class Extractor(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """Return the features of images (n, 1 or 3, h, w) in [0, 1]."""
-        # Blocks are of one size, the last one filled up: kernels are chosen by size and round differently, and an
-        # image's features must not tell, not even in their last bits, how many others there are.
+        # Kernels are chosen by size and round differently. So that an image's features do not depend on how many others
+        # there are, not even in the last bit, all blocks are of one size; the last one is filled up.
         missing = -len(images) % _BLOCK
         filled = torch.cat([images, images.new_zeros(missing, *images.shape[1:])])
-        found = [
-            images.new_zeros(0, self.size),
-            *(self._features(block) for block in torch.split(filled, _BLOCK) if len(block)),
-        ]
-        return torch.cat(found)[: len(images)]
-
-    def _features(self, images: Tensor) -> Tensor:
-        colour = images.float().expand(-1, _CHANNELS, -1, -1)
+        found = [images.new_zeros(0, self.size)]
         size = (self.config.input_size, self.config.input_size)
-        resized = functional.interpolate(colour, size, mode="bilinear", antialias=True)
-        found: Tensor = self.network((resized - self.mean) / self.std)
-        return found
+        for block in torch.split(filled, _BLOCK) if len(filled) else ():
+            colour = block.float().expand(-1, _CHANNELS, -1, -1)
+            resized = functional.interpolate(colour, size, mode="bilinear", antialias=True)
+            found.append(self.network((resized - self.mean) / self.std))
+        return torch.cat(found)[: len(images)]
 
     def describe(self) -> dict[str, Any]:
         """Return the description for a release; `described` reads it."""

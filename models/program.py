@@ -58,16 +58,7 @@ if __name__ == "__main__":
 
 
 def write_program(network: str | None, classes: Sequence[str], folders: Sequence[str]) -> str:
-    """Return the program for a release.
-
-    Args:
-        network: as its description names it.
-        classes: their names, in label order.
-        folders: name of each class's folder.
-
-    Raises:
-        ValueError: the network is unknown.
-    """
+    """Return the program that draws from a release of this network, with one folder for each class, in label order."""
     if network not in PROGRAMS:
         raise ValueError(f"the generator is a {network!r}; there is a program for {', '.join(map(str, PROGRAMS))}")
     module, name, config = PROGRAMS[network]

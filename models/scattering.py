@@ -32,12 +32,9 @@ class Scattering(nn.Module):
         self._pad = (_STEP, _STEP + right, _STEP, _STEP + below)
         shape = (self.size[0] * _STEP + 2 * _STEP, self.size[1] * _STEP + 2 * _STEP)
         angles = [math.pi * (_ANGLES - _ANGLES / 2 - 1 - index) / _ANGLES for index in range(_ANGLES)]
-        wavelets = torch.stack(
-            [
-                torch.stack([_morlet(shape, 0.8 * 2**j, 3 * math.pi / 4 / 2**j, angle) for angle in angles])
-                for j in range(SCALES)
-            ]
-        )  # (J, L, H, W), real: a Morlet wavelet's Fourier transform
+        scales = [(0.8 * 2**j, 3 * math.pi / 4 / 2**j) for j in range(SCALES)]
+        found = [torch.stack([_morlet(shape, *scale, angle) for angle in angles]) for scale in scales]
+        wavelets = torch.stack(found)  # (J, L, H, W), real: a Morlet wavelet's Fourier transform
         self.register_buffer("wavelets", wavelets, persistent=False)
         low_pass = torch.fft.fft2(_gabor(shape, 0.8 * 2 ** (SCALES - 1), 0.0, 0.0, 1.0)).real.float()
         self.register_buffer("low_pass", low_pass, persistent=False)
@@ -48,21 +45,21 @@ class Scattering(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Transform images (n, c, h, w) into (n, c * 81, h', w')."""
         block = _BLOCK_IN_CACHE if images.device.type == "cpu" else _BLOCK
-        return torch.cat([self._transform(part) for part in torch.split(images, block)])
-
-    def _transform(self, images: Tensor) -> Tensor:
         mode = "reflect" if min(images.shape[2:]) > max(self._pad) else "replicate"
-        x = torch.fft.fft2(functional.pad(images.float(), self._pad, mode=mode))  # (n, c, H, W)
-        maps = [self._average(x[:, :, None], 1)]
-        fine = torch.fft.ifft2(x[:, :, None] * self.wavelets[0]).abs()  # (n, c, L, H, W)
-        fine_hat = torch.fft.fft2(fine)
-        maps.append(self._average(fine_hat, 1))
-        coarse = torch.fft.ifft2(_fold(x[:, :, None] * self.wavelets[1], 2)).abs()
-        maps.append(self._average(torch.fft.fft2(coarse), 2))
-        for one in range(_ANGLES):
-            second = torch.fft.ifft2(_fold(fine_hat[:, :, one, None] * self.wavelets[1], 2)).abs()
-            maps.append(self._average(torch.fft.fft2(second), 2))
-        return torch.cat(maps, dim=2).flatten(1, 2)
+        found = []
+        for part in torch.split(images, block):
+            x = torch.fft.fft2(functional.pad(part.float(), self._pad, mode=mode))  # (n, c, H, W)
+            maps = [self._average(x[:, :, None], 1)]
+            fine = torch.fft.ifft2(x[:, :, None] * self.wavelets[0]).abs()  # (n, c, L, H, W)
+            fine_hat = torch.fft.fft2(fine)
+            maps.append(self._average(fine_hat, 1))
+            coarse = torch.fft.ifft2(_fold(x[:, :, None] * self.wavelets[1], 2)).abs()
+            maps.append(self._average(torch.fft.fft2(coarse), 2))
+            for one in range(_ANGLES):
+                second = torch.fft.ifft2(_fold(fine_hat[:, :, one, None] * self.wavelets[1], 2)).abs()
+                maps.append(self._average(torch.fft.fft2(second), 2))
+            found.append(torch.cat(maps, dim=2).flatten(1, 2))
+        return torch.cat(found)
 
     def _average(self, spectra: Tensor, step: int) -> Tensor:
         """Low-pass maps given by their spectra on every `step`-th pixel, keep every fourth pixel, cut the border."""
@@ -120,7 +117,7 @@ def _gabor(shape: tuple[int, int], sigma: float, frequency: float, angle: float,
 
 
 def _morlet(shape: tuple[int, int], sigma: float, frequency: float, angle: float) -> Tensor:
-    """The Fourier transform of a wave in an envelope, minus as much envelope as makes its mean zero; real."""
+    # A wave in an envelope, minus as much envelope as makes its mean zero.
     wave = _gabor(shape, sigma, frequency, angle, _SLANT)
     envelope = _gabor(shape, sigma, 0.0, angle, _SLANT)
     wavelet = wave - wave.sum() / envelope.sum() * envelope

@@ -23,6 +23,26 @@ def texture_size(height: int, width: int) -> int:
     return TEXTURE_MAPS * (height // TEXTURE_CELL) * (width // TEXTURE_CELL)
 
 
+def convolutional_sizes(
+    channels: int, height: int, width: int, classes: int, features: int, hidden: int
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the parameters of one teacher of `models.convolutional_teachers`, by name."""
+    first = channels + classes  # channels after the first convolution, as published
+    cells = -(-height // 4) * -(-width // 4)
+    return {
+        "conv1": (first, channels + classes, 5, 5),
+        "bias1": (first,),
+        "conv2": (features, first + classes, 5, 5),
+        "scale1": (features,),
+        "bias2": (features,),
+        "dense": (features * cells + classes, hidden),
+        "scale2": (hidden,),
+        "bias3": (hidden,),
+        "head": (hidden + classes, 1),
+        "bias4": (1,),
+    }
+
+
 def discriminator_layers(height: int, width: int) -> int:
     """Return the layers with parameters of `models.discriminator.Discriminator`."""
     halvings = 1 + sum(-(-min(height, width) // 2**count) >= 4 for count in (2, 3, 4))

@@ -73,11 +73,8 @@ def from_public(
 
     Args:
         images: (m, h, w) or (m, h, w, 3) uint8.
-        labels: (m,) below len(names).
         names: of the public set's classes.
-        name: of the public set.
         count: declared records.
-        classes: declared number.
         shape: declared (channels, height, width).
         shares: stated share of each declared class; None: as in the public set.
 
@@ -93,7 +90,15 @@ def from_public(
     chosen = stream.permutation(chosen)
     tested = min(TEST_MAX, len(chosen) // 5)
     test, own = chosen[:tested], chosen[tested:]
-    drawn = np.resize(own, count) if shares is None else _in_shares(own, np.asarray(labels), count, shares, stream)
+    drawn = np.resize(own, count)
+    if shares is not None:
+        wanted = np.bincount(turns(count, range(len(shares)), shares).numpy(), minlength=len(shares))
+        of_class = [own[np.asarray(labels)[own] == label] for label in range(len(shares))]
+        lacking = [label for label, places in enumerate(of_class) if wanted[label] and not len(places)]
+        if lacking:
+            raise StandInUnusable(f"its class {lacking[0]} has too few images to learn and to test")
+        parts = [np.resize(places, number) for places, number in zip(of_class, wanted, strict=True) if number]
+        drawn = stream.permutation(np.concatenate(parts))
     as_array = np.concatenate(
         [_fitted(images[part], shape).permute(0, 2, 3, 1).numpy() for part in _blocks(drawn)]
     )  # (n, h, w, c)
@@ -105,27 +110,6 @@ def from_public(
         names[:classes],
         name,
     )
-
-
-def _in_shares(
-    own: npt.NDArray[np.int64],
-    labels: npt.NDArray[np.int64],
-    count: int,
-    shares: Sequence[float],
-    stream: np.random.Generator,
-) -> npt.NDArray[np.int64]:
-    """Return the shuffled places of `count` images whose classes have these shares.
-
-    Raises:
-        StandInUnusable: a class has none.
-    """
-    wanted = np.bincount(turns(count, range(len(shares)), shares).numpy(), minlength=len(shares))
-    of_class = [own[labels[own] == label] for label in range(len(shares))]
-    lacking = [label for label, places in enumerate(of_class) if wanted[label] and not len(places)]
-    if lacking:
-        raise StandInUnusable(f"its class {lacking[0]} has too few images to learn and to test")
-    parts = [np.resize(places, number) for places, number in zip(of_class, wanted, strict=True) if number]
-    return stream.permutation(np.concatenate(parts))
 
 
 def from_patterns(
@@ -162,7 +146,14 @@ def from_characters(
     look: Callable[[], None] = lambda: None,
 ) -> StandIn:
     """Make a stand-in of written characters, for `are_characters`; otherwise as `from_patterns`."""
-    written = torch.stack([torch.stack([_character(name, weight) for weight in _WEIGHTS]) for name in names])
+    font = ImageFont.load_default(round(_WRITTEN * _CANVAS))
+    written = torch.zeros(len(names), len(_WEIGHTS), 1, _CANVAS, _CANVAS)  # from 0 (paper) to 1 (ink)
+    for label, name in enumerate(names):
+        for place, weight in enumerate(_WEIGHTS):
+            picture = Image.new("L", (_CANVAS, _CANVAS))
+            middle = (_CANVAS / 2, _CANVAS / 2)
+            ImageDraw.Draw(picture).text(middle, name, 255, font, anchor="mm", stroke_width=weight)
+            written[label, place, 0] = torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)
     return _generated(
         lambda *block: _character_copies(written, *block), names, "written characters", count, shape, shares, look
     )
@@ -196,14 +187,6 @@ def _generated(
     return StandIn(
         learned[..., 0] if channels == 1 else learned, labels[:count].numpy(), tested, labels[count:], names, name
     )
-
-
-def _character(name: str, weight: int) -> Tensor:
-    """Return a printed character, (1, side, side), from 0 (paper) to 1 (ink)."""
-    picture = Image.new("L", (_CANVAS, _CANVAS))
-    font = ImageFont.load_default(round(_WRITTEN * _CANVAS))
-    ImageDraw.Draw(picture).text((_CANVAS / 2,) * 2, name, 255, font, anchor="mm", stroke_width=weight)
-    return torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)[None]
 
 
 def _character_copies(written: Tensor, labels: Tensor, shape: tuple[int, int, int], stream: torch.Generator) -> Tensor:

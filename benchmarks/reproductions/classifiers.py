@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.loss_attack import attack_by_loss
+from benchmarks.membership_inference import attack_by_loss
 from benchmarks.reproductions.rows import FOLDERS, row_of
 from benchmarks.results import Row, since, spread
 from benchmarks.runs import DELTA, accuracy, steps_plan, tests_of, train_plan, without_noise

@@ -14,7 +14,6 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,8 +123,13 @@ def draw(
     """
     chosen = list(range(generator.config.classes)) if labels is None else list(labels)
     for batch, stream in batches(count, seed, chosen, proportions):
-        with torch.inference_mode(), _one_thread():
-            pixels = to_pixels(generator.sample(batch, stream))
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # the service adds in this order, so equal seeds give equal pixels
+        try:
+            with torch.inference_mode():
+                pixels = to_pixels(generator.sample(batch, stream))
+        finally:
+            torch.set_num_threads(threads)
         yield pixels, batch
 
 
@@ -176,14 +180,3 @@ def main(load: Callable[[], Any], classes: Sequence[str], folders: Sequence[str]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(png(pixels))
             number += 1
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep additions in the order that the service adds in, so that equal seeds give equal pixels."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -23,6 +23,7 @@ from models.portable.unet import UNet
 SIGMA_DATA = 0.5  # Table 1; of images in [-1, 1]
 P_MEAN, P_STD = -1.2, 1.2  # Table 1: ln sigma of the training noise is normal
 SIGMA_MIN, SIGMA_MAX, RHO = 0.002, 80.0, 7.0  # Table 1: the sampler's noise levels
+_START_TEXTURE = 10, 0.35  # steps and rate by which the sampler's initial images get their texture
 _DRAWN_AT_ONCE = 64  # images drawn at once; part of the format: another value gives other images for the same seed
 
 
@@ -79,7 +80,7 @@ class EdmDenoiser(nn.Module):
         if config.start_latent:
             sizes = (config.classes, config.channels, config.height, config.width, config.start_latent)
             first = GeneratorConfig(*sizes, features=0, clusters=config.start_clusters)
-            self.first = new_generator(first, config.start_texture)
+            self.first = new_generator(first, config.start_texture, *_START_TEXTURE)
 
     def forward(self, packed: Tensor) -> Tensor:
         """(n, c + 2, h, w) -> F (n, c, h, w)."""
@@ -106,7 +107,7 @@ class EdmDenoiser(nn.Module):
         return ((torch.cat(parts) + 1) / 2).clamp(0, 1)
 
     def _draw(self, labels: Tensor, stream: torch.Generator) -> Tensor:
-        """Implement Algorithm 2 of Karras et al. with Euler steps: DDIM, made stochastic by churn."""
+        # Algorithm 2 of Karras et al. with Euler steps: DDIM, made stochastic by churn.
         cfg = self.config
         shape = (len(labels), cfg.channels, cfg.height, cfg.width)
 
@@ -149,14 +150,12 @@ def pack(noisy: Tensor, sigma: Tensor, labels: Tensor) -> Tensor:
 def noisy_rows(
     images: Tensor, labels: Tensor, any_class: int, drop: float, stream: torch.Generator, largest: float = SIGMA_MAX
 ) -> tuple[Tensor, Tensor]:
-    """Make one training row of every image: its own noise level, noise, and now and then no label.
+    """Make one training row of every image (n, c, h, w) in [-1, 1]: its own noise level, noise, and perhaps no label.
 
     Args:
-        images: (n, c, h, w) clean, in [-1, 1].
-        any_class: the label that means all classes.
-        drop: probability of a row to get that one.
+        any_class: the label that means all classes; a row gets it with probability `drop`.
         stream: of levels, noise and drops; on the images' device.
-        largest: noise level; levels above it are not drawn.
+        largest: noise level.
 
     Returns:
         The denoiser's input (n, c + 2, h, w), and the target of F (n, c, h, w).
@@ -179,7 +178,6 @@ def losses(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _scales(sigma: Tensor) -> tuple[Tensor, Tensor]:
-    """Return c_skip and c_out (n, 1, 1, 1)."""
     sigma = sigma[:, None, None, None]
     total = sigma.square() + SIGMA_DATA**2
     return SIGMA_DATA**2 / total, sigma * SIGMA_DATA * total.rsqrt()

@@ -27,19 +27,13 @@ from models.sizes import TEXTURE_CELL, TEXTURE_MAPS, texture_size
 ORIENTATIONS = TEXTURE_MAPS // 2  # of fine waves, then of coarse ones
 FILTER_UNIT = 2.0**-12  # filters are rounded to integers times this, so that sums of products with pixels are exact
 MODULUS_FLOOR, LOG_FLOOR = 1e-4, 0.03
-CENTRE, SCALE = (
-    -2.8,
-    0.75,
-)  # of a logarithm: about the mean of clip art, whose texture then varies as much as its pixels
+CENTRE, SCALE = -2.8, 0.75  # of a logarithm: about the mean of clip art; texture then varies as much as pixels
 _WAVES = ((5, 0.9, 2.2), (7, 1.1, 1.3))  # size, width of the envelope, frequency; the second on half the resolution
 _MEMORY, _SQUARES = 0.8, 0.99  # of Adam
-STEPS, RATE = 7, 0.45  # of Adam, in new releases: more steps add specks
+STEPS, RATE = 7, 0.45  # of Adam: more steps add specks
 _FAITH = 0.2  # weight of the drawn pixels' coarse half
 _WINDOW = 8  # pixels to a side of what all filters see that answer in a cell, at either scale
-_BLOCK_PLACES, _BLOCK_MIN = (
-    3136,
-    8,
-)  # cells rendered at once, so that they stay in the processor's cache; images at least
+_BLOCK_PLACES, _BLOCK_MIN = 3136, 8  # cells rendered at once, to stay in the processor's cache; images at least
 _EDGE = 0.02  # brightness from which a pixel starts to move
 
 
@@ -49,34 +43,32 @@ def filters() -> tuple[Tensor, Tensor]:
 
     An even one is followed by the odd one of the same orientation.
     """
-    return tuple(_filters(*wave) for wave in _WAVES)  # type: ignore[return-value]
-
-
-def _filters(size: int, width: float, frequency: float) -> Tensor:
-    place = torch.arange(size, dtype=torch.float64) - size // 2
-    found = []
-    for turn in range(ORIENTATIONS):
-        cosine, sine = math.cos(math.pi * turn / ORIENTATIONS), math.sin(math.pi * turn / ORIENTATIONS)
-        along = place[None, :] * cosine + place[:, None] * sine
-        across = place[:, None] * cosine - place[None, :] * sine
-        envelope = torch.exp(-(along**2 + (across / 2) ** 2) / (2 * width * width))
-        envelope /= envelope.sum()
-        for wave in (torch.cos(frequency * along), torch.sin(frequency * along)):
-            found.append(envelope * wave - envelope * (envelope * wave).sum())  # answers 0 to even brightness
-    return (torch.stack(found)[:, None] / FILTER_UNIT).round()
+    banks = []
+    for size, width, frequency in _WAVES:
+        place = torch.arange(size, dtype=torch.float64) - size // 2
+        found = []
+        for turn in range(ORIENTATIONS):
+            cosine, sine = math.cos(math.pi * turn / ORIENTATIONS), math.sin(math.pi * turn / ORIENTATIONS)
+            along = place[None, :] * cosine + place[:, None] * sine
+            across = place[:, None] * cosine - place[None, :] * sine
+            envelope = torch.exp(-(along**2 + (across / 2) ** 2) / (2 * width * width))
+            envelope /= envelope.sum()
+            for wave in (torch.cos(frequency * along), torch.sin(frequency * along)):
+                found.append(envelope * wave - envelope * (envelope * wave).sum())  # answers 0 to even brightness
+        banks.append((torch.stack(found)[:, None] / FILTER_UNIT).round())
+    return banks[0], banks[1]
 
 
 def texture(luma: Tensor) -> Tensor:
     """Return the texture (n, 16, h / 4, w / 4) of brightness (n, 1, h, w) in [0, 1]."""
     fine, coarse = ((bank * FILTER_UNIT).to(luma) for bank in filters())
     scales = (luma, fine, TEXTURE_CELL), (functional.avg_pool2d(luma, 2), coarse, TEXTURE_CELL // 2)
-    return torch.cat([_numbers(*scale) for scale in scales], dim=1)
-
-
-def _numbers(images: Tensor, bank: Tensor, cell: int) -> Tensor:
-    waves = torch.unflatten(functional.conv2d(images, bank, padding=bank.shape[-1] // 2), 1, (ORIENTATIONS, 2))
-    modulus = (waves.square().sum(2) + MODULUS_FLOOR).sqrt()
-    return ((functional.avg_pool2d(modulus, cell) + LOG_FLOOR).log() - CENTRE) * SCALE
+    numbers = []
+    for images, bank, cell in scales:
+        waves = torch.unflatten(functional.conv2d(images, bank, padding=bank.shape[-1] // 2), 1, (ORIENTATIONS, 2))
+        modulus = (waves.square().sum(2) + MODULUS_FLOOR).sqrt()
+        numbers.append(((functional.avg_pool2d(modulus, cell) + LOG_FLOOR).log() - CENTRE) * SCALE)
+    return torch.cat(numbers, dim=1)
 
 
 class _Scale:
@@ -153,16 +145,23 @@ class TextureGradient:
             half: of half the size, (h / 2, w / 2, n).
             wanted: numbers (16, places).
         """
-        answers, moduli = self._answers, self._moduli
-        for number, images in enumerate((luma, half)):
-            self._see(number, images)
+        answers, moduli, window, (differences, sums) = self._answers, self._moduli, self._window, self._halves
+        for number, (scale, images) in enumerate(zip(self._scales, (luma, half), strict=True)):
+            scale.images.copy_(images)
+            window.view(scale.windows.shape).copy_(scale.windows)
+            first, opposite = window[: len(sums)], window[len(sums) :].flip(0)
+            torch.sub(first, opposite, out=differences)
+            torch.add(first, opposite, out=sums)
+            for side, part in enumerate(self._parts):
+                torch.mm(scale.filters[side], self._halves[side], out=part[number])
         answers[1].add_(answers[0])  # at a pixel: the sums' part and the differences'
         torch.sub(answers[1], answers[0], alpha=2, out=answers[0])  # at the opposite pixel
         waves = torch.unflatten(answers, 1, (-1, 2))  # (2, filters and pixels, even and odd, places)
         moduli.fill_(MODULUS_FLOOR)
-        for part in waves.unbind(2):
-            moduli.addcmul_(part, part)
-        by_orientation = self._by_orientation(moduli.sqrt_())
+        for wave in waves.unbind(2):
+            moduli.addcmul_(wave, wave)
+        by_scale = torch.split(moduli.sqrt_(), [part.shape[0] // 2 for part in self._parts[0]], dim=1)
+        by_orientation = [torch.unflatten(part, 1, (ORIENTATIONS, -1)) for part in by_scale]
         mean = torch.cat([_mean(each) for each in by_orientation]).add_(LOG_FLOOR)  # (16, places)
         gradient = ((mean.log() - CENTRE) * SCALE - wanted) * SCALE / mean
         for each, of_scale in zip(by_orientation, torch.split(gradient, ORIENTATIONS), strict=True):
@@ -170,36 +169,17 @@ class TextureGradient:
         waves.mul_(moduli[:, :, None])
         torch.sub(answers[1], answers[0], out=answers[0])  # twice the differences' part
         answers[1].sub_(answers[0], alpha=0.5)
-        for number in range(len(self._scales)):
-            self._put_back(number)
+        for number, scale in enumerate(self._scales):
+            for side, part in enumerate(self._parts):
+                torch.mm(scale.turned[side], part[number], out=self._halves[side])
+            torch.add(sums, differences, out=window[: len(sums)])
+            window[len(sums) :].copy_(sums.sub_(differences).flip(0))
+            scale.put_back(window.view(scale.windows.shape))
         return self._scales[0].gradient, self._scales[1].gradient
-
-    def _by_orientation(self, numbers: Tensor) -> list[Tensor]:
-        sizes = [part.shape[0] // 2 for part in self._parts[0]]
-        return [torch.unflatten(part, 1, (ORIENTATIONS, -1)) for part in torch.split(numbers, sizes, dim=1)]
-
-    def _see(self, number: int, images: Tensor) -> None:
-        """Write what filters make of the windows' differences and sums into the answers."""
-        scale, window, (differences, sums) = self._scales[number], self._window, self._halves
-        scale.images.copy_(images)
-        window.view(scale.windows.shape).copy_(scale.windows)
-        first, opposite = window[: len(sums)], window[len(sums) :].flip(0)
-        torch.sub(first, opposite, out=differences)
-        torch.add(first, opposite, out=sums)
-        for half, part in enumerate(self._parts):
-            torch.mm(scale.filters[half], self._halves[half], out=part[number])
-
-    def _put_back(self, number: int) -> None:
-        scale, window, (differences, sums) = self._scales[number], self._window, self._halves
-        for half, part in enumerate(self._parts):
-            torch.mm(scale.turned[half], part[number], out=self._halves[half])
-        torch.add(sums, differences, out=window[: len(sums)])
-        window[len(sums) :].copy_(sums.sub_(differences).flip(0))
-        scale.put_back(window.view(scale.windows.shape))
 
 
 def _mean(moduli: Tensor) -> Tensor:
-    """Return the means (8, places) of moduli (2, 8, pixels, places): a power of two of them, added by halves."""
+    """(2, 8, pixels, places) -> (8, places); the number of pixels is a power of two, and they are added by halves."""
     found = moduli[0] + moduli[1]
     while found.shape[1] > 1:
         first, last = found.chunk(2, dim=1)
@@ -253,8 +233,7 @@ def _render(images: Tensor, wanted: Tensor, texture_gradient: TextureGradient, r
     return x
 
 
-def _luma(images: Tensor) -> Tensor:
-    """Return the brightness (h, w, n) of images (c, h, w, n)."""
+def _luma(images: Tensor) -> Tensor:  # (c, h, w, n) -> (h, w, n)
     return images[0] if len(images) == 1 else images.mean(0)
 
 
@@ -269,12 +248,12 @@ class TexturedConfig(GeneratorConfig):
     """The shape of a generator with texture; sides are multiples of 4.
 
     Attributes:
-        steps: by which images get their texture; releases from before December 2026 do not say it, and have ten.
+        steps: of gradient descent that give images their texture.
         rate: of the first step.
     """
 
-    steps: int = 10
-    rate: float = 0.35
+    steps: int = STEPS
+    rate: float = RATE
 
     @property
     def outputs(self) -> int:
@@ -294,9 +273,7 @@ class TexturedGenerator(Generator):
         return render(images, values[:, config.pixels :], config.steps, config.rate)
 
 
-def new_generator(
-    config: GeneratorConfig, texture: bool, steps: int = TexturedConfig.steps, rate: float = TexturedConfig.rate
-) -> Generator:
+def new_generator(config: GeneratorConfig, texture: bool, steps: int = STEPS, rate: float = RATE) -> Generator:
     """Return a generator of zeros, for Gaussians of images, or of images and their texture, which it draws in steps."""
     if not texture:
         return Generator(config)

@@ -61,7 +61,12 @@ def curve(events: tuple[Event, ...]) -> Curve:
     """
     if not events:
         raise InvalidParameter("events", [], "a job without events has no price")
-    gaussian, sampled = _merged(events)
+    gaussian, sampled = Fraction(0), list[PoissonGaussianEvent]()  # mu^2 of what is priced as unsampled, and the rest
+    for event in events:
+        if isinstance(event, PoissonGaussianEvent) and event.is_sampled and event.noise_multiplier >= _NOISE_LEAST / 2:
+            sampled.append(event)
+        else:
+            gaussian += event.count * event.mu_squared_exact
     unsampled = gaussian + sum(event.count * event.mu_squared_exact for event in sampled)
     if not sampled:
         return Curve(np.zeros(0), np.zeros(0), float(unsampled))
@@ -86,17 +91,6 @@ def curve(events: tuple[Event, ...]) -> Curve:
     epsilons = np.linspace(0.0, last, _POINTS)
     deltas = np.asarray(whole.get_delta_for_epsilon(epsilons)) * (1 + _MARGIN) + rounding
     return Curve(epsilons, np.minimum(deltas, 1.0), float(unsampled))
-
-
-def _merged(events: Sequence[Event]) -> tuple[Fraction, list[PoissonGaussianEvent]]:
-    """Return the mu^2 of all releases that are priced as unsampled, and the others."""
-    gaussian, sampled = Fraction(0), []
-    for event in events:
-        if isinstance(event, PoissonGaussianEvent) and event.is_sampled and event.noise_multiplier >= _NOISE_LEAST / 2:
-            sampled.append(event)
-        else:
-            gaussian += event.count * event.mu_squared_exact
-    return gaussian, sampled
 
 
 def deviation(event: PoissonGaussianEvent) -> float:

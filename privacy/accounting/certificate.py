@@ -14,9 +14,6 @@ from privacy.accounting.filter import Filter
 from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.errors import BudgetExceeded, InvalidParameter
 
-ADJACENCY = "add_remove"
-ACCOUNTING = "approximate_gdp"
-
 NOT_COVERED = (
     "what a person who knows the owner's public declarations already knows",
     "properties of the population, which a good release is meant to show",
@@ -71,11 +68,9 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         """Return the certificate as a JSON-able dictionary; contains only finite numbers."""
-        document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        document["events"] = [event.to_json() for event in self.events]
-        document["assumed_public"] = list(self.assumed_public)
-        document["not_covered"] = list(self.not_covered)
-        return document
+        events = [event.to_json() for event in self.events]
+        lists = {"assumed_public": list(self.assumed_public), "not_covered": list(self.not_covered)}
+        return {**vars(self), "events": events, **lists}
 
 
 def build_certificate(
@@ -85,7 +80,6 @@ def build_certificate(
     unit: Unit,
     assumed_public: Sequence[str],
     price_nano: int | None = None,
-    not_covered: Sequence[str] = NOT_COVERED,
 ) -> Certificate:
     """Certify the events of one release against the account's filter.
 
@@ -95,7 +89,6 @@ def build_certificate(
         unit: "record" or "subject".
         assumed_public: declared to be public by the owner, in words.
         price_nano: charged by the ledger, repeated steps included; None: the price of the events.
-        not_covered: by the guarantee, in words.
 
     Raises:
         InvalidParameter: there is no event, the unit is unknown, or less was charged than the events cost.
@@ -116,8 +109,8 @@ def build_certificate(
         delta=filter.delta,
         unit=unit,
         protects=UNIT_WORDS[unit],
-        adjacency=ADJACENCY,
-        accounting=ACCOUNTING,
+        adjacency="add_remove",
+        accounting="approximate_gdp",
         rate=filter.rate,
         base=filter.base,
         capacity_nano=filter.capacity_nano,
@@ -127,7 +120,7 @@ def build_certificate(
         accountant_version=importlib.metadata.version("dp-accounting"),
         pld_epsilon=pld_epsilon(events, filter.delta),
         assumed_public=tuple(assumed_public),
-        not_covered=tuple(not_covered),
+        not_covered=NOT_COVERED,
     )
 
 

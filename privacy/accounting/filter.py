@@ -106,6 +106,7 @@ def release_nano(event: Event) -> int:
     return math.ceil(event.mu_squared_exact * NANO)
 
 
+@functools.lru_cache(maxsize=_REMEMBERED, typed=True)
 def open_filter(epsilon: float, delta: float, rate: float | None = None, base: float = 0.0) -> Filter:
     """Open, or reopen, the filter of an account.
 
@@ -118,11 +119,7 @@ def open_filter(epsilon: float, delta: float, rate: float | None = None, base: f
     Raises:
         InvalidParameter: a value is out of range, or a new account's budget buys nothing.
     """
-    return _open(checked_epsilon(epsilon), checked_delta(delta), rate, base)
-
-
-@functools.lru_cache(maxsize=_REMEMBERED)
-def _open(epsilon: float, delta: float, rate: float | None, base: float) -> Filter:
+    epsilon, delta = checked_epsilon(epsilon), checked_delta(delta)
     if rate is None:
         mu_squared, d = split(epsilon, delta)
         return _that_holds_something(Filter(epsilon, delta, d / mu_squared, base))

@@ -143,24 +143,9 @@ def choose_top_k(g: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
     Returns:
         up, down: (rows, d) bool, the chosen positive and negative coordinates; never zeros, none of a non-finite row.
-        kth: (rows, 1) float32, the smallest chosen magnitude; NaN for a non-finite row.
+        kth: (rows, 1) float32, the smallest chosen magnitude, at least the smallest normal float, below which a
+            coordinate counts as zero; NaN for a non-finite row, so that no coordinate compares with it.
         largest: (rows, 1) float32, the largest magnitude.
-    """
-    kth, largest, tied = _kth_largest(g, k)  # (rows, 1) each
-    up, down = g >= kth, g <= -kth  # (rows, d) ties included
-    if bool(tied.any()):
-        rows = tied.squeeze(1).nonzero().squeeze(1)
-        kept = _first_of_ties(g[rows].abs(), kth[rows], k)  # (ties, d)
-        up[rows] &= kept
-        down[rows] &= kept
-    return up, down, kth, largest
-
-
-def _kth_largest(g: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return kth, largest and whether more than k coordinates reach kth, (rows, 1) each.
-
-    kth is at least the smallest normal float, below which a coordinate counts as zero, and NaN for a non-finite row: no
-    coordinate compares with it, so none is chosen.
     """
     magnitude = g.abs()  # (rows, d)
     if k == g.shape[1]:
@@ -172,9 +157,17 @@ def _kth_largest(g: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         top = magnitude.topk(k, dim=1, sorted=False).values  # (rows, k)
         kth, largest = top.amin(dim=1, keepdim=True), top.amax(dim=1, keepdim=True)
         tied = (magnitude >= kth).sum(dim=1, keepdim=True) > k
-    zero = kth < _TINY
-    kth = torch.where(torch.isfinite(largest), torch.where(zero, _TINY, kth), math.nan)
-    return kth, largest, tied & ~zero & torch.isfinite(largest)
+    finite, zero = torch.isfinite(largest), kth < _TINY
+    kth = torch.where(finite, torch.where(zero, _TINY, kth), math.nan)
+    up, down = g >= kth, g <= -kth  # (rows, d) ties included
+    rows = (tied & ~zero & finite).squeeze(1).nonzero().squeeze(1)  # in which more than k coordinates reach kth
+    if len(rows):
+        above, equal = magnitude[rows] > kth[rows], magnitude[rows] == kth[rows]  # (ties, d)
+        room = k - above.sum(dim=1, keepdim=True)  # (ties, 1)
+        kept = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= room))  # (ties, d)
+        up[rows] &= kept
+        down[rows] &= kept
+    return up, down, kth, largest
 
 
 def _partition(magnitude: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[Any], ...]:
@@ -190,12 +183,6 @@ def _partition(magnitude: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[
     largest = parted[:, split:].max(axis=1, keepdims=True)  # (rows, 1)
     tied = parted[:, :split].max(axis=1, keepdims=True) == kth  # (rows, 1)
     return np.ascontiguousarray(kth).view(np.float32), largest.view(np.float32), tied
-
-
-def _first_of_ties(magnitude: Tensor, kth: Tensor, k: int) -> Tensor:
-    above, equal = magnitude > kth, magnitude == kth  # (rows, d)
-    room = k - above.sum(dim=1, keepdim=True)  # (rows, 1)
-    return above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= room))  # (rows, d)
 
 
 def side_by_side(work: Callable[[int], T], starts: Sequence[int], device: torch.device) -> list[T]:

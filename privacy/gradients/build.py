@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
-from typing import cast
-
 from torch import nn
 
 from privacy.errors import InvalidParameter
@@ -15,7 +11,7 @@ from privacy.gradients.gep import AnchorTraces, Gep
 from privacy.gradients.per_sample import check_model
 from privacy.gradients.rgp import Rgp
 from privacy.gradients.topagg import TopAggSgd
-from privacy.plans.private_steps import EstimatorName, StepsConfig
+from privacy.plans.private_steps import StepsConfig
 
 
 def build_estimator(
@@ -43,25 +39,29 @@ def build_estimator(
         InvalidParameter: a layer has no per-record gradients, GEP has no anchors, or a size does not fit.
     """
     check_model(model)
-    if config.estimator in ("gep", "bgep") and anchors is None:
-        raise InvalidParameter("estimator", config.estimator, "a basis needs public anchor images")
     shapes = shapes_of(model)
     common: Common = {"noise_multiplier": noise_multiplier, "expected_batch": expected_batch}
     if curator is not None:
         common["curator"] = curator
-    gep = functools.partial(
-        Gep,
-        shapes,
-        cast("AnchorTraces", anchors),  # checked above
-        basis_size=config.basis_size,
-        clip=config.clip,
-        seed=config.initial_seed,
-        iterations=config.power_iterations,
-        groups=config.basis_groups,
-        **common,
-    )
-    rgp = functools.partial(
-        Rgp,
+    if config.estimator == "dpsgd":
+        return DpSgd(shapes, clip=config.clip, freeze_after_clipping=config.freeze == "posterior", **common)
+    if config.estimator == "topagg":
+        return TopAggSgd(shapes, clip=config.clip, keep=config.keep, **common)
+    if config.estimator in ("gep", "bgep"):
+        if anchors is None:
+            raise InvalidParameter("estimator", config.estimator, "a basis needs public anchor images")
+        return Gep(
+            shapes,
+            anchors,
+            basis_size=config.basis_size,
+            clip=config.clip,
+            clip_residual=config.residual_bound if config.estimator == "gep" else None,
+            seed=config.initial_seed,
+            iterations=config.power_iterations,
+            groups=config.basis_groups,
+            **common,
+        )
+    return Rgp(
         model,
         shapes,
         rank=config.rank,
@@ -69,16 +69,7 @@ def build_estimator(
         iterations=config.power_iterations,
         clip=config.clip,
         warm_up_steps=round(config.warm_up_share * steps),
+        random=config.estimator == "rgp_random",
         seed=config.initial_seed,
         **common,
     )
-    posterior = config.freeze == "posterior"
-    builders: Mapping[EstimatorName, Callable[[], Estimator]] = {
-        "dpsgd": functools.partial(DpSgd, shapes, clip=config.clip, freeze_after_clipping=posterior, **common),
-        "topagg": functools.partial(TopAggSgd, shapes, clip=config.clip, keep=config.keep, **common),
-        "gep": functools.partial(gep, clip_residual=config.residual_bound),
-        "bgep": functools.partial(gep, clip_residual=None),
-        "rgp": functools.partial(rgp, random=False),
-        "rgp_random": functools.partial(rgp, random=True),
-    }
-    return builders[config.estimator]()

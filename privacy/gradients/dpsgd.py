@@ -18,7 +18,7 @@ import torch
 
 from privacy.accounting.events import positive_finite
 from privacy.gradients.estimator import Common, Estimator
-from privacy.gradients.integers import Outer, Sums, exact_sums, parted, squares, whole, whole_factors
+from privacy.gradients.integers import Outer, exact_sums, parted, squares, whole, whole_factors
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
 from privacy.mechanisms.noise import SecureNoise
@@ -68,16 +68,14 @@ class DpSgd(Estimator):
         whole_outers = {name: whole_factors(outer, scales, measured[name]) for name, outer in outers.items()}
         sums = exact_sums([({"": whole(rows, scales), **whole_outers}, traces.present)], self.bound)
         sums |= parted(sums.pop(""), {name: part.shape[1:] for name, part in written.items()})
-        in_order = {name: sums[name] for name in self.shapes if name in sums}
-        self._add_sums(in_order if self.active is None else {"": self._active_of(sums)})
+        if self.active is None:
+            self._add_sums({name: sums[name] for name in self.shapes if name in sums})
+        else:
+            every = [sums[name] if name in sums else self._nothing(shape) for name, shape in self.shapes.items()]
+            self._add_sums({"": torch.cat([value.reshape(-1) for value in every])[self.active]})
 
     def _clipped(self, rows: torch.Tensor) -> torch.Tensor:
         return whole(rows, self.scales(squares(rows).sqrt(), self.clip))
-
-    def _active_of(self, sums: Sums) -> torch.Tensor:
-        assert self.active is not None
-        whole_sums = [sums[name] if name in sums else self._nothing(shape) for name, shape in self.shapes.items()]
-        return torch.cat([value.reshape(-1) for value in whole_sums])[self.active]
 
     def privatise(self, noise: SecureNoise) -> Shares:
         if self.active is None:

@@ -148,10 +148,15 @@ class Estimator(ABC):
         found = traces.layers[0].backprops.new_empty(traces.records, self.active_coordinates)
         places = torch.split(found, [self.active_in(name) for name in self.shapes], dim=1)
         for (name, shape), place in zip(self.shapes.items(), places, strict=True):
-            if name in parts:
-                _write(place, parts[name], shape, self._chosen[name])
-            else:
+            part, chosen = parts.get(name), self._chosen[name]
+            if part is None:
                 place.zero_()
+            elif not isinstance(part, Outer):
+                place.copy_(part.flatten(1) if chosen is None else part.flatten(1)[:, chosen])
+            elif chosen is None:
+                torch.mul(part.left[:, :, None], part.right[:, None, :], out=place.view(-1, *shape))
+            else:
+                torch.mul(part.left[:, chosen // shape[1]], part.right[:, chosen % shape[1]], out=place)
         return found
 
     def parts(self, traces: Traces) -> dict[str, Part]:
@@ -223,15 +228,6 @@ class Estimator(ABC):
         """Return how many coordinates of a parameter are not frozen."""
         chosen = self._chosen[name]
         return math.prod(self.shapes[name]) if chosen is None else len(chosen)
-
-
-def _write(place: torch.Tensor, part: Part, shape: torch.Size, chosen: torch.Tensor | None) -> None:
-    if not isinstance(part, Outer):
-        place.copy_(part.flatten(1) if chosen is None else part.flatten(1)[:, chosen])
-    elif chosen is None:
-        torch.mul(part.left[:, :, None], part.right[:, None, :], out=place.view(-1, *shape))
-    else:
-        torch.mul(part.left[:, chosen // shape[1]], part.right[:, chosen % shape[1]], out=place)
 
 
 def shapes_of(model: nn.Module) -> dict[str, torch.Size]:

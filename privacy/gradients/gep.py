@@ -183,11 +183,6 @@ class Gep(Estimator):
         """Return sqrt(2), or 1 for B-GEP, in units of S1 and S2."""
         return 1.0 if self.clip_residual is None else math.sqrt(2)
 
-    @property
-    def embedding_size(self) -> int:
-        """Return this step's number of basis vectors, at most `basis_size`."""
-        return sum(basis.size for basis in self.bases)
-
     def begin_step(self, model: nn.Module) -> None:
         """Find the step's basis from the public anchors."""
         self.find_basis(self.parts(self._anchors(model, self._generator)))
@@ -195,7 +190,14 @@ class Gep(Estimator):
     def find_basis(self, anchors: Mapping[str, Part]) -> None:
         """Find the step's basis from the `parts` of the anchors' gradients; a non-finite one counts as zero. Public."""
         finite = torch.stack([squares(part) for part in anchors.values()]).sum(dim=0).isfinite()  # (m,)
-        anchors = {name: _where(finite, part) for name, part in anchors.items()}
+        if not bool(finite.all()):
+            broken = ~finite[:, None]
+            anchors = {
+                name: Outer(*(factor.masked_fill(broken, 0) for factor in part))
+                if isinstance(part, Outer)
+                else part.flatten(1).masked_fill(broken, 0)
+                for name, part in anchors.items()
+            }
         places = {group: self._places(names, finite.device) for group, names in self._groups.items()}
         roots = {group: math.sqrt(count) for group, (_, count) in places.items()}
         total = sum(roots.values())
@@ -230,10 +232,9 @@ class Gep(Estimator):
         """Embed, clip and sum; clip and sum residuals."""
         if not self.bases:
             raise InvalidParameter("basis", None, "begin_step finds the basis before records are added")
-        self._add_blocks((self.whole_parts(self.rows(block)), block.present) for block in self.blocks(traces, _BLOCKS))
+        self._add_blocks((self._parts(self.rows(block)), block.present) for block in self.blocks(traces, _BLOCKS))
 
-    def whole_parts(self, rows: torch.Tensor) -> dict[str, Part]:
-        """Embed, clip and round records' gradients (n, d_active), which are overwritten."""
+    def _parts(self, rows: torch.Tensor) -> dict[str, Part]:
         embedding = torch.cat([basis.embed(rows) for basis in self.bases], dim=1)  # (n, k)
         part = 1 / self.sensitivity  # of the bound for each released part
         parts: dict[str, Part] = {}
@@ -245,7 +246,7 @@ class Gep(Estimator):
         return parts
 
     def privatise(self, noise: SecureNoise) -> Shares:
-        parts = {"embedding": torch.Size([self.embedding_size])}
+        parts = {"embedding": torch.Size([sum(basis.size for basis in self.bases)])}
         if self.clip_residual is not None:
             parts["residual"] = torch.Size([self.active_coordinates])
         noisy = self._privatise_sums(parts, noise)
@@ -266,11 +267,3 @@ class Gep(Estimator):
 
     def _by_group(self, embedding: torch.Tensor) -> Sequence[torch.Tensor]:
         return torch.split(embedding, [basis.size for basis in self.bases], dim=1)
-
-
-def _where(finite: torch.Tensor, part: Part) -> Part:
-    if bool(finite.all()):
-        return part
-    if isinstance(part, Outer):
-        return Outer(*(factor.masked_fill(~finite[:, None], 0) for factor in part))
-    return part.flatten(1).masked_fill(~finite[:, None], 0)

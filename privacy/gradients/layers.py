@@ -74,7 +74,7 @@ class LayerTrace:
     def shares(self) -> Shares:
         """Return each record's gradient of the layer's trainable parameters, by full name."""
         if self._kept is None:
-            found = _RULES[type(self.layer)](self)
+            found = RULES[type(self.layer)](self)
             self._kept = {self.full(key): share for key, share in found.items()}
         return self._kept
 
@@ -89,29 +89,17 @@ class LayerTrace:
         return {self.full(key): part for key, part in _only_trainable(self.layer, makers).items()}
 
 
-def supported(layer: nn.Module) -> bool:
-    """Return whether per-record gradients exist for this kind of layer."""
-    return type(layer) in _RULES
-
-
 def _only_trainable(layer: nn.Module, makers: Mapping[str, Callable[[], T]]) -> dict[str, T]:
     parameters = dict(layer.named_parameters(recurse=False))
     return {key: make() for key, make in makers.items() if key in parameters and parameters[key].requires_grad}
 
 
-def _by_record(values: torch.Tensor, records: int, width: int) -> torch.Tensor:
-    """(rows, ..., width) -> (n, everything else of a record, width)."""
-    return values.reshape(records, -1, width)
-
-
 def _linear(trace: LayerTrace) -> Shares:
-    a = _by_record(trace.activations, trace.records, trace.activations.shape[-1])
-    g = _by_record(trace.backprops, trace.records, trace.backprops.shape[-1])
-
-    def weight() -> torch.Tensor:
-        return aligned_products(g.mT, a.mT)
-
-    return _only_trainable(trace.layer, {"weight": weight, "bias": lambda: g.sum(dim=1)})
+    a, g = (
+        values.reshape(trace.records, -1, values.shape[-1]) for values in (trace.activations, trace.backprops)
+    )  # (n, t, d) and (n, t, p)
+    makers = {"weight": lambda: aligned_products(g.mT, a.mT), "bias": lambda: g.sum(dim=1)}
+    return _only_trainable(trace.layer, makers)
 
 
 def convolution_weight_shares(
@@ -248,7 +236,7 @@ def _embedding(trace: LayerTrace) -> Shares:
     return _only_trainable(layer, {"weight": weight})
 
 
-_RULES: dict[type[nn.Module], Callable[[LayerTrace], Shares]] = {
+RULES: dict[type[nn.Module], Callable[[LayerTrace], Shares]] = {
     nn.Linear: _linear,
     nn.Conv2d: _convolution,
     nn.GroupNorm: _group_norm,

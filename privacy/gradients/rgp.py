@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeGuard, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -55,11 +55,6 @@ def carriers_of(
         left = torch.linalg.qr(matrix @ right)[0]  # (p, r)
         right = torch.linalg.qr(matrix.mT @ left)[0]
     return left, right.mT
-
-
-def rank_of(shape: torch.Size, rank: int, share: float) -> int:
-    """Return the rank of a matrix's carriers: at most `rank` and `share` of its smaller side, at least 1."""
-    return max(1, min(rank, math.floor(share * min(shape))))
 
 
 def random_carriers(shape: torch.Size, rank: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -113,20 +108,15 @@ class Rgp(Estimator):
         self._start = {
             names[id(layer.weight)]: layer.weight.detach().clone()
             for layer in model.modules()
-            if self._has_carriers(layer) and id(layer.weight) in names
+            if isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.groups == 1)
+            if id(layer.weight) in names
+            if min(layer.weight.flatten(1).shape) > self.rank_in(layer.weight.flatten(1).shape)
         }
         self._carriers: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def _has_carriers(self, layer: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
-        if not isinstance(layer, nn.Linear | nn.Conv2d):
-            return False
-        if isinstance(layer, nn.Conv2d) and layer.groups != 1:
-            return False
-        return min(layer.weight.flatten(1).shape) > self.rank_in(layer.weight.flatten(1).shape)
-
     def rank_in(self, shape: torch.Size) -> int:
-        """Return the rank of the carriers of a weight (p, d)."""
-        return rank_of(shape, self.rank, self.rank_share)
+        """Return the rank of a weight's (p, d) carriers: at most `rank` and `rank_share` of its smaller side, or 1."""
+        return max(1, min(self.rank, math.floor(self.rank_share * min(shape))))
 
     @property
     def sensitivity(self) -> float:

@@ -17,24 +17,6 @@ NORM_MIN = 1e-150  # Its square is still a normal double.
 INTEGER_MAX = 1 << 20  # Keeps the exact sum of squares of 2^22 coordinates inside int64.
 
 
-def _norm_max(norm_max: float) -> float:
-    if not (math.isfinite(norm_max) and norm_max >= NORM_MIN):
-        raise InvalidParameter("norm_max", norm_max, f"the norm bound is finite and at least {NORM_MIN}")
-    return float(norm_max)
-
-
-def _clip(rows: npt.NDArray[np.float64], norm_max: float) -> npt.NDArray[np.float64]:
-    """Scale (n, d) finite rows so that their exact norms are at most norm_max."""
-    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)  # (n, 1)
-    safe = np.where(largest > 0, largest, 1.0)  # (n, 1)
-    unit = rows / safe  # (n, d) in [-1, 1]: neither overflows nor vanishes when squared
-    norms = np.maximum(np.sqrt(np.square(unit).sum(axis=1, keepdims=True)), 1.0)  # (n, 1) in [1, sqrt(d)]
-    shrink = 1 - (rows.shape[1] + 16) * 2.0**-52  # more than the rounding of the sum, root, quotients and product
-    with np.errstate(over="ignore"):
-        short = norms * safe <= norm_max * shrink  # (n, 1)
-    return np.where(short, rows, unit * (norm_max / norms * shrink))
-
-
 def clip_integer_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np.int64]:
     """Scale down integer rows whose L2 norm exceeds norm_max, rounding every coordinate towards zero.
 
@@ -52,13 +34,21 @@ def clip_integer_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np
         InvalidParameter: norm_max or rows are out of range.
         PrivacyError: a row exceeds the bound (a fault in this file).
     """
-    bound = _norm_max(norm_max)
+    if not (math.isfinite(norm_max) and norm_max >= NORM_MIN):
+        raise InvalidParameter("norm_max", norm_max, f"the norm bound is finite and at least {NORM_MIN}")
     _check_integers(rows)
     clipped = np.empty(rows.shape, dtype=np.int64)
+    shrink = 1 - (rows.shape[1] + 16) * 2.0**-52  # more than the rounding of the sum, root, quotients and product
     for start in range(0, len(rows), _BLOCK_ROWS):
         values = rows[start : start + _BLOCK_ROWS].astype(np.float64)  # (block, d)
-        block = np.trunc(_clip(values, bound)).astype(np.int64)
-        if int(np.square(block).sum(axis=1).max()) > Fraction(bound) ** 2:
+        largest = np.abs(values).max(axis=1, keepdims=True, initial=0.0)  # (block, 1)
+        safe = np.where(largest > 0, largest, 1.0)  # (block, 1)
+        unit = values / safe  # (block, d) in [-1, 1]: neither overflows nor vanishes when squared
+        norms = np.maximum(np.sqrt(np.square(unit).sum(axis=1, keepdims=True)), 1.0)  # (block, 1) in [1, sqrt(d)]
+        with np.errstate(over="ignore"):
+            short = norms * safe <= norm_max * shrink  # (block, 1)
+        block = np.trunc(np.where(short, values, unit * (norm_max / norms * shrink))).astype(np.int64)
+        if int(np.square(block).sum(axis=1).max()) > Fraction(norm_max) ** 2:
             raise PrivacyError("a clipped row exceeds its bound")
         clipped[start : start + _BLOCK_ROWS] = block
     return clipped

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from models.teacher_sizes import convolutional_sizes, teacher_parameters
+from models.sizes import convolutional_sizes
 from obscura.wire.budgets import UNITS
 from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.filter import Filter
@@ -57,10 +57,10 @@ class DataLensConfig(SharesConfig):
     pretraining_steps: int = Field(
         10, ge=1, le=1000, description="Steps of each teacher before the first iteration; nothing is released by them."
     )
-    teacher_network: Literal["linear", "kernel", "dense", "convolutional"] = Field(
+    teacher_network: Literal["linear", "kernel", "convolutional"] = Field(
         "kernel",
         description="Teachers that are linear in pixels or in the features of a Gaussian kernel, both in closed form, "
-        "one hidden layer, or the published network.",
+        "or the published convolutional network.",
     )
     teacher_bandwidth: float = Field(
         4.0,
@@ -69,14 +69,11 @@ class DataLensConfig(SharesConfig):
         description="Of kernel teachers: how far away a record still pulls an image, as a distance in units of full "
         "brightness, at 28 x 28 grey.",
     )
-    teacher_features: int = Field(32, ge=1, le=256, description="Channels of a convolutional teacher.")
     generator_learning_rate: float = Field(1e-3, ge=1e-8, le=1, description="Learning rate of the generator's Adam.")
-    teacher_hidden: int = Field(256, ge=0, le=1024, description="Hidden units of a teacher; 0 is a linear teacher.")
-    teacher_learning_rate: float = Field(1e-3, ge=1e-8, le=1, description="Learning rate of the teachers' Adam.")
-    teacher_weight_decay: float = Field(0.0, ge=0, le=10, description="Decoupled weight decay of the teachers.")
-    instance_noise: float = Field(0.0, ge=0, le=10, description="Standard deviation of noise on the teachers' inputs.")
-    label_smoothing: float = Field(
-        0.0, ge=0, le=0.5, description="The teachers' target of real records is 1 - label_smoothing."
+    teacher_features: int = Field(32, ge=1, le=256, description="Channels of a convolutional teacher.")
+    teacher_hidden: int = Field(256, ge=1, le=1024, description="Hidden units of a convolutional teacher.")
+    teacher_learning_rate: float = Field(
+        1e-3, ge=1e-8, le=1, description="Learning rate of the Adam of convolutional teachers."
     )
     step: float = Field(
         1e-3, ge=0, le=10, description="gamma, largest distance by which the votes of one round move a pixel."
@@ -94,8 +91,6 @@ class DataLensConfig(SharesConfig):
             raise InvalidParameter(
                 "images", self.images, "give either the number of images or the noise stddev; the other one follows"
             )
-        if self.teacher_network == "convolutional" and self.teacher_hidden == 0:
-            raise InvalidParameter("teacher_hidden", 0, "a convolutional teacher has at least one hidden unit")
 
     @property
     def drawing_seconds(self) -> float:
@@ -108,11 +103,9 @@ class DataLensConfig(SharesConfig):
             return 0
         if self.teacher_network == "linear":
             return facts.pixels * classes
-        if self.teacher_network == "convolutional":
-            sides = facts.channels, facts.height, facts.width
-            sizes = convolutional_sizes(*sides, classes, self.teacher_features, self.teacher_hidden)
-            return sum(map(math.prod, sizes.values()))
-        return teacher_parameters(facts.pixels, classes, self.teacher_hidden)
+        sides = facts.channels, facts.height, facts.width
+        sizes = convolutional_sizes(*sides, classes, self.teacher_features, self.teacher_hidden)
+        return sum(map(math.prod, sizes.values()))
 
     def topagg(self, facts: PublicFacts, stddev: float) -> TopAggConfig:
         """Return the aggregation of votes with that noise."""
@@ -172,15 +165,35 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
             is too small.
     """
     _check_facts(config, facts)
-    stddev, iterations = _vote_noise(config, budget_nano, facts)
-    images = iterations * config.images_per_iteration
+    m = config.images_per_iteration
+    if config.images is not None:
+        iterations = max(1, config.images // m)
+        sensitivity = config.topagg(facts, 1e6).sensitivity
+        stddev = stddev_for(sensitivity, budget_nano, iterations * m, discrete=True)
+    else:
+        assert config.stddev is not None
+        stddev = config.stddev
+        iterations = min(affordable_releases(config.topagg(facts, stddev).event(1), budget_nano), IMAGES_MAX) // m
+        if iterations < 1:
+            raise InvalidParameter(
+                "stddev", stddev, f"the budget does not pay for {m} images at this noise: add noise or budget"
+            )
+    images = iterations * m
     event = config.topagg(facts, stddev).event(images)
+    shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
+    notes = [*subject_notes(facts), f"{config.teachers} teachers on {shards} vote on {images} synthetic images."]
+    held = TEACHER_BYTES * config.teachers * config.parameters_per_teacher(facts)
+    if held > _NOTE_FROM_BYTES:
+        notes.append(
+            f"The teachers need {held / 10**9:.0f} GB of memory, on one GPU or divided among several. With less, the "
+            "training fails before anything is charged."
+        )
     return Plan(
         recipe="datalens",
         config=config,
         stages=(Stage(VOTES, event, privacy_filter.price_nano(event), stddev),),
         budget_nano=budget_nano,
-        notes=_notes(config, facts, images),
+        notes=(*notes, *GENERATOR_NOTES),
         facts={
             "protects": facts.protects,
             "units_declared": facts.units_declared,
@@ -220,35 +233,6 @@ def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
             f"{TEACHER_PARAMETERS_MAX:,}: lower {fewer}; of this size {TEACHER_PARAMETERS_MAX // each:,} teachers "
             "would fit",
         )
-
-
-def _vote_noise(config: DataLensConfig, budget_nano: int, facts: PublicFacts) -> tuple[float, int]:
-    """Return sigma and the number of iterations."""
-    m = config.images_per_iteration
-    if config.images is not None:
-        iterations = max(1, config.images // m)
-        sensitivity = config.topagg(facts, 1e6).sensitivity
-        return stddev_for(sensitivity, budget_nano, iterations * m, discrete=True), iterations
-    assert config.stddev is not None
-    single = config.topagg(facts, config.stddev).event(1)
-    iterations = min(affordable_releases(single, budget_nano), IMAGES_MAX) // m
-    if iterations < 1:
-        raise InvalidParameter(
-            "stddev", config.stddev, f"the budget does not pay for {m} images at this noise: add noise or budget"
-        )
-    return config.stddev, iterations
-
-
-def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str, ...]:
-    shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
-    notes = [*subject_notes(facts), f"{config.teachers} teachers on {shards} vote on {images} synthetic images."]
-    held = TEACHER_BYTES * config.teachers * config.parameters_per_teacher(facts)
-    if held > _NOTE_FROM_BYTES:
-        notes.append(
-            f"The teachers need {held / 10**9:.0f} GB of memory, on one GPU or divided among several. With less, the "
-            "training fails before anything is charged."
-        )
-    return (*notes, *GENERATOR_NOTES)
 
 
 RECIPE = Recipe(

@@ -77,23 +77,20 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         )
     check_basis(config, CLASSIFIER_LAYERS[config.architecture])
     stage = steps_stage(config, privacy_filter, budget_nano, facts)
+    notes = [*steps_notes(config, stage, facts)]
+    if config.extractor:
+        notes.append(
+            f"Features of each image come from the extractor {config.extractor}. The guarantee assumes that this "
+            "network was trained on public data alone, with no image of this account: the operator vouches for that, "
+            "no program can check it."
+        )
     return Plan(
         recipe="dp_classifier",
         config=config,
         stages=(stage,),
         budget_nano=budget_nano,
-        notes=(*steps_notes(config, stage, facts), *_extractor_notes(config)),
+        notes=tuple(notes),
         facts={"architecture": config.architecture, **steps_facts(config, stage, facts)},
-    )
-
-
-def _extractor_notes(config: DpClassifierConfig) -> tuple[str, ...]:
-    if not config.extractor:
-        return ()
-    return (
-        f"Features of each image come from the extractor {config.extractor}. The guarantee assumes that this network "
-        "was trained on public data alone, with no image of this account: the operator vouches for that, no program "
-        "can check it.",
     )
 
 

@@ -144,8 +144,11 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     """
     config = read_options(DpDiffusionConfig, options, PRESETS)
     check_basis(config, denoiser_layers(*config.inner_size(facts), config.blocks))
-    central = central_stage(config, privacy_filter, budget_nano, facts)
-    first = [] if central is None else [central]
+    first: list[Stage] = []
+    if config.central_images:
+        probability = min(1.0, config.central_batch / facts.units_declared)
+        share_nano = math.floor(config.central_share * budget_nano)
+        first = [poisson_stage(CENTRAL, probability, config.central_images, privacy_filter, share_nano)]
     if config.moments_share:
         first = warm_start_stages(warm_start_noise(*config.moments(budget_nano, facts)), privacy_filter)
     paid_nano = sum(stage.price_nano for stage in first)
@@ -161,8 +164,13 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
             f"Before that, noisy means and covariances of the classes are released for {paid_nano / budget_nano:.0%} "
             "of the budget, and the denoiser learns from images that they draw."
         )
-    if central is not None:
-        notes.append(_central_note(config, facts, paid_nano / budget_nano))
+    if config.central_images:
+        height, width = config.half_size(facts)
+        notes.append(
+            f"Before that, {config.central_images} noisy mean images of {height} x {width} pixels are released of each "
+            f"class, for {paid_nano / budget_nano:.0%} of the budget, and the denoiser learns to draw them. Their "
+            "brightness is right where classes are about equally frequent."
+        )
     return Plan(
         recipe="dp_diffusion",
         config=config,
@@ -175,26 +183,6 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
             **({"noise_stddev": {stage.name: stage.noise_stddev for stage in first}} if config.moments_share else {}),
             **steps_facts(config, steps, facts),
         },
-    )
-
-
-def central_stage(
-    config: DpDiffusionConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts
-) -> Stage | None:
-    """Turn the budget's share into the noise of the central images; None without central images."""
-    if config.central_images == 0:
-        return None
-    probability = min(1.0, config.central_batch / facts.units_declared)
-    share_nano = math.floor(config.central_share * budget_nano)
-    return poisson_stage(CENTRAL, probability, config.central_images, privacy_filter, share_nano)
-
-
-def _central_note(config: DpDiffusionConfig, facts: PublicFacts, share: float) -> str:
-    height, width = config.half_size(facts)
-    return (
-        f"Before that, {config.central_images} noisy mean images of {height} x {width} pixels are released of each "
-        f"class, for {share:.0%} of the budget, and the denoiser learns to draw them. Their brightness is right where "
-        "classes are about equally frequent."
     )
 
 

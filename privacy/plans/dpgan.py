@@ -70,11 +70,18 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     config = read_options(DpGanConfig, options, PRESETS)
     check_basis(config, discriminator_layers(facts.height, facts.width))
     stage = steps_stage(config, privacy_filter, budget_nano, facts)
+    adaptation = f"The generator takes a step after every {config.discriminator_steps:,} of the discriminator's"
+    if config.accuracy_floor > 0:
+        adaptation += (
+            f" at first, and after twice as many (up to {config.discriminator_steps_max:,}) whenever the discriminator "
+            f"recognises fewer than {config.accuracy_floor:.0%} of generated images; no private image has a part in "
+            "that"
+        )
     notes = (
         *steps_notes(config, stage, facts),
         "Only the discriminator sees private images. The generator learns from the discriminator, whose every step is "
         "noisy, so drawing from it costs nothing.",
-        _adaptation(config),
+        f"{adaptation}.",
     )
     return Plan(
         recipe="dpgan",
@@ -87,17 +94,6 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
             "adaptive": config.accuracy_floor > 0,
             **steps_facts(config, stage, facts),
         },
-    )
-
-
-def _adaptation(config: DpGanConfig) -> str:
-    start = f"The generator takes a step after every {config.discriminator_steps:,} of the discriminator's"
-    if config.accuracy_floor == 0:
-        return f"{start}."
-    return (
-        f"{start} at first, and after twice as many (up to {config.discriminator_steps_max:,}) whenever the "
-        f"discriminator recognises fewer than {config.accuracy_floor:.0%} of generated images; no private image has a "
-        "part in that."
     )
 
 

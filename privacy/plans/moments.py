@@ -39,7 +39,6 @@ from privacy.plans.warm_start import (
     power_of,
     share_above_noise,
     signal,
-    smallest_above_noise,
     warm_start_event,
     warm_start_noise,
     warm_start_stages,
@@ -67,6 +66,7 @@ SEEN: Mapping[str, str] = {
     "their class, in which hardly a thing can be named.",
     "nothing but colour": "People will see nothing but colour: blurred patches, in which not a thing can be named.",
 }
+_UNITS_MAX = 2**40  # of a class: far beyond any
 _SHARES = ("mean_share", "pooled_share", "class_share", "cluster_share")
 _FOLLOWS = frozenset((
     "frequencies", "coefficients", "colour", "centre", "noise_shape", "texture", "texture_waves", "shrink",
@@ -233,22 +233,18 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
     if q >= TEXTURE_FROM and _suits_texture(facts) and "texture" not in given:
         config = config.with_values(texture=True)
     q *= config.start_share**0.5
-    config = config.with_values(**_without(_detail(config, given, q, facts), given))
-    clips = clips_for(power_of(config, facts), config.noise_shape, q, facts.size, action_of(config, facts))
-    return config.with_values(**_without(clips, given))
-
-
-def _detail(config: MomentsConfig, given: Set[str], q: float, facts: PublicFacts) -> dict[str, Any]:
     clusters = config.clusters if "clusters" in given else clusters_for(q, config.texture)
     follows = detail_for(facts, q, config.texture, clusters)
     if "frequencies" in given and "coefficients" not in given:
         del follows["coefficients"]  # all of the grid that was asked for
-    if not given.isdisjoint(_SHARES):  # they add up to 1, so whoever gives one of them divides the budget
+    if not given.isdisjoint(_SHARES):  # shares add up to 1, so a request that gives one of them divides the budget
         follows = _without(follows, {*_SHARES, "class_components", "clusters"})
     if "colour" in given and config.colour == "rgb" and facts.channels > 1:
         follows.pop("coefficients", None)  # the prior's strength by colour does not apply to red, green and blue
         follows["frequencies"] = config.frequencies
-    return follows
+    config = config.with_values(**_without(follows, given))
+    clips = clips_for(power_of(config, facts), config.noise_shape, q, facts.size, action_of(config, facts))
+    return config.with_values(**_without(clips, given))
 
 
 def _without(follows: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
@@ -272,7 +268,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 
     plan = plan_moments(config_at(mu_of(budget_nano), facts), privacy_filter, budget_nano, facts)
     config = plan.config_of(MomentsConfig)
-    share = share_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)
+    share = share_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)(_even(facts))
     plan = dataclasses.replace(plan, facts={**plan.facts, "share_above_noise": round(share, 3)})
     if share < VISIBLE:
         return dataclasses.replace(plan, notes=(_drowned(config_at, plan, privacy_filter, facts), *plan.notes))
@@ -281,8 +277,17 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         seen = "shapes" if q >= _SHAPES_FROM else "blurred outlines"
     else:
         seen = "colours and outlines" if q >= _OUTLINES_FROM else "nothing but colour"
-    notes = SEEN[seen], *_detail_notes(config, facts), *plan.notes
-    return dataclasses.replace(plan, facts={**plan.facts, "what_people_see": seen}, notes=notes)
+    notes = [SEEN[seen]]
+    finest = coefficients_of(config, facts)  # from light to dark in the shortest wave
+    pixels = float(min(facts.height / max(1, finest.row.max()), facts.width / max(1, finest.column.max())))
+    if not config.texture and pixels >= COARSE_PIXELS:
+        part = COARSE_PIXELS / pixels / 2
+        width, height = (8 * math.ceil(side * part / 8) for side in (facts.width, facts.height))
+        notes.append(
+            f"The finest detail that is released is about {pixels:.0f} pixels wide at this epsilon, whatever the "
+            f"images show. Images of {width} x {height} pixels would show as much, and train faster."
+        )
+    return dataclasses.replace(plan, facts={**plan.facts, "what_people_see": seen}, notes=(*notes, *plan.notes))
 
 
 def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
@@ -295,7 +300,15 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
     guide_nano = math.floor(config.guide_share * budget_nano) if config.guide else 0
     noise = warm_start_noise(config, budget_nano - guide_nano)
     stages = warm_start_stages(noise, privacy_filter)
-    notes = [*subject_notes(facts), *_moment_notes(config, facts)]
+    what = "means and covariances" if config.pooled_share + config.class_share > 0 else "means"
+    what += " of pixels and texture" if config.texture else ""
+    notes = [*subject_notes(facts), f"Noisy class {what} are released first; the generator starts from them."]
+    if config.symmetry != "none":
+        notes.append(f"{_DECLARED[config.symmetry]} If that is false, images are worse, and no less private.")
+    if config.clusters > 1:
+        notes.append(f"Each class is a mixture of {config.clusters} clusters, found by noisy k-means.")
+    if facts.unit == "subject":
+        notes.append("They are taken over one record of each subject, so that nobody adds more than one record does.")
     shown: dict[str, Any] = {"protects": facts.protects, "units_declared": facts.units_declared, "noise_stddev": noise}
     if config.guide:
         steps = steps_stage(config.classifier, privacy_filter, guide_nano, facts)
@@ -355,41 +368,22 @@ def _check_images(config: MomentsConfig, facts: PublicFacts) -> None:
         )
 
 
-def _moment_notes(config: MomentsConfig, facts: PublicFacts) -> list[str]:
-    what = "means and covariances" if config.pooled_share + config.class_share > 0 else "means"
-    what += " of pixels and texture" if config.texture else ""
-    notes = [f"Noisy class {what} are released first; the generator starts from them."]
-    if config.symmetry != "none":
-        notes.append(f"{_DECLARED[config.symmetry]} If that is false, images are worse, and no less private.")
-    if config.clusters > 1:
-        notes.append(f"Each class is a mixture of {config.clusters} clusters, found by noisy k-means.")
-    if facts.unit == "subject":
-        notes.append("They are taken over one record of each subject, so that nobody adds more than one record does.")
-    return notes
-
-
-def _detail_notes(config: MomentsConfig, facts: PublicFacts) -> tuple[str, ...]:
-    """Report the finest detail, from light to dark in the shortest wave, where images are larger than that."""
-    seen = coefficients_of(config, facts)
-    pixels = float(min(facts.height / max(1, seen.row.max()), facts.width / max(1, seen.column.max())))
-    if config.texture or pixels < COARSE_PIXELS:
-        return ()
-    part = COARSE_PIXELS / pixels / 2
-    width, height = (8 * math.ceil(side * part / 8) for side in (facts.width, facts.height))
-    return (
-        f"The finest detail that is released is about {pixels:.0f} pixels wide at this epsilon, whatever the images "
-        f"show. Images of {width} x {height} pixels would show as much, and train faster.",
-    )
-
-
 def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
     """Return how many units a class needs for noise not to drown it; None where no number suffices.
 
     The noise of a class's mean is that of the sum over its n units, so what survives grows with n alone, and the
     answer is where `share_above_noise` reaches VISIBLE. docs/research/uneven_classes.md has the measurements.
     """
-    config, stddev = plan.config_of(MomentsConfig), plan.noise_stddev[MEANS] / QUANTISATION
-    return smallest_above_noise(config, facts, stddev, VISIBLE)
+    share = share_above_noise(plan.config_of(MomentsConfig), facts, plan.noise_stddev[MEANS] / QUANTISATION)
+
+    def visible(units: int) -> bool:
+        return share(units) >= VISIBLE
+
+    return bisect.bisect_left(range(_UNITS_MAX), True, lo=1, key=visible) if visible(_UNITS_MAX) else None
+
+
+def _even(facts: PublicFacts) -> float:
+    return facts.units_declared / len(facts.classes)
 
 
 def _drowned(
@@ -405,30 +399,28 @@ def _drowned(
         config = config_at(mu_of(budget_nano), declared)
         share = config.start_share * config.mean_share  # a forecast: the plan's own noise is calibrated exactly
         noise = sensitivity / math.sqrt(share * budget_nano / NANO)
-        return share_above_noise(config, declared, noise) >= VISIBLE
+        return share_above_noise(config, declared, noise)(_even(declared)) >= VISIBLE
 
     def times(factor: float) -> PublicFacts:
         subjects = None if facts.subjects_declared is None else math.ceil(facts.subjects_declared * factor)
         records = math.ceil(facts.records_declared * factor)
         return dataclasses.replace(facts, records_declared=records, subjects_declared=subjects)
 
+    def smallest(holds: Callable[[float], bool]) -> float | None:  # factor, to a tenth; None where no million suffices
+        factors = [1.1**power for power in range(1, 146)]
+        place = bisect.bisect_left(factors, True, key=holds)
+        return factors[place] if place < len(factors) else None
+
     mends = []
-    more = _smallest(lambda factor: visible(round(plan.budget_nano * factor), facts))
+    more = smallest(lambda factor: visible(round(plan.budget_nano * factor), facts))
     if more is not None:
         epsilon = gaussian_epsilon(mu_of(plan.budget_nano * more), privacy_filter.delta)
         mends.append(f"epsilon {show_epsilon(epsilon, up=True)}")
-    more = _smallest(lambda factor: visible(plan.budget_nano, times(factor)))
+    more = smallest(lambda factor: visible(plan.budget_nano, times(factor)))
     if more is not None:
         mends.append(f"{times(more).units_declared:,} {facts.unit}s")
     warning = "Noise drowns most of what sets the classes apart: expect static, or blurs that look alike."
     return f"{warning} From about {' or '.join(mends)} on it would not." if mends else warning
-
-
-def _smallest(holds: Callable[[float], bool]) -> float | None:
-    """Return the smallest factor, to a tenth, from which on it holds; None where no million suffices."""
-    factors = [1.1**power for power in range(1, 146)]
-    place = bisect.bisect_left(factors, True, key=holds)
-    return factors[place] if place < len(factors) else None
 
 
 RECIPE = Recipe(

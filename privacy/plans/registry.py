@@ -7,7 +7,7 @@ training loop. To add one, add its name to `NAMES`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -68,8 +68,7 @@ def build_plan(
             "subject with many records could change a release by more than its noise hides. Until it bounds "
             f"contributions it trains on accounts whose unit is the record; here, choose one of {', '.join(able)}",
         )
-    plan = known.plan(options, privacy_filter, budget_nano, facts)
-    return with_class_balance(plan, facts, known.smallest_class)
+    return _with_class_balance(known.plan(options, privacy_filter, budget_nano, facts), facts)
 
 
 def useful_from_nano(plan: Plan) -> int:
@@ -108,23 +107,12 @@ def stated_shares(plan: Plan, classes: Sequence[str]) -> dict[str, float] | None
     return plan.config.stated_shares(classes) if isinstance(plan.config, SharesConfig) else None
 
 
-def with_class_balance(
-    plan: Plan, facts: PublicFacts, smallest_class: Callable[[Plan, PublicFacts], int | None]
-) -> Plan:
-    """Add a note on the classes that noise hides by the stated balance, or that even classes are assumed.
-
-    Args:
-        plan: of any recipe; one that trains on no classes is returned unchanged.
-        facts: declared by the owner.
-        smallest_class: how many units a class needs to be visible; None if unknown or impossible.
-
-    Raises:
-        InvalidParameter: the stated balance does not fit the classes.
-    """
+def _with_class_balance(plan: Plan, facts: PublicFacts) -> Plan:
+    """Add a note on the classes that noise hides by the stated balance, or that even classes are assumed."""
     shares = stated_shares(plan, facts.classes)
     if not isinstance(plan.config, SharesConfig) or len(facts.classes) < 2:
         return plan
-    limit, units = smallest_class(plan, facts), f"{facts.unit}s"
+    limit, units = RECIPES[plan.recipe].smallest_class(plan, facts), f"{facts.unit}s"
     known = {} if limit is None else {"class_shown_from": limit}
     if shares is None:
         even = facts.units_declared / len(facts.classes)
@@ -137,16 +125,13 @@ def with_class_balance(
     drowned = sorted((name for name, count in expected.items() if count < limit), key=lambda name: expected[name])
     said = plan.facts | known | {"drowned_classes": drowned}
     if drowned:
-        return dataclasses.replace(plan, notes=(_warning(drowned, expected, limit, units), *plan.notes), facts=said)
+        named = ", ".join(f"{name} (about {expected[name]:,.0f} {units})" for name in drowned[:NAMED_MAX])
+        named += f" and {len(drowned) - NAMED_MAX} more" if len(drowned) > NAMED_MAX else ""
+        warning = (
+            f"Noise drowns {named}: at this budget a class needs about {limit:,} {units} to show. Expect static there, "
+            "or the look of the other classes, however good the figures over all classes are. A larger epsilon, more "
+            "records of the class, or one class made of several mends that."
+        )
+        return dataclasses.replace(plan, notes=(warning, *plan.notes), facts=said)
     note = f"By the stated balance every class has the {limit:,} {units} from which a class shows."
     return dataclasses.replace(plan, notes=(*plan.notes, note), facts=said)
-
-
-def _warning(drowned: Sequence[str], expected: Mapping[str, float], limit: int, units: str) -> str:
-    named = ", ".join(f"{name} (about {expected[name]:,.0f} {units})" for name in drowned[:NAMED_MAX])
-    named += f" and {len(drowned) - NAMED_MAX} more" if len(drowned) > NAMED_MAX else ""
-    return (
-        f"Noise drowns {named}: at this budget a class needs about {limit:,} {units} to show. Expect static there, or "
-        "the look of the other classes, however good the figures over all classes are. A larger epsilon, more records "
-        "of the class, or one class made of several mends that."
-    )

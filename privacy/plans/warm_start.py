@@ -6,7 +6,6 @@ out. Nothing here looks at a private record. Used by `moments`, and by `dp_diffu
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -54,7 +53,6 @@ _COMPONENTS = (80, 120)  # at most, in grey, and in colour
 _WITH_TEXTURE = 160  # components that carry coefficients and texture together
 _WAVES_EACH = 7.0  # of texture, times the root of q
 _WAVES = (16, 400)  # at least and at most
-_UNITS_MAX = 2**40  # of a class: far beyond any
 TEXTURE_FROM = 150.0  # below, the noise of a texture's numbers costs what they bring
 _CLASSES_FROM, _SHIFT_FROM = 70.0, 260.0  # classes get covariances of their own; and more of the budget
 _OWN_FIRST, _OWN_PER_Q = 16, 8.0  # components in which they do
@@ -162,26 +160,17 @@ def signal(facts: PublicFacts, mu: float) -> float:
     return facts.units_declared * mu / len(facts.classes)
 
 
-def share_above_noise(
-    config: MomentsConfig, facts: PublicFacts, stddev: float, per_class: float | None = None
-) -> float:
+def share_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float) -> Callable[[float], float]:
     """Return which share of the differences between classes' means survives the noise, by the public prior, in [0, 1].
 
     The strength of each wave after the best linear shrinkage against the known noise is added up, as a share of all
-    waves that the images could hold.
+    waves that the images could hold. It grows with the units of a class, of which the result is a function.
 
     Args:
         config: of the warm start.
         facts: declared by the owner.
         stddev: of the noise in a class's sum, in units of one clipped record.
-        per_class: units of the class; None: those declared, evenly.
     """
-    per_class = facts.units_declared / len(facts.classes) if per_class is None else per_class
-    return _survivors(config, facts, stddev)(per_class)
-
-
-def _survivors(config: MomentsConfig, facts: PublicFacts, stddev: float) -> Callable[[float], float]:
-    """Return `share_above_noise` as a function of the units of a class."""
     seen = coefficients_of(config, facts)
     may_differ = _with_a_mean(seen, config)
     shape = noise_shape(power_of(config, facts), config.noise_shape)[may_differ]
@@ -192,47 +181,14 @@ def _survivors(config: MomentsConfig, facts: PublicFacts, stddev: float) -> Call
     return lambda units: float((apart**2 / (apart + noise_of_one / float(units) ** 2)).sum() / whole)
 
 
-def smallest_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float, share: float) -> int | None:
-    """Return the smallest number of units of a class of which such a share survives; None where none has it.
-
-    It grows with the number, which is therefore found by bisection.
-    """
-    surviving = _survivors(config, facts, stddev)
-
-    def suffice(units: int) -> bool:
-        return surviving(units) >= share
-
-    if not suffice(_UNITS_MAX):
-        return None
-    return bisect.bisect_left(range(_UNITS_MAX), True, lo=1, key=suffice)
-
-
 def _with_a_mean(seen: Coefficients, config: MomentsConfig) -> npt.NDArray[np.int64]:
     """Return the places of coefficients whose mean no declared symmetry makes zero."""
     return seen.waves.action(config.symmetry).blocks()[0][0]
 
 
-def shares_for(q: float) -> tuple[float, float, float]:
-    """Return the shares for means, pooled covariance and the classes' own covariances.
-
-    Few records pay for means first, since labels are in them. Classes get covariances of their own if these are above
-    the noise.
-    """
-    if q < _CLASSES_FROM:
-        return 0.8, 0.2, 0.0
-    along = _along(q, _SHIFT_FROM)
-    own, means = round(0.35 + 0.1 * along, 2), round(0.35 - 0.2 * along, 2)
-    return means, round(1.0 - own - means, 2), own
-
-
 def clusters_for(q: float, texture: bool) -> int:
     """Return the clusters of a class: several if their centres are far above the noise. Measured with texture alone."""
     return min(_CLUSTERS, round(q / _CLUSTER_PER_Q)) if texture and q >= _CLUSTERS_FROM else 1
-
-
-def components_for(q: float, most: int) -> int:
-    """Return the number of leading components in which classes get covariances of their own: more with less noise."""
-    return min(most, round(_OWN_FIRST + q / _OWN_PER_Q))
 
 
 def clips_for(power: Array, exponent: float, q: float, size: float, action: Action) -> Mapping[str, float]:
@@ -273,7 +229,12 @@ def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int) -> di
     coefficients = _above_noise(_COEFFICIENTS_EACH, q, least, most)
     waves = _above_noise(_WAVES_EACH, q, *_WAVES)
     of_clusters = _CLUSTER_SHARE if clusters > 1 else 0.0
-    means, pooled, own = (round(share * (1.0 - of_clusters), 3) for share in shares_for(q))
+    shares = (0.8, 0.2, 0.0)  # means, pooled covariance, the classes' own: few records pay for means, which hold labels
+    if q >= _CLASSES_FROM:  # the classes' own covariances are above the noise
+        along = _along(q, _SHIFT_FROM)
+        of_own, of_means = round(0.35 + 0.1 * along, 2), round(0.35 - 0.2 * along, 2)
+        shares = (of_means, round(1.0 - of_own - of_means, 2), of_own)
+    means, pooled, own = (round(share * (1.0 - of_clusters), 3) for share in shares)
     limit = _WITH_TEXTURE if texture else min(_COMPONENTS[in_colour], coefficients)
     return {
         **({"texture_waves": waves} if texture else {}),
@@ -284,7 +245,7 @@ def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int) -> di
         "frequencies": 64,
         "coefficients": coefficients,
         "components": limit,
-        "class_components": components_for(q, limit),
+        "class_components": min(limit, round(_OWN_FIRST + q / _OWN_PER_Q)),  # more with less noise
         "clusters": clusters,
         "mean_share": means,
         "pooled_share": pooled,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.loss_attack import _best_threshold, attack_by_loss
+from benchmarks.membership_inference import _best_threshold, attack_by_loss
 
 
 def stream(seed: int) -> torch.Generator:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.classifiers import CLASSIFIER_KINDS, build_classifier, logits_in_batches
+from models.classifiers import CLASSIFIER_KINDS, build_classifier, logits_in_batches, mixed_precision
 
 
 @pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
@@ -35,3 +35,16 @@ def test_batches_do_not_change_logits(kind):
     assert not whole.requires_grad
     assert not model.training  # dropout is off
     torch.testing.assert_close(logits_in_batches(model, images, batch=5), whole)
+
+
+NEEDS_CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
+def test_precision_is_lower_within_the_block_alone(device):
+    ones = torch.ones(4, 4, device=device)
+    with mixed_precision(device):
+        product, lower = ones @ ones, torch.is_autocast_enabled(device)
+    assert product.dtype == (torch.bfloat16 if lower else torch.float32)
+    assert (ones @ ones).dtype == torch.float32
+    assert torch.equal(product.float(), torch.full_like(ones, 4.0))

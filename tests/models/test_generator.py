@@ -1,16 +1,10 @@
-"""The released generator: its formula, its files, and images that depend on public seeds only."""
+"""The released generator: its formula, and images that depend on public seeds only."""
 
 import dataclasses
-import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 
 from models.portable.generator import Generator, GeneratorConfig
-from models.released import CONFIG_FILE, WEIGHTS_FILE, load_released, save_released
 from tests.models.checks import stream
 
 CONFIG = GeneratorConfig(classes=3, channels=3, height=4, width=5, components=6, features=7)
@@ -23,12 +17,6 @@ def bent(config: GeneratorConfig = CONFIG) -> Generator:
     generator.factor.normal_(generator=stream(2)).mul_(0.1)
     generator.bend.normal_(generator=stream(3)).mul_(0.2)
     return generator.eval()
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    save_released(bent(), tmp_path)
-    return tmp_path
 
 
 def test_an_image_follows_the_formula():
@@ -78,78 +66,3 @@ def test_latents_need_no_features():
     config = GeneratorConfig(classes=1, channels=1, height=1, width=1, components=1, features=0)
     assert config.basis == 2
     assert bent(config).sample(torch.zeros(5, dtype=torch.int64), stream()).shape == (5, 1, 1, 1)
-
-
-def test_files_bring_back_the_same_generator(saved):
-    loaded, original = load_released(saved), bent()
-    assert loaded.config == original.config
-    assert not loaded.training
-    assert loaded.state_dict().keys() == original.state_dict().keys()
-    for name, tensor in original.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], tensor)
-
-
-def test_equal_generators_are_equal_bytes(saved, tmp_path):
-    first = {name: (saved / name).read_bytes() for name in (WEIGHTS_FILE, CONFIG_FILE)}
-    save_released(load_released(saved), saved)
-    assert first == {name: (saved / name).read_bytes() for name in first}
-    changed = bent()
-    changed.bend[0, 0, 0] += 1
-    save_released(changed, saved)
-    assert (saved / WEIGHTS_FILE).read_bytes() != first[WEIGHTS_FILE]
-    assert (saved / CONFIG_FILE).read_bytes() == first[CONFIG_FILE]
-
-
-def _bytes(content: bytes) -> Callable[[Path], object]:
-    return lambda directory: (directory / CONFIG_FILE).write_bytes(content)
-
-
-def _config(fields: dict[str, Any]) -> Callable[[Path], None]:
-    def write(directory: Path) -> None:
-        document = json.loads((directory / CONFIG_FILE).read_text())
-        document["config"] |= fields
-        (directory / CONFIG_FILE).write_text(json.dumps(document))
-
-    return write
-
-
-def _weights(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    def write(directory: Path) -> None:
-        path = directory / WEIGHTS_FILE
-        path.write_bytes(change(path.read_bytes()))
-
-    return write
-
-
-TEXTS = ["", "{", "[]", "null", '{"format": 2}', '{"format": 1}', '{"format": 1, "config": {}}']
-TEXTS += ['{"format": 1, "config": 7}']
-FIELDS: list[dict[str, Any]] = [
-    {"surprise": 1},
-    {"classes": 4},
-    {"components": "six"},
-    {"components": -1},
-    {"width": None},
-]
-WEIGHTS: list[Callable[[bytes], bytes]] = [
-    lambda _: b"",
-    lambda content: content[:-1],
-    lambda content: content[: len(content) // 2],
-    lambda content: b"\xff" * 8 + content[8:],
-    lambda content: content.replace(b'"mean"', b'"moan"'),
-]
-
-
-@pytest.mark.parametrize(
-    "damage", [*map(_bytes, [b"\xff\xfe", *map(str.encode, TEXTS)]), *map(_config, FIELDS), *map(_weights, WEIGHTS)]
-)
-def test_damaged_files_are_a_value_error(damage, saved):
-    damage(saved)
-    with pytest.raises(ValueError, match=r"\S"):
-        load_released(saved)
-
-
-@pytest.mark.parametrize("name", [WEIGHTS_FILE, CONFIG_FILE])
-def test_a_missing_file_is_named(name, saved):
-    (saved / name).unlink()
-    with pytest.raises(FileNotFoundError, match=name):
-        load_released(saved)

@@ -1,14 +1,18 @@
-"""Released generators of every network: they come back as they were saved, and nothing else is read."""
+"""Released generators of every network: they come back as they were saved, with and without our libraries."""
 
+import io
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save
+from PIL import Image
+from safetensors.torch import load_file, save, save_file
 
 from models.portable.conditional_dcgan import ConditionalDcganConfig, ConditionalDcganGenerator
 from models.portable.dcgan import DcganConfig, DcganGenerator
+from models.portable.drawing import draw, png, read_tensors
 from models.portable.edm import EdmConfig, EdmDenoiser
 from models.portable.generator import Generator, GeneratorConfig
 from models.portable.guided import GuidedConfig, GuidedGenerator
@@ -110,18 +114,74 @@ def test_damaged_files_are_refused(make, tmp_path):
         ("no configuration", {"config": []}),
         ("do not fit", {"config": {**config, "classes": 3}}),
         ("do not fit", {"config": {**config, "colour": "red"}}),
+        ("do not fit", {"config": {**config, "width": None}}),
+        ("do not fit", {"config": {**config, "height": "six"}}),
+        (r"\S", {"config": {**config, "classes": -1}}),
     ):
         (tmp_path / CONFIG_FILE).write_text(json.dumps({**described, **changes}))
         with pytest.raises(ValueError, match=match):
             load_released(tmp_path)
+    for text in (b"", b"{", b"[]", b"null", b'{"format": 1}', b"\xff\xfe"):
+        (tmp_path / CONFIG_FILE).write_bytes(text)
+        with pytest.raises(ValueError, match=r"\S"):
+            load_released(tmp_path)
     (tmp_path / CONFIG_FILE).write_text(json.dumps(described))
     load_released(tmp_path)
-    tensors = load_file(tmp_path / WEIGHTS_FILE)
+    whole, tensors = (tmp_path / WEIGHTS_FILE).read_bytes(), load_file(tmp_path / WEIGHTS_FILE)
     tensors.pop(sorted(tensors)[0])
-    for content in (save(tensors), b"nothing"):
+    for content in (save(tensors), b"nothing", b"", whole[:-1], whole[: len(whole) // 2], b"\xff" * 8 + whole[8:]):
         (tmp_path / WEIGHTS_FILE).write_bytes(content)
         with pytest.raises(ValueError, match="do not fit"):
             load_released(tmp_path)
-    (tmp_path / WEIGHTS_FILE).unlink()
-    with pytest.raises(FileNotFoundError):
-        load_released(tmp_path)
+    for name in (WEIGHTS_FILE, CONFIG_FILE):
+        (tmp_path / name).unlink()
+        with pytest.raises(FileNotFoundError, match=name):
+            load_released(tmp_path)
+
+
+# --- read and written with torch alone ---
+
+
+def test_tensors_are_read_as_safetensors_writes_them(tmp_path):
+    written = {
+        "a": torch.randn(2, 3, generator=stream(1)),
+        "b": torch.arange(5),
+        "c": torch.randn(4, generator=stream(2), dtype=torch.float64),
+        "empty": torch.zeros(3, 0),
+        "scalar": torch.tensor(2.5),
+    }
+    save_file(written, tmp_path / "x.safetensors", metadata={"a": "b"})
+    found = read_tensors(tmp_path / "x.safetensors")
+    assert found.keys() == written.keys()
+    for name, tensor in written.items():
+        assert found[name].dtype == tensor.dtype
+        assert found[name].shape == tensor.shape
+        assert torch.equal(found[name], tensor)
+
+
+def test_a_type_that_no_release_has_is_refused(tmp_path):
+    save_file({"a": torch.zeros(2, dtype=torch.bfloat16)}, tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match="BF16"):
+        read_tensors(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_picture_is_a_png(channels):
+    pixels = torch.randint(0, 256, (5, 7, channels), generator=stream(1), dtype=torch.uint8)
+    picture = Image.open(io.BytesIO(png(pixels)))
+    picture.load()
+    assert picture.mode == ("L" if channels == 1 else "RGB")
+    assert np.array_equal(np.asarray(picture).reshape(5, 7, channels), pixels.numpy())
+
+
+def test_drawing_leaves_the_number_of_threads_as_it_was():
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        drawing = draw(affine().eval(), 4)
+        images, _ = next(drawing)
+        assert images.shape == (4, 8, 8, 1)
+        assert torch.get_num_threads() == 3
+        assert not torch.is_inference_mode_enabled()
+    finally:
+        torch.set_num_threads(threads)

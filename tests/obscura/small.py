@@ -4,14 +4,14 @@ import numpy as np
 
 SMALL = {"components": 10}  # of moments
 SMALL_DATALENS = {"teachers": 10, "images": 30}
-# Minutes, on any machine: ten thousand votes of one image, each after a hundred steps of every teacher.
+# Minutes, on any machine: ten thousand votes of one image, each after twenty steps of every teacher.
 LONG = {
     "teachers": 10,
     "top_k": 4,
     "images": 10_000,
     "images_per_iteration": 2,
-    "teacher_network": "dense",
-    "teacher_steps": 100,
+    "teacher_network": "convolutional",
+    "teacher_steps": 20,
 }
 
 

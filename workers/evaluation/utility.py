@@ -16,8 +16,7 @@ from typing import Self
 import torch
 from torch import nn
 
-from models.classifiers import ClassifierKind, Dropout, build_classifier, logits_in_batches
-from models.precision import mixed_precision
+from models.classifiers import ClassifierKind, Dropout, build_classifier, logits_in_batches, mixed_precision
 from models.watching import between_layers
 
 

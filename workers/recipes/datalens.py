@@ -20,20 +20,13 @@ from models.closed_form_teachers import KernelTeachers, LinearTeachers
 from models.convolutional_teachers import ConvolutionalConfig, ConvolutionalTeachers
 from models.portable.conditional_dcgan import ConditionalDcganConfig, ConditionalDcganGenerator
 from models.shards import Shards
-from models.teacher_ensemble import TeacherConfig
 from privacy.mechanisms.partition import shard_members
 from privacy.plans.datalens import TEACHER_BYTES, VOTES, DataLensConfig, planned_iterations
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.ranks import share
 from workers.recipes.records import teacher_of_each
-from workers.recipes.teacher_stage import (
-    Release,
-    TeacherStageConfig,
-    TeacherStageState,
-    run_teacher_stage,
-    start_teacher_stage,
-)
+from workers.recipes.teacher_stage import Release, TeacherStageConfig, TeacherStageState, run_teacher_stage
 
 _CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together
 _VOTE_SECONDS = 1e-5  # of one teacher on one image of 28 x 28
@@ -121,7 +114,7 @@ def stage_config(plan: Plan, facts: PublicFacts) -> TeacherStageConfig:
     steps_max = _NETWORKS[config.teacher_network].steps_max
     return TeacherStageConfig(
         aggregation=aggregation,
-        teacher=_teacher(config, facts, aggregation.dimension),
+        classes=len(facts.classes),
         images=config.images_per_iteration,
         iterations=planned_iterations(plan),
         teacher_steps=min(config.teacher_steps, steps_max),
@@ -160,8 +153,8 @@ def _vote(run: Run, config: DataLensConfig, private_records: Tensor, student: Pi
 
 def _require_memory(run: Run, config: DataLensConfig) -> None:
     """Raise MemoryError unless the teachers fit into the GPU's free memory, or the machine's."""
-    teachers = share(config.teachers) if config.teacher_network == "convolutional" else slice(0, config.teachers)
-    needed = TEACHER_BYTES * config.parameters_per_teacher(run.facts) * (teachers.stop - teachers.start)
+    mine = share(config.teachers)
+    needed = TEACHER_BYTES * config.parameters_per_teacher(run.facts) * (mine.stop - mine.start)
     if run.device.type == "cuda":
         available = torch.cuda.mem_get_info(run.device)[0]
     else:
@@ -170,39 +163,31 @@ def _require_memory(run: Run, config: DataLensConfig) -> None:
         raise MemoryError
 
 
-def _teacher(config: DataLensConfig, facts: PublicFacts, inputs: int) -> TeacherConfig | ConvolutionalConfig:
-    classes = len(facts.classes)
-    if config.teacher_network == "convolutional":
-        sizes = (classes, facts.channels, facts.height, facts.width)
-        return ConvolutionalConfig(*sizes, config.teacher_features, config.teacher_hidden, config.teacher_learning_rate)
-    return TeacherConfig(
-        inputs=inputs,
-        classes=classes,
-        hidden=config.teacher_hidden,
-        learning_rate=config.teacher_learning_rate,
-        weight_decay=config.teacher_weight_decay,
-        instance_noise=config.instance_noise,
-        label_smoothing=config.label_smoothing,
-        zero_head=True,
-    )
-
-
 def _linear(run: Run, stage: TeacherStageConfig, private_shards: Shards) -> TeacherStageState:
     mine = share(private_shards.teachers)
-    return TeacherStageState(LinearTeachers(private_shards, stage.teacher.classes, mine, device=run.device))
+    return TeacherStageState(LinearTeachers(private_shards, stage.classes, mine, device=run.device))
 
 
 def _kernel(run: Run, stage: TeacherStageConfig, private_shards: Shards) -> TeacherStageState:
     bandwidth = run.plan.config_of(DataLensConfig).teacher_bandwidth * run.facts.size**0.5
     mine = share(private_shards.teachers)
-    made = KernelTeachers(private_shards, stage.teacher.classes, bandwidth, mine, device=run.device)
+    made = KernelTeachers(private_shards, stage.classes, bandwidth, mine, device=run.device)
     return TeacherStageState(made)
 
 
 def _convolutional(run: Run, stage: TeacherStageConfig, private_shards: Shards) -> TeacherStageState:
-    assert isinstance(stage.teacher, ConvolutionalConfig)
+    config, facts = run.plan.config_of(DataLensConfig), run.facts
+    teacher = ConvolutionalConfig(
+        stage.classes,
+        facts.channels,
+        facts.height,
+        facts.width,
+        config.teacher_features,
+        config.teacher_hidden,
+        config.teacher_learning_rate,
+    )
     stream, mine = run.generator("teachers"), share(private_shards.teachers)
-    made = ConvolutionalTeachers(stage.teacher, private_shards, mine, generator=stream, device=run.device)
+    made = ConvolutionalTeachers(teacher, private_shards, mine, generator=stream, device=run.device)
     return TeacherStageState(made)
 
 
@@ -217,6 +202,5 @@ class Network(NamedTuple):
 _NETWORKS = {
     "linear": Network(_linear, 0.0, steps_max=0),
     "kernel": Network(_kernel, 1e-5, steps_max=1),
-    "dense": Network(lambda run, stage, _: start_teacher_stage(stage, run), 1e-5),
     "convolutional": Network(_convolutional, 3e-4),
 }

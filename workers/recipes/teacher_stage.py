@@ -13,22 +13,21 @@ from typing import Any, Protocol
 
 import torch
 
-from models.shards import Shards
-from models.teacher_ensemble import RealBatch, TeacherConfig, TeacherEnsemble
+from models.shards import ShardBatch, Shards
 from privacy.accounting.events import GaussianEvent
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import BudgetExceeded, InvalidParameter
 from workers.recipes.interface import TrustedCurator
-from workers.recipes.ranks import join_on_first, rank, ranks, share
+from workers.recipes.ranks import join_on_first, rank, share
 
 
 class Teachers(Protocol):
-    """A rank's teachers: `models.teacher_ensemble` or another stack of networks. PRIVATE."""
+    """A rank's teachers: `models.closed_form_teachers` or `models.convolutional_teachers`. PRIVATE."""
 
     device: torch.device
 
-    def update(self, real: RealBatch, fake: torch.Tensor, fake_labels: torch.Tensor) -> None:
+    def update(self, real: ShardBatch, fake: torch.Tensor, fake_labels: torch.Tensor) -> None:
         """Learn for one step to tell own records from synthetic inputs (m, d) of classes (m,)."""
         ...
 
@@ -45,27 +44,13 @@ class Teachers(Protocol):
         ...
 
 
-class TeacherShape(Protocol):
-    """Sizes of a teacher that the stage needs."""
-
-    @property
-    def inputs(self) -> int:
-        """Numbers in its input."""
-        ...
-
-    @property
-    def classes(self) -> int:
-        """Number of declared classes."""
-        ...
-
-
 @dataclass(frozen=True)
 class TeacherStageConfig:
     """Public parameters of the stage, in the paper's letters where it has one; validated at construction.
 
     Attributes:
         aggregation: N, k, c, sigma, beta and the ablation switches.
-        teacher: the shape of a teacher; its `inputs` are the aggregation's dimension.
+        classes: number of declared classes.
         images: m, synthetic images per iteration: each is one paid release.
         iterations: T.
         teacher_steps: updates of the teachers per iteration; 0 for teachers in closed form. `first_steps` in the first.
@@ -77,7 +62,7 @@ class TeacherStageConfig:
     """
 
     aggregation: TopAggConfig
-    teacher: TeacherShape
+    classes: int
     images: int
     iterations: int
     teacher_steps: int = 2
@@ -95,8 +80,6 @@ class TeacherStageConfig:
         for name in ("teacher_steps", "first_steps", "shown"):
             if getattr(self, name) < 0:
                 raise InvalidParameter(name, getattr(self, name), "it is not negative")
-        if self.teacher.inputs != self.aggregation.dimension:
-            raise InvalidParameter("teacher.inputs", self.teacher.inputs, "teachers vote on what they look at")
 
     @property
     def releases(self) -> int:
@@ -165,25 +148,6 @@ class TeacherStageState:
         self.iteration = int(state["iteration"])
 
 
-def start_teacher_stage(cfg: TeacherStageConfig, curator: TrustedCurator) -> TeacherStageState:
-    """Create untrained dense teachers: `cfg.teacher` is a `TeacherConfig`, and each rank gets its share."""
-    assert isinstance(cfg.teacher, TeacherConfig)
-    device = curator.device
-    generator = curator.generator("teachers", on_device=True)
-    ensemble = TeacherEnsemble(cfg.teacher, cfg.aggregation.teachers, generator=generator, device=device)
-    if ranks() > 1:
-        mine, weights = share(ensemble.teachers), ensemble.state_dict()
-        own = curator.generator("teachers", *_apart(), on_device=True)
-        ensemble = TeacherEnsemble(cfg.teacher, mine.stop - mine.start, generator=own, device=device)
-        ensemble.load_state_dict({name: value[mine] for name, value in weights.items()})
-    return TeacherStageState(ensemble)
-
-
-def _apart() -> tuple[str | int, ...]:
-    """Return labels that separate this rank's secret randomness from the others'; rank 0 has what one process has."""
-    return () if rank() == 0 else ("rank", rank())
-
-
 def run_teacher_stage(
     cfg: TeacherStageConfig,
     private_shards: Shards,
@@ -194,7 +158,7 @@ def run_teacher_stage(
 ) -> list[Release]:
     """Run Algorithm 1 from `state.iteration` to the end, or to the end of the budget; return all releases.
 
-    The state is from `start_teacher_stage`, perhaps restored, and advances in place. The curator pays for up to
+    The state is new or restored, and advances in place. The curator pays for up to
     `charge_iterations` iterations before the first of them draws noise; `checkpoint` is called after each such group.
 
     Privacy:
@@ -208,7 +172,7 @@ def run_teacher_stage(
         raise InvalidParameter("shards", "(hidden)", f"there is one shard for each of the {agg.teachers} teachers")
     labels = curator.generator("labels")  # apart from the rest: labels are released
     rows = curator.generator("shard rows")
-    coins = curator.generator("vote coins", *_apart())
+    coins = curator.generator("vote coins", *(("rank", rank()) if rank() else ()))  # each rank draws its own
     mine = share(agg.teachers)  # the teachers of this rank: all of them where there is one
     active = private_shards.active[mine]
 
@@ -224,9 +188,9 @@ def run_teacher_stage(
             except BudgetExceeded:
                 break
             paid_until += ahead
-        y = uniform_labels(cfg.images, cfg.teacher.classes, labels).to(ensemble.device)
+        y = uniform_labels(cfg.images, cfg.classes, labels).to(ensemble.device)
         for _ in range(cfg.teacher_steps if state.iteration else cfg.first_steps):
-            shown = uniform_labels(cfg.shown, cfg.teacher.classes, labels).to(ensemble.device) if cfg.shown else y
+            shown = uniform_labels(cfg.shown, cfg.classes, labels).to(ensemble.device) if cfg.shown else y
             fake = student.propose(shown).detach()  # (m, d)
             real = private_shards.batch(cfg.shard_batch, rows, mine)
             ensemble.update(real, fake, shown)  # descend the loss of Gamma_i

@@ -1,8 +1,9 @@
-"""TopAgg: equal to a slow loop over the paper's lines, of the sensitivity that is paid for, and robust at the edges."""
+"""TopAgg: equal to a slow loop over the paper's lines, with the sensitivity that is paid for; its parameters."""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from privacy.accounting.filter import open_filter
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg import count_votes, noisy_sum, threshold, topk_sto_sign_grad
 from privacy.aggregation.topagg_config import TopAggConfig
@@ -251,28 +253,16 @@ def test_release_adds_the_stream_s_noise_and_thresholds_it() -> None:
     expected = [[1.0 if v >= 4.8 else -1.0 if v <= -4.8 else 0.0 for v in row] for row in g_star.tolist()]
     assert g_bar.tolist() == expected
     assert {-1.0, 0.0, 1.0} == set(g_bar.flatten().tolist())
+    at_the_quorum = threshold(torch.tensor([[3, 4, 5, -3, -4, -5]]), config(beta=0.5))
+    assert at_the_quorum.tolist() == [[0.0, 1.0, 1.0, 0.0, -1.0, -1.0]]
+    assert threshold(torch.full((1, 6), 4), config(threshold=False)).tolist() == [[0.5] * 6]  # the noisy mean vote
 
 
-def test_a_quorum_is_reached_exactly_at_beta_times_the_teachers() -> None:
-    cfg = config(beta=0.5)
-    g_star = torch.tensor([[3, 4, 5, -3, -4, -5]])
-    assert threshold(g_star, cfg).tolist() == [[0.0, 1.0, 1.0, 0.0, -1.0, -1.0]]
-
-
-def test_without_the_threshold_the_release_is_the_noisy_mean_vote() -> None:
-    assert threshold(torch.full((1, 6), 4), config(threshold=False)).tolist() == [[0.5] * 6]
-
-
-@pytest.mark.parametrize(
-    "gradients",
-    [torch.zeros(8, 6), torch.zeros(8, 4, 5), torch.zeros(9, 4, 6), torch.zeros(8, 4, 6, dtype=torch.int32)],
-)
-def test_gradients_that_do_not_fit_are_refused(gradients: Tensor) -> None:
-    with pytest.raises(InvalidParameter):
-        count_votes(gradients, config(), coins())
-
-
-def test_masks_and_votes_that_do_not_fit_are_refused() -> None:
+def test_gradients_masks_and_votes_that_do_not_fit_are_refused() -> None:
+    floats, integers = ((8, 6), (8, 4, 5), (9, 4, 6)), torch.zeros(8, 4, 6, dtype=torch.int32)
+    for gradients in (*map(torch.zeros, floats), integers):
+        with pytest.raises(InvalidParameter):
+            count_votes(gradients, config(), coins())
     with pytest.raises(InvalidParameter):
         count_votes(random_gradients(), config(), coins(), torch.ones(7, dtype=torch.bool))
     with pytest.raises(InvalidParameter):
@@ -294,3 +284,58 @@ def test_the_gpu_counts_the_same_votes(switches: dict[str, Any]) -> None:
     here, there = votes_of_each(gradients, cfg), votes_of_each(gradients.cuda(), cfg).cpu()
     assert torch.equal(here, there)
     assert int(there.abs().sum(dim=2, dtype=torch.int32).max()) <= cfg.votes_max
+
+
+# --- public parameters ---
+
+PAPER: dict[str, Any] = {"k": 200, "c": 1e-5, "stddev": 5000.0, "beta": 0.7, "teachers": 4000, "dimension": 784}
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 200, 350, 784])
+def test_sensitivity_is_twice_the_root_of_k_rounded_up(k: int) -> None:
+    sensitivity = TopAggConfig(**{**PAPER, "k": k}).sensitivity
+    assert Fraction(sensitivity) ** 2 >= 4 * k
+    assert sensitivity == pytest.approx(2 * math.sqrt(k), rel=1e-15)
+
+
+def test_without_the_top_k_step_a_teacher_pays_for_every_coordinate() -> None:
+    full = TopAggConfig(**PAPER, top_k=False)
+    assert full.votes_max == 784
+    assert full.sensitivity == pytest.approx(2 * math.sqrt(784))
+
+
+def test_the_papers_setting_buys_2245_images() -> None:
+    account = open_filter(1.0, 1e-5)
+    cfg = TopAggConfig(**PAPER)
+    assert account.capacity_nano // account.price_nano(cfg.event(1)) == 2217
+    assert account.price_nano(cfg.event(30)) == 30 * account.price_nano(cfg.event(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("k", 0),
+        ("k", 785),
+        ("k", 1.5),
+        ("k", True),
+        ("teachers", 0),
+        ("teachers", 1 << 21),
+        ("dimension", 0),
+        ("c", 0.0),
+        ("c", 1e-40),
+        ("c", math.nan),
+        ("stddev", -1.0),
+        ("stddev", math.inf),
+        ("beta", 0.0),
+        ("beta", 1.1),
+    ],
+)
+def test_parameters_out_of_range_are_refused(name: str, bad: object) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        TopAggConfig(**{**PAPER, name: bad})
+    assert caught.value.name in (name, "k")
+
+
+def test_noise_too_narrow_for_integers_has_no_event() -> None:
+    with pytest.raises(InvalidParameter):
+        TopAggConfig(**{**PAPER, "stddev": 1.5}).event(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +15,10 @@ from privacy.gradients import estimator as estimator_module
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Estimator, shapes_of
 from privacy.gradients.freeze import random_mask, ranked_mask
-from privacy.gradients.gep import Gep
+from privacy.gradients.gep import Gep, basis_of_combinations, orthonormal_basis
+from privacy.gradients.integers import Outer, squares
 from privacy.gradients.per_sample import Traces, trace_gradients
-from privacy.gradients.topagg import TopAggSgd
+from privacy.gradients.topagg import TopAggSgd, norm_top_k
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.private_steps import FreezeSchedule
 
@@ -272,3 +274,102 @@ def test_misuse_is_refused_with_the_reason() -> None:
         estimator.freeze(None)
     assert gep(model).sensitivity == math.sqrt(2)
     assert gep(model, noise_multiplier=3.0).event(0.1).noise_multiplier == 3.0
+
+
+# --- NormTopK ---
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.9, 0.999])
+def test_norm_top_k_keeps_the_longest_prefix_of_the_sorted_squares(keep: float) -> None:
+    generator = torch.Generator().manual_seed(7)
+    rows = torch.randn(70, 300, generator=generator) * torch.logspace(-6, 3, 70)[:, None]
+    rows[3] = 0.0
+    rows[4, 1:] = 0.0  # one coordinate carries everything: it does not fit
+    kept = norm_top_k(rows.clone(), keep, squares(rows))
+    for row, found in zip(rows, kept, strict=True):
+        square = row.square().double()
+        order = torch.argsort(square, descending=True, stable=True)
+        fits = square[order].cumsum(0) <= keep * square.sum()
+        expected = torch.zeros_like(row)
+        expected[order[fits]] = row[order[fits]]
+        assert torch.equal(found != 0, expected != 0)
+        assert torch.equal(found, expected)
+    assert torch.equal(norm_top_k(rows, 1.0, squares(rows)), rows)
+
+
+@pytest.mark.parametrize(
+    "kind", ["normal", "heavy tails", "mostly zero", "few values", "all equal", "one is nearly all"]
+)
+@pytest.mark.parametrize("keep", [0.1, 0.8, 0.99])
+def test_norm_top_k_of_long_rows_adds_up_and_leaves_out_what_sorting_does(kind: str, keep: float) -> None:
+    """Too long to be sorted; the squared norms are added in float32, so the last that fits may be another."""
+    d, generator = 40_000, torch.Generator().manual_seed(0)
+    row = torch.randn(d, generator=generator)
+    if kind == "heavy tails":
+        row *= torch.randn(d, generator=generator).mul(2).exp()
+    if kind == "mostly zero":
+        row *= torch.rand(d, generator=generator) < 0.1
+    if kind == "few values":
+        row = row.mul(3).round()
+    if kind == "all equal":
+        row = torch.ones(d)
+    if kind == "one is nearly all":
+        row[77] = 1e4
+    kept = norm_top_k(row[None].clone(), keep, squares(row[None]))[0]
+    mass = float(row.double().square().sum())
+    assert float(kept.double().square().sum()) <= keep * mass * (1 + 2.0**-20)
+    assert torch.equal(kept[kept != 0], row[kept != 0])
+    left_out = row[kept == 0].abs()
+    smallest = float(kept[kept != 0].abs().min()) if bool((kept != 0).any()) else math.inf
+    assert smallest > float(left_out.max())
+    next_ones = row.double().square()[row.abs() == left_out.max()].sum()
+    assert float(kept.double().square().sum() + next_ones) > keep * mass * (1 - 2.0**-20)
+
+
+# --- a basis of the anchors' directions ---
+
+
+def of_rows(anchors: torch.Tensor, *given: Any) -> torch.Tensor:
+    """The second way to a basis, from anchors that come in two parts."""
+    return basis_of_combinations([anchors[:, :70].reshape(len(anchors), 7, 10), anchors[:, 70:]], *given)
+
+
+@pytest.mark.parametrize("find", [orthonormal_basis, of_rows])
+def test_the_basis_is_orthonormal_and_finds_what_the_anchors_span(find: Callable[..., torch.Tensor]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.linalg.qr(torch.randn(200, 3, generator=generator))[0]
+    found = find(torch.randn(50, 3, generator=generator) @ directions.mT, 3, generator)
+    torch.testing.assert_close(found @ found.mT, torch.eye(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.mT @ (found @ directions), directions, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("find", "at_first"), [(orthonormal_basis, 0.85), (of_rows, 0.93)])
+def test_more_power_iterations_find_the_strongest_directions_better(
+    find: Callable[..., torch.Tensor], at_first: float
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    anchors = torch.randn(60, 200, generator=generator) * torch.linspace(2.0, 0.0, 200)
+    best = torch.linalg.svd(anchors).S[:5].square().sum()
+    once, often = (
+        (anchors @ find(anchors, 5, torch.Generator().manual_seed(1), count).mT).square().sum() / best
+        for count in (1, 8)
+    )
+    assert once < at_first
+    assert 0.95 < often <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("shrink", [1.0, 1e-15, 0.0])
+def test_a_basis_of_outer_products_is_that_of_the_gradients_written_out(shrink: float) -> None:
+    """Of the same random start; as many vectors as the anchors span, and then some that are zero or orthonormal too."""
+    generator = torch.Generator().manual_seed(0)
+    outer = Outer(shrink * torch.randn(30, 8, generator=generator), torch.randn(30, 12, generator=generator))
+    bias = shrink * torch.randn(30, 8, generator=generator)
+    written = (outer.left[:, :, None] * outer.right[:, None, :]).flatten(1)
+    for size in (5, 30):
+        one, other = (
+            basis_of_combinations([weight, bias], size, torch.Generator().manual_seed(1)) for weight in (outer, written)
+        )
+        assert one.shape == (size, 104)
+        torch.testing.assert_close(one.mT @ one, other.mT @ other, atol=1e-3, rtol=0)
+        lengths = torch.eye(size) if shrink else torch.zeros(size, size)
+        torch.testing.assert_close(one @ one.mT, lengths, atol=1e-3, rtol=0)

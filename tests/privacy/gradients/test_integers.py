@@ -37,32 +37,31 @@ def anchors(model: nn.Module, _stream: torch.Generator) -> Traces:
     return trace_gradients(model, inner_product, images, targets)
 
 
-def dpsgd(model: nn.Module, clip: float) -> Estimator:
-    return DpSgd(shapes_of(model), clip=clip, **COMMON)
+def dpsgd(model: nn.Module, clip: float, **more: bool) -> Estimator:
+    return DpSgd(shapes_of(model), clip=clip, **COMMON, **more)
 
 
-def frozen(model: nn.Module, clip: float) -> Estimator:
-    estimator = dpsgd(model, clip)
+def frozen(model: nn.Module, clip: float, **more: bool) -> Estimator:
+    estimator = dpsgd(model, clip, **more)
     estimator.freeze(torch.arange(estimator.coordinates) % 2 == 0)
     return estimator
 
 
 def posterior(model: nn.Module, clip: float) -> Estimator:
-    estimator = DpSgd(shapes_of(model), clip=clip, freeze_after_clipping=True, **COMMON)
-    estimator.freeze(torch.arange(estimator.coordinates) % 2 == 0)
-    return estimator
+    return frozen(model, clip, freeze_after_clipping=True)
 
 
 def topagg(model: nn.Module, clip: float) -> Estimator:
     return TopAggSgd(shapes_of(model), clip=clip, keep=0.7, **COMMON)
 
 
-def gep(model: nn.Module, clip: float) -> Estimator:
-    return Gep(shapes_of(model), anchors, basis_size=9, clip=clip, clip_residual=clip / 2, **COMMON)
+def gep(model: nn.Module, clip: float, residual: float | None = 0.5) -> Estimator:
+    clip_residual = None if residual is None else residual * clip
+    return Gep(shapes_of(model), anchors, basis_size=9, clip=clip, clip_residual=clip_residual, **COMMON)
 
 
 def b_gep(model: nn.Module, clip: float) -> Estimator:
-    return Gep(shapes_of(model), anchors, basis_size=9, clip=clip, clip_residual=None, **COMMON)
+    return gep(model, clip, None)
 
 
 def rgp(model: nn.Module, clip: float) -> Estimator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import trace_gradients
 from privacy.gradients.rgp import Rgp, carriers_of, random_carriers
 from privacy.mechanisms.noise import SecureNoise
-from tests.privacy.gradients.test_per_sample import losses
+from tests.privacy.gradients.test_per_sample import TiedTokens, Tokens, losses
 
 
 def noise(step: str | int = "rgp") -> SecureNoise:
@@ -160,15 +161,6 @@ def test_more_power_iterations_find_carriers_of_more_of_a_matrix() -> None:
     assert kept[1] > 1.05 * kept[0]
 
 
-def test_carriers_take_far_less_room_than_gradients() -> None:
-    model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.Flatten(), nn.Linear(64 * 16, 128))
-    traces = trace_gradients(model, losses, torch.randn(2, 64, 4, 4), torch.zeros(2, dtype=torch.long))
-    estimator = rgp(model, rank=4)
-    estimator.begin_step(model)
-    carried = sum(part.numel() for part in estimator.carrier_shares(traces).values())
-    assert carried * 10 < sum(share.numel() for share in traces.shares().values())
-
-
 def test_broken_records_empty_samples_and_misuse() -> None:
     model, (inputs, targets) = network(), batch(3)
     inputs[1] = torch.nan
@@ -189,3 +181,44 @@ def test_broken_records_empty_samples_and_misuse() -> None:
         rgp(model, rank_share=0.0)
     with pytest.raises(InvalidParameter, match="iterations"):
         rgp(model, iterations=0)
+
+
+# --- a small transformer, whose linear layers see several positions of each record ---
+
+
+def transformer() -> nn.Module:
+    torch.manual_seed(5)
+    return Tokens()
+
+
+def sequences(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences of four tokens; the class is how many of them are below three, in steps of two."""
+    tokens = torch.randint(1, 7, (n, 4), generator=torch.Generator().manual_seed(n))
+    return tokens, ((tokens < 3).sum(dim=1) + 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("make", "carried"),
+    [
+        (transformer, {"query.weight", "key.weight", "value.weight", "head.weight"}),
+        (TiedTokens, {"embed.weight", "first.weight", "head.weight"}),
+    ],
+)
+def test_every_weight_has_one_pair_of_carriers_tied_or_not(make: Callable[[], nn.Module], carried: set[str]) -> None:
+    torch.manual_seed(5)
+    model = make()
+    assert assert_projected(model, rgp(model, clip=50.0), *sequences(6)) == carried
+
+
+@pytest.mark.parametrize("network", [transformer, TiedTokens], ids=["transformer", "tied"])
+@pytest.mark.parametrize("random", [False, True])
+def test_one_sequence_more_moves_the_sum_by_at_most_the_clip(random: bool, network: Callable[[], nn.Module]) -> None:
+    model, (tokens, targets) = network(), sequences(5)
+    both = []
+    for kept in (slice(None), slice(-1)):
+        estimator = rgp(model, clip=1e-3, random=random)
+        estimator.begin_step(model)
+        estimator.add(trace_gradients(model, losses, tokens[kept], targets[kept]))
+        both.append(torch.cat([value.flatten() for value in estimator.discard().values()]))
+    moved = float((both[0] - both[1]).double().norm()) / estimator.bound
+    assert 0.995 < moved <= 1

@@ -49,18 +49,6 @@ def test_every_label_separates_keys() -> None:
     keys = {derive_key(SECRET, *sequence) for sequence in labels} | {derive_key(bytes(32), "noise")}
     assert len(keys) == len(labels) + 1
     assert all(len(key) == 32 for key in keys)
-
-
-def test_attempts_and_steps_share_no_noise() -> None:
-    draws = {
-        SecureNoise.derive(SECRET, "noise", attempt, step).random_bytes(32)
-        for attempt in range(3)
-        for step in range(50)
-    }
-    assert len(draws) == 150
-
-
-def test_derived_noise_is_that_of_the_derived_key() -> None:
     assert SecureNoise.derive(SECRET, "a", 1).random_bytes(64) == SecureNoise(derive_key(SECRET, "a", 1)).random_bytes(
         64
     )

@@ -33,7 +33,13 @@ ASKED: Mapping[str, tuple[dict[str, Any], ...]] = {
     "datalens": (
         {"teachers": 200, "top_k": 5, "images": 40, "step": 1},
         {"stddev": 900, "teachers": 300},
-        {"teacher_network": "dense", "evaluation_seed": 3, "use_top_k": False, "use_threshold": True, "teachers": 300},
+        {
+            "teacher_network": "convolutional",
+            "evaluation_seed": 3,
+            "use_top_k": False,
+            "use_threshold": True,
+            "teachers": 300,
+        },
         {"preset": "published", "images": 77},
     ),
     "dp_classifier": (
@@ -82,7 +88,7 @@ TOGETHER: Mapping[str, tuple[dict[str, Any], ...]] = {  # each value is right, a
         {"images": None},
         {"top_k": 900},
         {"teachers": 50_000},
-        {"teachers": 12_000, "teacher_network": "dense", "teacher_hidden": 1024},
+        {"teachers": 12_000, "teacher_network": "convolutional"},
         {"stddev": 1, "teachers": 10},
     ),
     "dp_classifier": (

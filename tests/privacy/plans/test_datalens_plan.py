@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from typing import Any
 
 import pytest
@@ -99,60 +98,6 @@ def test_an_incomplete_document_is_no_plan(missing: str) -> None:
         plan_from_json(document)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"preset": "unheard of"}, "preset"),
-        ({"preset": None}, "preset"),
-        ({"preset": ["default"]}, "preset"),
-        ({"epsilon": 1.0}, "options"),
-        ({"teachers": 0}, "teachers"),
-        ({"teachers": 40.0}, "teachers"),
-        ({"teachers": "40"}, "teachers"),
-        ({"teachers": True}, "teachers"),
-        ({"teachers": None}, "teachers"),
-        ({"teachers": 15_001}, "teachers"),
-        ({"teachers": 10**12}, "teachers"),
-        ({"images_per_iteration": 1}, "images_per_iteration"),
-        ({"teacher_steps": 0}, "teacher_steps"),
-        ({"pretraining_steps": 0}, "pretraining_steps"),
-        ({"top_k": 785}, "top_k"),
-        ({"top_k": 785, "use_top_k": False}, "top_k"),
-        ({"components": 10}, "options"),
-        ({"preset": "default"}, "preset"),
-        ({"step": math.nan}, "step"),
-        ({"step": math.inf}, "step"),
-        ({"beta": True}, "beta"),
-        ({"beta": 0.0}, "beta"),
-        ({"clip": -1.0}, "clip"),
-        ({"clip": [1.0]}, "clip"),
-        ({"use_threshold": "yes"}, "use_threshold"),
-        ({"images": 600, "stddev": 50.0}, "images"),
-        ({"images": None}, "images"),
-        ({"images": None, "stddev": None}, "images"),
-        ({"images": 0}, "images"),
-        ({"stddev": math.nan}, "stddev"),
-        ({"stddev": 1.5}, "stddev"),
-        ({"stddev": 10.0}, "stddev"),
-    ],
-    ids=str,
-)
-def test_a_bad_option_is_refused_by_name(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(InvalidParameter) as refusal:
-        plan(options)
-    assert refusal.value.name == named
-    assert len(refusal.value.why) > 10
-
-
-def test_every_option_refuses_another_type() -> None:
-    for name, field in DataLensConfig.model_fields.items():
-        switch, text = isinstance(field.default, bool), isinstance(field.default, str)
-        for value in (math.nan, 7 if text else "7", [7], 1 if switch else True):
-            with pytest.raises(InvalidParameter) as refusal:
-                config_of({name: value})
-            assert refusal.value.name == name
-
-
 def test_refusals_teach() -> None:
     with pytest.raises(InvalidParameter, match="60000 declared records support at most 15000 teachers"):
         plan({"teachers": 15_001})
@@ -163,9 +108,6 @@ def test_refusals_teach() -> None:
         plan({"votes_share": 0.5})  # the message lists what is known
     with pytest.raises(InvalidParameter, match="kernel, published"):
         plan({"preset": "warm"})
-
-
-def test_more_teachers_than_units_are_refused() -> None:
     few = dataclasses.replace(FACTS, records_declared=UNITS_PER_TEACHER_MIN)
     assert plan({}, facts=few).facts["teachers"] == 1
     with pytest.raises(InvalidParameter, match="at most 1 teachers"):
@@ -175,7 +117,7 @@ def test_more_teachers_than_units_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "classes", "lower"),
     [
-        ({"teacher_network": "dense", "teacher_hidden": 1024}, 10, "teachers or teacher_hidden;"),
+        ({"teacher_network": "convolutional"}, 10, "teachers or teacher_hidden;"),
         ({"teacher_network": "linear"}, 1000, "lower teachers;"),
     ],
     ids=str,
@@ -190,14 +132,6 @@ def test_more_teachers_than_fit_in_memory_are_refused(options: dict[str, Any], c
     assert refusal.value.name == "teachers"
     assert f"{(fit + 1) * each:,} together" in refusal.value.why
     assert f"{fit:,} teachers would fit" in refusal.value.why
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"preset": "published"}, {"teacher_network": "dense", "teacher_hidden": 32}], ids=str
-)
-def test_four_thousand_teachers_fit_with_room_to_spare(options: dict[str, Any]) -> None:
-    made = plan({"teachers": 4000, **options})
-    assert 9 * 4000 * made.config_of(DataLensConfig).parameters_per_teacher(FACTS) < TEACHER_PARAMETERS_MAX
 
 
 SUBJECTS = dataclasses.replace(FACTS, unit="subject", subjects_declared=2_000)
@@ -226,11 +160,6 @@ def test_facts_that_do_not_say_how_many_units_there_are_are_refused(changes: dic
 def test_a_tiny_budget_is_refused(budget_nano: int) -> None:
     with pytest.raises(InvalidParameter, match="budget_nano"):
         plan_datalens(config_of({}), ACCOUNT, budget_nano, FACTS)
-
-
-def test_a_config_takes_whole_numbers_for_numbers() -> None:
-    assert config_of({"step": 1}) == config_of({"step": 1.0})
-    assert isinstance(config_of({"step": 1}).step, float)
 
 
 NONSENSE: st.SearchStrategy[Any] = st.one_of(

@@ -10,7 +10,6 @@ import pytest
 
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
-from privacy.errors import InvalidParameter
 from privacy.plans import dp_diffusion, dpgan
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
@@ -79,28 +78,6 @@ def test_the_bound_of_a_central_image_grows_with_its_pixels() -> None:
     odd = dataclasses.replace(FACTS, height=7, width=9, channels=3)
     assert config.half_size(odd) == (4, 5)
     assert config.central_bound(odd) == pytest.approx(0.5 * 60**0.5)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "options", "reason"),
-    [
-        ("dpgan", {"multiplicity": 2}, "one view"),
-        ("dpgan", {"discriminator_steps": 20, "discriminator_steps_max": 10}, "at least the 20"),
-        ("dpgan", {"accuracy_floor": 1.5}, "between"),
-        ("dpgan", {"estimator": "rgp", "freeze": "random"}, "no coordinates to freeze"),
-        ("dpgan", {"noise": 1.0}, "the options are"),
-        ("dpgan", {"preset": "huge"}, "choose one of"),
-        ("dp_diffusion", {"guidance": 1.0, "label_drop": 0.0}, "label_drop"),
-        ("dp_diffusion", {"central_images": 3, "central_share": 0.0}, "central_share"),
-        ("dp_diffusion", {"central_clip": 2.0}, "between"),
-        ("dp_diffusion", {"sampling_steps": 1}, "between"),
-        ("dp_diffusion", {"multiplicity": 65}, "between"),
-        ("dp_diffusion", {"estimator": "rgp_random", "freeze": "ranked"}, "no coordinates to freeze"),
-    ],
-)
-def test_bad_options_are_refused_with_a_reason(recipe: str, options: dict[str, Any], reason: str) -> None:
-    with pytest.raises(InvalidParameter, match=reason):
-        plan(recipe, **options)
 
 
 def test_people_read_when_the_generator_gets_fewer_steps() -> None:

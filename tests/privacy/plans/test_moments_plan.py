@@ -1,17 +1,21 @@
-"""Plans of moments: they fit their budget, and report visibility, detail and size of the images."""
+"""Plans of moments: they fit their budget, report what will be visible, and choose defaults; given values win."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Any
 
+import numpy as np
 import pytest
 
 from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
-from privacy.plans.moments import SEEN, MomentsConfig, plan_moments
+from privacy.plans.datalens import DataLensConfig
+from privacy.plans.moments import SEEN, MomentsConfig, config_that_follows, plan_moments
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import RECIPES, build_plan
-from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
+from privacy.plans.warm_start import BY_CLASS, CLUSTERS, LUMA_CHROMA, MEANS, POOLED, coefficients_of, noise_shape
 from tests.privacy.plans.test_datalens_plan import ACCOUNT, FACTS, assert_fits
 
 
@@ -93,3 +97,125 @@ def test_a_generator_that_is_too_large_is_refused_with_what_would_fit() -> None:
     with pytest.raises(InvalidParameter, match="declare smaller images, or ask for at most 68 components"):
         plan_of("moments", 256, classes=20, epsilon=8.0)
     assert plan_of("moments", 128, classes=10, epsilon=8.0).stages
+
+
+# --- defaults that follow ---
+
+FASHION = PublicFacts(tuple("abcdefghij"), 28, 28, 1, 60_000, "record")
+FEW = dataclasses.replace(FASHION, records_declared=1400)
+COLOUR = PublicFacts(tuple("abc"), 64, 48, 3, 3000, "record")
+
+
+def made(facts: PublicFacts, epsilon: float = 1.0, recipe: str = "moments", **options: Any) -> Plan:
+    budget = open_filter(epsilon, 1e-5)
+    return build_plan(recipe, options, budget, budget.capacity_nano, facts)
+
+
+def config(facts: PublicFacts, epsilon: float = 1.0, **options: Any) -> MomentsConfig:
+    return made(facts, epsilon, **options).config_of(MomentsConfig)
+
+
+def voting(facts: PublicFacts, epsilon: float = 1.0, **options: Any) -> DataLensConfig:
+    return made(facts, epsilon, "datalens", **options).config_of(DataLensConfig)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("n", [4, 300, 1400, 3800, 16_000, 60_000])
+@pytest.mark.parametrize("side", [2, 8, 28, 64])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_no_default_is_refused(channels: int, side: int, n: int, epsilon: float) -> None:
+    facts = PublicFacts(("a", "b"), side, side, channels, n, "record")
+    found = config(facts, epsilon)
+    assert found.latent_size(facts) <= facts.pixels + found.texture_size(facts)
+    for preset in ("kernel", "published"):
+        assert voting(facts, epsilon, preset=preset).teachers <= n // 4
+
+
+def test_more_budget_or_records_buy_more_detail() -> None:
+    small, more, many = config(FEW), config(FEW, 10.0), config(FASHION)
+    assert small.coefficients is not None
+    assert more.coefficients is not None
+    assert many.coefficients is not None
+    assert small.coefficients < more.coefficients < many.coefficients == 256
+    assert small.mean_clip < more.mean_clip < many.mean_clip
+    assert small.mean_share > more.mean_share > many.mean_share
+
+
+def test_few_records_release_means_and_one_covariance_and_ask_fewer_teachers() -> None:
+    assert [stage.name for stage in made(FEW).stages] == [MEANS, POOLED]
+    assert [stage.name for stage in made(FEW, 10.0).stages] == [MEANS, POOLED, BY_CLASS]
+    assert [stage.name for stage in made(FASHION).stages] == [MEANS, POOLED, BY_CLASS]
+    assert (voting(FASHION).teachers, voting(FEW).teachers) == (4000, 350)
+
+
+def test_where_noise_is_small_texture_is_released() -> None:
+    rich = made(FASHION, 10.0)
+    assert [stage.name for stage in rich.stages] == [MEANS, POOLED, CLUSTERS, BY_CLASS]
+    found = rich.config_of(MomentsConfig)
+    assert (found.texture, found.components) == (True, found.latent_size(FASHION))
+    waves = [made.texture_size(FASHION) for made in (config(FASHION, 0.3), config(FASHION), found)]
+    assert waves == sorted(set(waves))  # more of them where there is less noise
+    assert waves[-1] <= 784
+    assert config(FASHION).texture
+    assert not config(FEW).texture
+    assert not config(FASHION, 10.0, texture=False).texture
+    assert not config(dataclasses.replace(FASHION, height=30), 10.0).texture  # cells of four pixels do not fit
+
+
+@pytest.mark.parametrize("facts", [FEW, FASHION, COLOUR], ids=["few", "many", "colour"])
+def test_what_was_given_wins(facts: PublicFacts) -> None:
+    given = {
+        "coefficients": 33, "components": 21, "class_components": 4, "noise_shape": 0.5, "centre": 0.3, "shrink": False,
+        "colour": "rgb", "mean_clip": 3.5, "mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.5,
+    }  # fmt: skip
+    found = config(facts, **given).model_dump()
+    assert {name: found[name] for name in given} == given
+
+
+def test_a_grid_that_was_given_is_seen_as_a_whole() -> None:
+    found = config(FEW, frequencies=5)
+    assert len(coefficients_of(found, FEW)) == 25
+    assert found.components == found.latent_size(FEW) or found.latent_size(FEW) == 25
+
+
+def test_without_any_budget_something_is_chosen() -> None:
+    assert config_that_follows({}, 0.0, FEW).coefficients == 9
+
+
+def test_colours_are_an_orthonormal_change_of_the_channels() -> None:
+    np.testing.assert_allclose(LUMA_CHROMA @ LUMA_CHROMA.T, np.eye(3), atol=1e-15)
+
+
+def test_coefficients_are_the_strongest_and_brightness_has_most_of_them() -> None:
+    found = config(COLOUR)
+    seen, everything = coefficients_of(found, COLOUR), found.with_values(coefficients=None)
+    power = coefficients_of(everything, COLOUR).power
+    assert len(seen) == found.coefficients
+    assert seen.power.min() >= np.sort(power)[-len(seen)]
+    in_plane = np.bincount(seen.plane, minlength=3)
+    assert in_plane[0] > in_plane[1] > in_plane[2] > 0
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.25, 0.5])
+def test_the_shape_of_the_noise_keeps_the_priors_norm(exponent: float) -> None:
+    power = coefficients_of(config(FEW), FEW).power
+    shape = noise_shape(power, exponent)
+    assert (power / shape**2).sum() == pytest.approx(power.sum())
+    noise = math.sqrt((power / shape**2).sum() * (shape**2).sum())
+    best = math.sqrt((power / (least := noise_shape(power, 0.25)) ** 2).sum() * (least**2).sum())
+    assert best <= noise * (1 + 1e-12)
+
+
+def test_many_records_and_a_large_budget_buy_clusters_unless_something_else_was_given() -> None:
+    found = config(FASHION, 10.0)
+    assert (found.clusters, found.cluster_share) == (16, 0.1)
+    assert CLUSTERS not in [stage.name for stage in made(FASHION).stages]
+    between = config(FASHION, 5.0)
+    assert 8 <= between.clusters < 16
+    shares = {"mean_share": 0.1, "pooled_share": 0.4, "class_share": 0.5}
+    for options in ({"clusters": 1}, {"texture": False}, shares):
+        alone = config(FASHION, 10.0, **options)
+        assert (alone.clusters, alone.cluster_share) == (1, 0.0), options
+    two = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
+    few = config(FASHION, 1.0, clusters=2, **two)
+    assert (few.clusters, few.cluster_share, few.class_share) == (2, 0.2, 0.3)

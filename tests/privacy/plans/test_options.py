@@ -9,8 +9,9 @@ from privacy.errors import InvalidParameter
 from privacy.plans.datalens import config_from_options
 from privacy.plans.moments import config_that_follows
 from privacy.plans.options import RecipeConfig, options_schema, read_options
-from privacy.plans.registry import RECIPES
-from tests.privacy.plans.golden_options import FACTS, VALUES
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json
+from tests.privacy.plans.golden_options import ACCOUNT, FACTS, VALUES
+from workers.recipes.registry import TRAINERS
 
 OPTIONS = [(recipe, option) for recipe, known in RECIPES.items() for option in known.config.model_fields]
 OF_JSON = [
@@ -104,3 +105,19 @@ def test_the_options_that_follow_from_facts_and_budget_are_named(recipe, complet
             made = completed(options, mu, facts)
             found |= {name for name, value in made if value != fixed[name]}
     assert found == RECIPES[recipe].follows
+
+
+@pytest.mark.parametrize("recipe", ["", "DataLens", "gan", "datalens "])
+def test_an_unknown_recipe_is_refused_with_the_known_ones(recipe):
+    with pytest.raises(InvalidParameter, match=", ".join(RECIPES)):
+        build_plan(recipe, {}, ACCOUNT, ACCOUNT.capacity_nano, FACTS["grey"])
+
+
+def test_a_stored_price_is_that_of_the_stages():
+    document = build_plan("class_histogram", {}, ACCOUNT, 1000, FACTS["grey"]).to_json()
+    with pytest.raises(InvalidParameter, match="price_nano"):
+        plan_from_json({**document, "price_nano": document["price_nano"] + 1})
+
+
+def test_what_can_be_planned_can_be_trained():
+    assert set(RECIPES) == set(TRAINERS)

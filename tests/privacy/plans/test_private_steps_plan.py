@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import dp_accounting.pld
 import pytest
 from torch import nn
 
@@ -21,8 +20,8 @@ from privacy.gradients.estimator import shapes_of
 from privacy.gradients.gep import Gep
 from privacy.plans.dp_classifier import ARCHITECTURES
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.private_steps import ESTIMATORS, STEPS, StepsConfig
-from privacy.plans.registry import RECIPES, build_plan, plan_from_json
+from privacy.plans.private_steps import STEPS, StepsConfig
+from privacy.plans.registry import build_plan, plan_from_json
 from tests.models.small_extractors import extractor
 
 FACTS = PublicFacts(("a", "b", "c"), 28, 28, 1, 60_000, "record")
@@ -39,13 +38,6 @@ def test_the_multiplier_is_the_smallest_that_the_budget_pays_for(probability: fl
     assert ACCOUNT.price_nano(PoissonGaussianEvent(probability, found, steps)) <= ACCOUNT.capacity_nano
     less = PoissonGaussianEvent(probability, found * (1 - 2e-3), steps)
     assert ACCOUNT.price_nano(less) > ACCOUNT.capacity_nano
-
-
-def test_a_plan_keeps_to_its_epsilon_by_an_accountant_of_others() -> None:
-    event = plan().stages[0].event
-    accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-3)
-    accountant.compose(event.dp_event())
-    assert 2.9 < accountant.get_epsilon(1e-5) <= 3.0
 
 
 def test_what_a_crash_makes_necessary_is_paid_for_beforehand() -> None:
@@ -65,13 +57,9 @@ def test_people_read_where_sampling_saves_nothing() -> None:
     assert any("cannot be shown what sampling saves" in note for note in made.notes)
     assert event.noise_multiplier > 5 * plan(epochs=1.0).stages[0].event.noise_multiplier
     assert not any("cannot be shown" in note for note in plan(epochs=1.0).notes)
-
-
-def test_people_read_that_all_is_spent_once_a_sampled_step_is_made() -> None:
     whole = "once the first is made all of the price is spent"
-    assert any(whole in note for note in plan().notes)
     certain = plan(facts=dataclasses.replace(FACTS, records_declared=100), expected_batch=600)
-    assert not any(whole in note for note in certain.notes)
+    assert [any(whole in note for note in each.notes) for each in (plan(), certain)] == [True, False]
 
 
 def test_steps_follow_from_declared_numbers() -> None:
@@ -89,13 +77,6 @@ def test_steps_follow_from_declared_numbers() -> None:
     event = plan(facts=small, expected_batch=600, epochs=3.0).stages[0].event
     assert isinstance(event, PoissonGaussianEvent)
     assert (event.sampling_probability, event.count) == (1.0, 3)
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_every_estimator_costs_what_its_event_costs(estimator: str) -> None:
-    made, plain = plan(estimator=estimator), plan()
-    assert made.stages == plain.stages
-    assert made.facts["estimator"] == estimator
 
 
 def test_freezing_is_free_and_does_not_go_with_carriers() -> None:
@@ -128,38 +109,6 @@ def test_rates_drop_after_equal_parts_and_residuals_get_a_fifth() -> None:
     assert StepsConfig(clip=10.0, clip_residual=1.0).residual_bound == 1.0
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"estimator": "sgd"}, "choose one of"),
-        ({"epochs": 0}, "between"),
-        ({"clip": -1.0}, "between"),
-        ({"noise": 1.0}, "the options are"),
-        ({"expected_batch": 1, "epochs": 10}, "larger expected_batch"),
-        ({"preset": "huge"}, "choose one of"),
-        ({"architecture": "vgg"}, "choose one of"),
-        ({"multiplicity": 4}, "one view"),
-        ({"momentum": True}, "number"),
-        ({"freeze_every": "hour"}, "choose one of"),
-        ({"basis_groups": "all"}, "choose one of"),
-        ({"rank_share": 0.0}, "between"),
-        ({"rate_drops": -1}, "between"),
-        ({"architecture": "pretrained_linear"}, "name of an extractor"),
-        ({"architecture": "pretrained_linear", "extractor": "../keys"}, "name of an extractor"),
-        ({"architecture": "pretrained_linear", "extractor": "a.b"}, "name of an extractor"),
-        ({"architecture": "pretrained_linear", "extractor": "a\n"}, "name of an extractor"),
-        ({"architecture": "pretrained_linear", "extractor": 7}, "a text of at most 64"),
-        ({"anchors_dataset_id": "ds_x"}, "dpsgd has no anchors"),
-        ({"estimator": "gep", "anchors_dataset_id": 7}, "a text of at most 64"),
-        ({"estimator": "gep", "anchors_dataset_id": "x" * 65}, "a text of at most 64"),
-        ({"extractor": "imagenet"}, "only the architecture pretrained_linear"),
-    ],
-)
-def test_bad_options_are_refused_with_a_reason(options: dict[str, Any], reason: str) -> None:
-    with pytest.raises(InvalidParameter, match=reason):
-        plan(**options)
-
-
 def test_a_plan_says_what_an_extractor_assumes_and_costs_no_more_for_it() -> None:
     made = plan(architecture="pretrained_linear", extractor="imagenet_18")
     assert made.config.extractor == "imagenet_18"
@@ -175,15 +124,12 @@ def test_a_plan_says_where_its_basis_comes_from() -> None:
     assert any("basis" in note and "public patterns" in note for note in plan(estimator="bgep").notes)
 
 
-def test_scattering_needs_room() -> None:
+def test_scattering_needs_room_and_an_extractor_a_name_that_is_no_path() -> None:
     with pytest.raises(InvalidParameter, match="scattering"):
         plan(facts=dataclasses.replace(FACTS, height=4, width=4))
-
-
-def test_it_publishes_a_classifier_and_bounds_subjects() -> None:
-    assert RECIPES["dp_classifier"].publishes == "classifier"
-    made = plan(facts=PublicFacts(FACTS.classes, 28, 28, 1, 60_000, "subject", 1200))
-    assert any("subject" in note for note in made.notes)
+    for name in ("../keys", "a.b", "a\n"):
+        with pytest.raises(InvalidParameter, match="name of an extractor"):
+            plan(architecture="pretrained_linear", extractor=name)
 
 
 def network(recipe: str, facts: PublicFacts, options: dict[str, Any]) -> nn.Module:

@@ -50,11 +50,6 @@ def test_a_release_has_bounded_bytes_and_the_plan_says_how_many() -> None:
         plan(facts=large, choices=171)
 
 
-def test_the_plan_says_whose_pictures_they_are() -> None:
-    assert "pictures of the public dataset ds_public" in plan().notes[0]
-    assert "They are public, and looking at them is free" in plan().notes[0]
-
-
 def test_without_a_public_dataset_it_says_how_to_have_one() -> None:
     with pytest.raises(InvalidParameter, match="upload a folder of them as a dataset with visibility public"):
         plan(public_dataset_id="")

@@ -77,7 +77,7 @@ def test_votes_of_two_ranks_are_those_of_one_to_the_last_bit(both: Both) -> None
 
 
 @pytest.mark.parametrize(
-    "scenario", ["generator of dense teachers", "generator from pixels", "generator of kernel teachers"]
+    "scenario", ["generator of convolutional teachers", "generator from pixels", "generator of kernel teachers"]
 )
 def test_two_ranks_train_the_generator_of_one(scenario: str, both: Both) -> None:
     alone, first, second = both(scenario)

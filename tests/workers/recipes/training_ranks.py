@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import distributed
 
-from models.shards import Shards
-from models.teacher_ensemble import TeacherConfig
+from models.closed_form_teachers import LinearTeachers
+from models.shards import ShardBatch, Shards
 from privacy.accounting.filter import open_filter
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.gradients import gep, rgp
@@ -30,14 +30,13 @@ from tests.workers.planted_faults import forward_fault
 from tests.workers.small_trainings import SECRET, Memory, Purse
 from workers.recipes.interface import Run, TrainingData, TrustedCurator, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import PrivateSteps
-from workers.recipes.ranks import object_from_first, privatise_once, rank
+from workers.recipes.ranks import object_from_first, privatise_once, rank, share
 from workers.recipes.registry import TRAINERS
 from workers.recipes.teacher_stage import (
     Release,
     TeacherStageConfig,
     TeacherStageState,
     run_teacher_stage,
-    start_teacher_stage,
 )
 
 CLASSES = ("a", "b", "c")
@@ -56,6 +55,24 @@ class Pupil:
 
     def learn(self, releases: list[Release]) -> None:
         self.mean = self.mean + 0.1 * releases[-1].released_direction.mean(dim=0)
+
+
+class SeeingTeachers(LinearTeachers):
+    """Linear teachers with a state: each adds up the records that it has seen."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards, len(CLASSES), share(TEACHERS))
+        self.seen = torch.zeros(self.teachers, INPUTS)
+
+    def update(self, real: ShardBatch, fake: torch.Tensor, fake_labels: torch.Tensor) -> None:  # noqa: ARG002
+        records, _, mask = real.read(slice(0, self.teachers))
+        self.seen += (records * mask[..., None]).sum(1)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.seen.copy_(state["seen"])
 
 
 def images(n: int = 240) -> TrainingData:
@@ -87,8 +104,7 @@ def train_classifier(estimator: str, **changes: Any) -> dict[str, Any]:
 
 def run_votes(left: int = 10**9) -> dict[str, Any]:
     aggregation = TopAggConfig(k=4, c=1e-5, stddev=3.0, beta=0.2, teachers=TEACHERS, dimension=INPUTS)
-    teacher = TeacherConfig(inputs=INPUTS, classes=3, hidden=4, learning_rate=1e-2)
-    cfg = TeacherStageConfig(aggregation, teacher, images=6, iterations=4, charge_iterations=2)
+    cfg = TeacherStageConfig(aggregation, classes=3, images=6, iterations=4, charge_iterations=2)
     stream = np.random.default_rng(0)
     owner = stream.integers(0, TEACHERS - 2, 120)
     records = torch.randn(120, INPUTS, generator=torch.Generator().manual_seed(0)) + 3.0
@@ -96,13 +112,13 @@ def run_votes(left: int = 10**9) -> dict[str, Any]:
     shards = Shards(records, torch.from_numpy(stream.integers(0, 3, 120)), members)
     purse, kept = Purse(left), list[dict[str, Any]]()
     means = TrustedCurator(budget=purse, secret=SECRET)
-    state = start_teacher_stage(cfg, means)
+    state = TeacherStageState(SeeingTeachers(shards))
 
     def keep(reached: TeacherStageState) -> None:
         saved = reached.tensors()
         teachers = {name: value.clone() for name, value in saved["teachers"].items()}
         kept.append({"iteration": saved["iteration"], "teachers": teachers})
-        again = start_teacher_stage(cfg, TrustedCurator(budget=purse, secret=SECRET, attempt=2))
+        again = TeacherStageState(SeeingTeachers(shards))
         again.restore({**object_from_first(kept[-1]), "releases": []})
         restored = again.tensors()["teachers"]
         kept[-1]["survived"] = all(torch.equal(restored[name], value) for name, value in teachers.items())
@@ -119,8 +135,8 @@ def run_votes(left: int = 10**9) -> dict[str, Any]:
 
 def train_generator(**options: Any) -> dict[str, Any]:
     account = open_filter(20.0, 1e-5)
-    # Without noise and coins of the teachers' own, which ranks draw apart, both trainings are the same.
-    options |= {"teachers": 20, "images": 20, "instance_noise": 0.0, "use_stochastic_sign": False}
+    # Without the teachers' coins, which each rank draws for itself, both trainings are the same.
+    options |= {"teachers": 20, "images": 20, "use_stochastic_sign": False}
     plan = build_plan("datalens", options, account, account.capacity_nano, FACTS)
     purse, memory = Purse(), Memory()
     generator = trained(plan, budget=purse, checkpoints=memory)
@@ -225,7 +241,9 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "two attempts": train_in_two_attempts,
     "votes": run_votes,
     "votes of a poor purse": partial(run_votes, left=12),
-    "generator of dense teachers": partial(train_generator, teacher_network="dense", top_k=3),
+    "generator of convolutional teachers": partial(
+        train_generator, teacher_network="convolutional", teacher_features=2, teacher_hidden=4, top_k=3
+    ),
     "generator from pixels": partial(train_generator, preset="published"),
     "generator of kernel teachers": partial(train_generator, preset="kernel"),
     "noise": release_noise,
