@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Unpack, get_args, get_type_hints
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -14,7 +14,7 @@ from obscura.cli.connection import Dataset, Json, Yes, add_list, connected, reso
 from obscura.cli.console import CliError, Exit
 from obscura.cli.jobs import confirm, is_interactive
 from obscura.client.progress import preparation_progress
-from obscura.preparing import PushOptions
+from obscura.preparing import Choices
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
 COLUMNS = (
@@ -27,7 +27,7 @@ def with_push_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace the `**push_options` of a command with flags; only the given ones are passed on."""
 
     def called(*args: Any, **values: Any) -> None:
-        absent = {name for name in PushOptions.__annotations__ if values[name] in (None, False)}
+        absent = {name for name in Choices.model_fields if values[name] in (None, False)}
         command(*args, **{name: value for name, value in values.items() if name not in absent})
 
     own = [
@@ -40,7 +40,7 @@ def with_push_options(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def in_flags(options: PushOptions) -> str:
+def in_flags(options: Mapping[str, Any]) -> str:
     """Format options as flags, each with a space before it."""
     present = [(_flag(name), value) for name, value in options.items() if value not in (None, False)]
     return "".join(f" {flag}" if value is True else f" {flag} {shlex.quote(str(value))}" for flag, value in present)
@@ -51,11 +51,11 @@ def _flag(name: str) -> str:
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
-    for name, hint in get_type_hints(PushOptions, include_extras=True).items():
-        kind, help_text = get_args(hint)
-        allowed = get_args(kind) or (kind,)
+    for name, field in Choices.model_fields.items():
+        allowed = [*field.metadata, field.annotation, *get_args(field.annotation)]
         word = next(each for each in (bool, Path, str, int) if each in allowed)  # how the command line is parsed
-        annotation: Any = Annotated[word if word is bool else word | None, typer.Option(_flag(name), help=help_text)]
+        option = typer.Option(_flag(name), help=field.description)
+        annotation: Any = Annotated[word if word is bool else word | None, option]
         default = False if word is bool else None
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -80,7 +80,7 @@ def push(
     ] = None,
     yes: Yes = False,
     as_json: Json = False,
-    **push_options: Unpack[PushOptions],
+    **push_options: Any,
 ) -> None:
     """Prepare images, declare a dataset and upload them. File names stay here; declared facts become public.
 

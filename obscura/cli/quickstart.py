@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import Annotated, Any
 
 import typer
 
@@ -23,7 +23,7 @@ from obscura.client.datasets import require_statements
 from obscura.client.local_service import LocalService
 from obscura.client.one_step import usual_delta
 from obscura.client.progress import preparation_progress
-from obscura.preparing import Choices, PushOptions, prepare
+from obscura.preparing import Choices, prepare
 from obscura.preparing.choices import SIDE_USUAL
 
 
@@ -53,7 +53,7 @@ def quickstart(
         bool, typer.Option(TRY_FIRST, help="Try the training on public images first, which takes minutes.")
     ] = False,
     yes: Yes = False,
-    **push_options: Unpack[PushOptions],
+    **push_options: Any,
 ) -> None:
     """Turn a folder of images into private synthetic ones: prepare, open an account, plan, train and download.
 
