@@ -280,8 +280,8 @@ def check_keys(session: Session, settings: Settings, *, contents: bool = True) -
 def uploads(session: Session, *, expired_at: datetime | None = None) -> set[tuple[str, int]]:
     """Return id and attempt of every upload in progress, or of those whose lease has expired."""
     which = Dataset.state == DatasetState.RECEIVING if expired_at is None else _given_up(expired_at)
-    found = session.execute(select(Dataset.id, Dataset.upload_attempt).where(which))
-    return {(dataset_id, attempt) for dataset_id, attempt in found}
+    rows = session.execute(select(Dataset.id, Dataset.upload_attempt).where(which))
+    return {(dataset_id, attempt) for dataset_id, attempt in rows}
 
 
 def end_upload(
@@ -326,12 +326,10 @@ def require_same_key(session: Session, account_id: str, check: str | None) -> No
     if kept == "":
         wrong = "sends ids as they are, and this request has the check value of a key. Leave --subjects-key out"
     else:
-        given = (
-            f"'s is {sent}. Use the same --subjects-key, and --join-subjects if that was used, as in its first upload"
-        )
+        other = f"'s is {sent}. Use the same --subjects-key, and --join-subjects if its first upload used that"
         if sent == "":
-            given = " has none. Key the ids with --subjects-key, or send subjects_key_check if they are keyed already"
-        wrong = f"recognises subjects under a key with the check value {kept}, and this request{given}"
+            other = " has none. Key the ids with --subjects-key, or send subjects_key_check if they are keyed already"
+        wrong = f"recognises subjects under a key with the check value {kept}, and this request{other}"
     raise InvalidInput(f"Account *{name}* {wrong}. No subject would be found, so nothing was changed.")
 
 
