@@ -75,22 +75,17 @@ class Outcome:
     """The result of one scenario.
 
     Attributes:
-        scenario: its number.
-        kind: of KINDS.
         releases_before: finished folders of releases and samples at the loss; those of the backup for a lost disk.
         releases_after: those of them that are in the data folder at the end, or in its trash, unchanged.
         stale: whether the database lacked spending or an upload that its storage proves, or its disk was lost.
         locked: whether the service started locked, said so in one sentence, and refused a training and an upload.
         refunds_unseen: jobs and accounts whose database shows less spending than journals and receipts prove, while
-            the service neither stopped trainings nor said why.
-        refunds_accepted: the same after `obscura ledger accept`.
-        refunds_raised: the same after a raise of each account's limit.
+            the service neither stopped trainings nor said why. `accepted`: the same after `obscura ledger accept`;
+            `raised`: the same after a raise of each account's limit.
         images_elsewhere: uploads of known images that another account accepted.
         works: whether at the end every job ends and a new training is published.
         codes: the finding codes that stopped trainings.
-        seconds: the duration.
-        rpo_seconds: from the moment that `obscura backup` shows to its end, where it was used.
-        rto_seconds: of `obscura restore`, where it was used.
+        rpo_seconds: from the moment that `obscura backup` shows to its end, where it was used; rto: of the restore.
     """
 
     scenario: int
@@ -117,37 +112,14 @@ class Outcome:
         return self.releases_after >= self.releases_before and not any(wrong) and explained and self.works
 
 
-@dataclass(frozen=True)
 class World:
     """One installation, whose database is outside its data folder."""
 
-    folder: Path
-
-    @property
-    def database(self) -> Path:
-        return self.folder / "world.db"
-
-    @property
-    def data_dir(self) -> Path:
-        return self.folder / "data"
-
-    def settings(self, database: Path | None = None) -> Settings:
-        """Return the settings of a service on it, or on another database."""
-        return Settings(
-            data_dir=self.data_dir,
-            database_url=f"sqlite:///{database or self.database}",
-            port=free_port(),
-            lease_seconds=LEASE_SECONDS,
-            heartbeat_seconds=HEARTBEAT_SECONDS,
-            attempts_max=ATTEMPTS_MAX,
-        )
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.database, self.data_dir = folder, folder / "world.db", folder / "data"
 
     def command(self, *arguments: str) -> Any:
-        """Run `obscura` beside the service and return the JSON that it prints.
-
-        Raises:
-            RuntimeError: its exit code is neither 0 nor 1.
-        """
+        """Run `obscura` beside the service and return the JSON that it prints."""
         environment = os.environ | {"OBSCURA_DATABASE_URL": f"sqlite:///{self.database}"}
         program = [sys.executable, "-m", "obscura.cli", "--data-dir", str(self.data_dir), *arguments, "--json"]
         done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
@@ -166,12 +138,15 @@ class World:
 
     @contextmanager
     def serving(self, database: Path | None = None) -> Iterator[tuple[Services, Client]]:
-        """Run the service on it, or on another database, and stop it in order, which completes a round of recovery.
-
-        Raises:
-            TimeoutError: it does not serve.
-        """
-        settings = self.settings(database)
+        """Run the service on it, or on another database, and stop it in order, which completes a round of recovery."""
+        settings = Settings(
+            data_dir=self.data_dir,
+            database_url=f"sqlite:///{database or self.database}",
+            port=free_port(),
+            lease_seconds=LEASE_SECONDS,
+            heartbeat_seconds=HEARTBEAT_SECONDS,
+            attempts_max=ATTEMPTS_MAX,
+        )
         logs = self.folder / "logs"
         logs.mkdir(exist_ok=True)
         services = Services(Installation(settings), logs)
@@ -201,25 +176,15 @@ def prepare(world: World) -> float:
 
 
 def open_account(client: Client, name: str) -> None:
-    """Open an account."""
     client.create_account(name=name, owner="benchmark", epsilon=8.0, delta=1e-5, unit="record")
 
 
 def train(client: Client, dataset_id: str) -> str:
-    """Request a training of some seconds; return its job's id."""
-    body = {"dataset_id": dataset_id, "recipe": "datalens", "epsilon": EPSILON, "options": QUICK}
-    return str(_post(client, "/v1/jobs", body)["id"])
+    return client.start_training(dataset_id, recipe="datalens", epsilon=EPSILON, options=QUICK).id
 
 
 def generate(client: Client, release_id: str) -> str:
-    """Request a sample; return its job's id."""
-    return str(_post(client, f"/v1/releases/{release_id}/samples", {"count": 40, "seed": 1, "format": "npz"})["job_id"])
-
-
-def _post(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    key = {"Idempotency-Key": secrets.token_hex(16)}
-    answer: dict[str, Any] = client.transport.request("POST", path, json=body, headers=key).json()
-    return answer
+    return client.release(release_id).sample(40, seed=1, format="npz").job_id
 
 
 def upload(client: Client, account: str, images: int) -> str | None:
@@ -233,17 +198,11 @@ def upload(client: Client, account: str, images: int) -> str | None:
 
 
 def dataset_of(client: Client) -> str:
-    """Return the id of the prepared dataset."""
-    rows = client.transport.request("GET", "/v1/datasets").json()["items"]
-    return next(str(row["id"]) for row in rows if row["name"] == "noise")
+    return client.datasets.find("noise").id
 
 
 def wait_for(client: Client, job_id: str) -> Any:
-    """Return a job once it has ended.
-
-    Raises:
-        TimeoutError: it does not end.
-    """
+    """Return a job once it has ended. Raise TimeoutError if it does not."""
     deadline = time.monotonic() + JOB_SECONDS_MAX
     while time.monotonic() < deadline:
         with suppress(ObscuraClientError):
@@ -257,14 +216,10 @@ def wait_for(client: Client, job_id: str) -> Any:
 def run_scenario(
     number: int, kind: str, template: World, other: World, folder: Path, dice: random.Random, *, busy_seconds: float
 ) -> Outcome:
-    """Copy the prepared installation, break it, and check what is left.
+    """Copy the prepared installation into a new folder, break it, and check what is left.
 
     Args:
-        number: of the scenario.
-        kind: of KINDS.
-        template: the prepared installation.
         other: another installation, whose database is the wrong one.
-        folder: for the copy; must not exist.
         dice: for the moments.
         busy_seconds: the longest time until the kill.
     """
@@ -282,10 +237,15 @@ def run_scenario(
             open_account(client, NEWER)
         owner = upload(client, account, number + 100)
         time.sleep(max(0.0, kill_at - backup_at - rpo_seconds))
-        if kind == "full disk":
-            fill_disk(services, round(2 ** dice.uniform(0, FULL_BITS_MAX)))
+        if kind == "full disk":  # no file of the processes, and of those that they start, may grow beyond a size
+            size_bytes = round(2 ** dice.uniform(0, FULL_BITS_MAX))
+            for pid in services.left():
+                with suppress(ProcessLookupError):
+                    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
             time.sleep(FULL_SECONDS)
-        kill(services)
+        for pid in services.left():  # every process at once, as when the machine fails
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     lost_disk = kind == LOST_DISK
     held = holdings(folder / "backup" / "files" if lost_disk else world.data_dir)
     proved = proved_spending(world.data_dir)
@@ -299,7 +259,9 @@ def run_scenario(
     unseen = 0 if explained and (refused or database) else refunds(world, proved)
     accepted = 0
     if stale and LOCKING.intersection(codes):
-        accept(world, EPSILON_SINCE_BACKUP if lost_disk else None)
+        more = ["--epsilon", str(EPSILON_SINCE_BACKUP)] if lost_disk else []
+        for loss in world.command("ledger", "verify")["missing"]:  # account by account, as an operator does
+            world.command("ledger", "accept", loss["account_id"], *more)
         accepted = refunds(world, proved)
     raise_limits(world)
     raised = refunds(world, proved)
@@ -324,20 +286,6 @@ def run_scenario(
         rpo_seconds=round(rpo_seconds, 2),
         rto_seconds=round(rto_seconds, 2),
     )
-
-
-def kill(services: Services) -> None:
-    """Kill every process at once, as when the machine fails."""
-    for pid in services.left():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def fill_disk(services: Services, size_bytes: int) -> None:
-    """Let no file of the running processes, and of those that they start, grow beyond a size, as on a full disk."""
-    for pid in services.left():
-        with suppress(ProcessLookupError):
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
 
 
 def _back_up(world: World, kind: str) -> float:
@@ -402,9 +350,8 @@ def refunds(world: World, proved: Mapping[str, int]) -> int:
 def start(world: World, database: Path | None) -> tuple[list[str], bool, bool]:
     """Start the service for a round of recovery.
 
-    Returns:
-        The codes that stop trainings, whether the log explains that in one sentence, and whether a training and an
-        upload are refused.
+    Return the codes that stop trainings, whether the log explains that in one sentence, and whether a training and an
+    upload are refused.
     """
     log = world.folder / "logs" / "api-1.log"
     written = log.stat().st_size
@@ -423,13 +370,6 @@ def start(world: World, database: Path | None) -> tuple[list[str], bool, bool]:
         lines = [line for line in file.read().splitlines() if b'"trainings_stopped"' in line]
     explained = bool(lines) and all((SENTENCE in line) == (database is None) for line in lines)
     return codes, explained and stopped, refused
-
-
-def accept(world: World, epsilon: float | None) -> None:
-    """Record what is missing, account by account, as an operator does after a restore."""
-    more = [] if epsilon is None else ["--epsilon", str(epsilon)]
-    for loss in world.command("ledger", "verify")["missing"]:
-        world.command("ledger", "accept", loss["account_id"], *more)
 
 
 def raise_limits(world: World) -> None:
@@ -458,15 +398,7 @@ def works(client: Client) -> bool:
 def restores(
     wanted: int, seed: int, folder: Path, report: Callable[[Outcome], None], *, at_once: int = 1
 ) -> dict[str, Any]:
-    """Run scenarios, the kinds in turn; return the figures.
-
-    Args:
-        wanted: how many.
-        seed: of the moments.
-        folder: for the installations; those of sound scenarios are removed.
-        report: called with each outcome.
-        at_once: how many run at the same time, each on an installation of its own.
-    """
+    """Run scenarios, the kinds in turn; return the figures. The installations of sound scenarios are removed."""
     template, other = World(folder / "prepared"), World(folder / "other")
     busy_seconds = BUSY_TRAININGS * max(prepare(world) for world in (template, other))
 

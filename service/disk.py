@@ -47,7 +47,9 @@ def folders_written_to(settings: Settings) -> dict[str, Path]:
     database = make_url(settings.database_url)
     if database.get_backend_name() == "sqlite" and database.database:
         folders["database"] = Path(database.database).parent
-    return {name: _standing(folder) for name, folder in folders.items()}
+    for name, folder in folders.items():  # or the one above it, in which it will be made
+        folders[name] = next((path for path in (folder, *folder.parents) if path.is_dir()), folder)
+    return folders
 
 
 def short_of_room(settings: Settings) -> str | None:
@@ -125,17 +127,9 @@ class DiskProbe:
         """Return whether a disk is full, read-only, or has less space than must stay free."""
         with self._lock:
             if self._clock() - self._probed >= PROBED_SECONDS:
-                self._short = self._look()
+                try:
+                    self._short = any(unwritable(self._settings)) or short_of_room(self._settings) is not None
+                except OSError:
+                    self._short = True
                 self._probed = self._clock()
             return self._short
-
-    def _look(self) -> bool:
-        try:
-            return any(unwritable(self._settings)) or short_of_room(self._settings) is not None
-        except OSError:
-            return True
-
-
-def _standing(folder: Path) -> Path:
-    """Return the folder, or the one above it in which it will be made."""
-    return next((path for path in (folder, *folder.parents) if path.is_dir()), folder)

@@ -47,7 +47,7 @@ class SealedWriter:
 
     Args:
         file: empty and open for writing; the caller flushes and closes it.
-        key: 32 bytes, of the owner.
+        key: 32 bytes.
         context: names the file among all that are sealed under this key; needed to read it.
     """
 
@@ -58,7 +58,6 @@ class SealedWriter:
         self._put(_MAGIC + salt)
 
     def write(self, data: bytes) -> None:
-        """Append to the content."""
         rest = memoryview(data)
         while len(self._waiting) + len(rest) > CHUNK_BYTES:  # the last chunk waits for `finish`: it is marked as last
             missing = CHUNK_BYTES - len(self._waiting)
@@ -103,41 +102,40 @@ class SealedReader(io.RawIOBase):
         super().__init__()
         self._file, self._at = file, 0
         try:
-            self._begin(key, context)
+            # The last chunk is read first: its mark makes the length authentic.
+            sealed_bytes = os.fstat(file.fileno()).st_size - _HEADER_BYTES
+            self._chunks = max(-(-sealed_bytes // _STEP_BYTES), 1)
+            self.size = sealed_bytes - self._chunks * TAG_BYTES  # of the content
+            header = os.pread(file.fileno(), _HEADER_BYTES, 0)
+            if self.size < (self._chunks - 1) * CHUNK_BYTES or not header.startswith(_MAGIC):
+                raise SealBroken
+            self._cipher = _cipher(key, header[len(_MAGIC) :], context)
+            self._cached_index, self._cached = -1, bytearray()
+            self._chunk(self._chunks - 1)
         except BaseException:
             file.close()
             raise
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
-    @property
-    def size(self) -> int:
-        """Bytes of the content, which are authentic."""
-        return self._size
-
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move to a position in the content and return it."""
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
         if start + offset < 0:
             raise ValueError("a position before the beginning of a file")
         self._at = start + offset
         return self._at
 
     def tell(self) -> int:
-        """Return the position in the content."""
         return self._at
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill `buffer` as far as the content reaches and return the number of bytes."""
         target = memoryview(buffer).cast("B")
         done = 0
-        while done < len(target) and self._at < self._size:
+        while done < len(target) and self._at < self.size:
             index, start = divmod(self._at, CHUNK_BYTES)
             length = self._length(index)
             rest = target[done:]
@@ -153,25 +151,12 @@ class SealedReader(io.RawIOBase):
         return done
 
     def close(self) -> None:
-        """Close the file and forget the chunk that was read last."""
         self._cached = bytearray()
         self._file.close()
         super().close()
 
-    def _begin(self, key: bytes, context: str) -> None:
-        """Read the header and the last chunk; its mark makes the length authentic."""
-        sealed_bytes = os.fstat(self._file.fileno()).st_size - _HEADER_BYTES
-        self._chunks = max(-(-sealed_bytes // _STEP_BYTES), 1)
-        self._size = sealed_bytes - self._chunks * TAG_BYTES
-        header = os.pread(self._file.fileno(), _HEADER_BYTES, 0)
-        if self._size < (self._chunks - 1) * CHUNK_BYTES or not header.startswith(_MAGIC):
-            raise SealBroken
-        self._cipher = _cipher(key, header[len(_MAGIC) :], context)
-        self._cached_index, self._cached = -1, bytearray()
-        self._chunk(self._chunks - 1)
-
     def _length(self, index: int) -> int:
-        return CHUNK_BYTES if index < self._chunks - 1 else self._size - index * CHUNK_BYTES
+        return CHUNK_BYTES if index < self._chunks - 1 else self.size - index * CHUNK_BYTES
 
     def _chunk(self, index: int) -> memoryview:
         if index != self._cached_index:

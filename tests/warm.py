@@ -40,7 +40,6 @@ MAINS = (
     "tests.workers.tiny_runner",
     "tests.workers.recipes.training_ranks",
     "scripts.api_process",
-    "tests.service.datasets.deleting_service",
 )
 _MORE = (  # what is imported by what a process does first; optimisers import the last one, which takes a second
     *("uvicorn", "uvicorn.lifespan.on", "uvicorn.loops.asyncio", "anyio._backends._asyncio", "sqlite3"),

@@ -21,8 +21,9 @@ from service import jobs, ledger
 from service.audit.data_folder import Loss
 from service.audit.findings import clear_stops, end_restored
 from service.audit.signing import SigningKeyUnusable
-from service.datasets import fingerprints, recognition, vault, withdrawal
+from service.datasets import fingerprints, withdrawal
 from service.datasets.reading import secret_of_fingerprints
+from service.datasets.vault import Vault
 from service.db.access_tables import Admin, ApiKey, Decision, SignIn
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
@@ -35,11 +36,11 @@ from service.inspection import find_losses, follow_up, inspect_ledger, sign_head
 from service.ledger.stops import LOCKING, lock_of
 from service.logs import get_logger
 from service.settings import Settings
-from service.storage import storage_of
-from service.storage.journals import Uploaded, read_uploaded
+from service.storage.journals import read_uploaded
 
 LOST = "lost"  # failure code of a dataset that a restored database lacked
-_DELTA = 1e-6  # of an unknown account without a receipt
+# Terms of an unknown account without a receipt.
+_TERMS: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "unit": Unit.RECORD, "adjacency": Adjacency.ADD_REMOVE}
 
 
 @dataclass(frozen=True)
@@ -82,22 +83,25 @@ def accept(
         given: receipts that users hold, which may prove more.
         epsilon: record at least this much.
         without_images: accept that images and subjects of some uploads cannot be recognised again.
-
-    Raises:
-        Unauthorized, Forbidden: the key is not that of an admin of the installation.
-        NotFound: the account lacks nothing.
-        Conflict: the installation is not locked, the ledger has another fault, an upload cannot be opened, or another
-            admin must approve.
     """
     reason = short_reason(reason)
     loss = _loss_of(settings, factory, account_id, given)
     with transaction(factory) as session:
-        key = _admin_key(session, token, now)
-        pending = _pending(session, account_id, now)
-        if pending is None and _has_other_admin(session, key, now):
-            terms = {"name": account_id, "project_id": None}
+        key = decisions.acting_key(session, authenticate(session, token, now=now).id)
+        admin = session.get_one(Admin, key.admin_id)
+        if admin.project_id is not None:
+            raise Forbidden("Only an admin of the installation may accept what a restored database lacks.")
+        waiting = Decision.action == DecisionAction.ACCEPT, Decision.state == DecisionState.PENDING
+        pending = session.scalar(select(Decision).where(*waiting, Decision.name == account_id))
+        if pending is not None and decisions.state_at(pending, now) == decisions.EXPIRED:
+            pending = None
+        able = select(Admin).join(ApiKey, ApiKey.admin_id == Admin.id)
+        able = able.where(Admin.removed_at.is_(None), Admin.project_id.is_(None), is_usable(now))
+        voices = {decisions.voice_of(session, each) for each in session.scalars(able)}
+        if pending is None and voices - {decisions.voice_of(session, admin)}:
+            about = {"name": account_id, "project_id": None}
             action = DecisionAction.ACCEPT
-            asked = decisions.ask(session, action, account_id, asking=key, reason=reason, now=now, **terms)
+            asked = decisions.ask(session, action, account_id, asking=key, reason=reason, now=now, **about)
             return Outcome(asked.id, 0, 0, True, ())
         key_id, request_id = key.id, None if pending is None else pending.id
         if pending is not None and pending.asked_by == key.admin_id:
@@ -106,17 +110,27 @@ def accept(
                 request_id=pending.id,
             )
         if not loss.known:
-            _reopen(session, loss, now)
+            # The database lacks the account: reopen it under its id, closed to new data, and frozen.
+            unknown = "unknown since a restore"
+            terms = _TERMS | {term: loss.terms[term] for term in _TERMS if term in loss.terms}
+            terms |= {"name": f"restored {account_id.removeprefix('acc_')[:8]}", "owner": unknown}
+            ledger.open_account(session, account_id=account_id, now=now, accept_large_delta=True, **terms)
+            ledger.set_closed(session, account_id, closed=True)
+            ledger.set_frozen(session, account_id=account_id, frozen=True, reason=unknown, now=now)
     _fingerprint_uploads(settings, factory, loss, now=now, without_images=without_images)
-    done: dict[str, int] = {}
+    recorded_nano = keys_revoked = 0
 
     def effect(session: Session, decision: Decision | None, approving: ApiKey, at: datetime) -> None:
+        nonlocal recorded_nano, keys_revoked
         facts: dict[str, Any] = {"reason": reason, "by": approving.id, "by_admin": approving.admin_id}
         if decision is not None:
             facts |= {"request_id": decision.id, "requested_by": decision.asked_with, "reason": decision.reason}
             facts |= {"requested_by_admin": decision.asked_by}
-        done["nano"] = _record(session, loss, facts, epsilon, at)
-        done["keys"] = _revoke_keys(session, at)
+        recorded_nano = _record(session, loss, facts, epsilon, at)
+        # The database lacks later revocations, so all keys but admins' are revoked, and every sign-in ends.
+        session.execute(delete(SignIn))
+        has_token = or_(ApiKey.person_id.is_(None), ApiKey.created_by.is_not(None))
+        keys_revoked = revoke(session, ApiKey.admin_id.is_(None) & has_token, now=at, with_made=False)
 
     with transaction(factory) as session:
         if request_id is None:
@@ -125,7 +139,7 @@ def accept(
             decisions.decide(session, request_id, key_id, now, {DecisionAction.ACCEPT: effect}, approved=True)
     remaining = tuple(find_losses(settings, factory))
     locked = bool(remaining) or not _unlock(settings, factory, now=now)
-    return Outcome(None, done["nano"], done["keys"], locked, remaining)
+    return Outcome(None, recorded_nano, keys_revoked, locked, remaining)
 
 
 def _loss_of(settings: Settings, factory: SessionFactory, account_id: str, given: Sequence[Path]) -> Loss:
@@ -143,58 +157,45 @@ def _loss_of(settings: Settings, factory: SessionFactory, account_id: str, given
     return losses[account_id]
 
 
-def _admin_key(session: Session, token: str, now: datetime) -> ApiKey:
-    key = decisions.acting_key(session, authenticate(session, token, now=now).id)
-    if session.get_one(Admin, key.admin_id).project_id is not None:
-        raise Forbidden("Only an admin of the installation may accept what a restored database lacks.")
-    return key
-
-
-def _pending(session: Session, account_id: str, now: datetime) -> Decision | None:
-    waiting = Decision.action == DecisionAction.ACCEPT, Decision.state == DecisionState.PENDING
-    decision = session.scalar(select(Decision).where(*waiting, Decision.name == account_id))
-    return decision if decision is None or decisions.state_at(decision, now) != decisions.EXPIRED else None
-
-
-def _has_other_admin(session: Session, key: ApiKey, now: datetime) -> bool:
-    """Return whether another person can approve: an admin of the installation with a usable key."""
-    mine = decisions.voice_of(session, session.get_one(Admin, key.admin_id))
-    able = select(Admin).join(ApiKey, ApiKey.admin_id == Admin.id)
-    able = able.where(Admin.removed_at.is_(None), Admin.project_id.is_(None), is_usable(now))
-    return any(decisions.voice_of(session, admin) != mine for admin in session.scalars(able))
-
-
-def _reopen(session: Session, loss: Loss, now: datetime) -> None:
-    """Open an account that the database lacks under its id: closed to new data, and frozen."""
-    default: dict[str, Any] = {"epsilon": 1.0, "delta": _DELTA, "unit": Unit.RECORD, "adjacency": Adjacency.ADD_REMOVE}
-    terms = default | {name: loss.terms[name] for name in default if name in loss.terms}
-    ledger.open_account(
-        session,
-        account_id=loss.account_id,
-        name=f"restored {loss.account_id.removeprefix('acc_')[:8]}",
-        owner="unknown since a restore",
-        now=now,
-        accept_large_delta=True,
-        **terms,
-    )
-    ledger.set_closed(session, loss.account_id, closed=True)
-    ledger.set_frozen(session, account_id=loss.account_id, frozen=True, reason="unknown since a restore", now=now)
-
-
 def _fingerprint_uploads(
     settings: Settings, factory: SessionFactory, loss: Loss, *, now: datetime, without_images: bool
 ) -> None:
     """Fingerprint the uploads that the database lacks. They count once the account's losses are recorded."""
-    uploads, unreadable = read_uploaded(storage_of(settings)), list(loss.unattributed)
+    stored = Vault.of(settings)
+    uploads, unreadable = read_uploaded(stored.storage), list(loss.unattributed)
+    with transaction(factory, read_only=True) as session:
+        project_id = ledger.get_account(session, loss.account_id).project_id
+
+    def keep(dataset_id: str, shape: tuple[int, ...] = (1, 1)) -> int:
+        """Insert a failed dataset for an upload that the database lacks; return the number of its upload."""
+        upload = uploads.get(dataset_id)
+        with transaction(factory) as session:
+            dataset = session.get(Dataset, dataset_id)
+            if dataset is None:
+                dataset = Dataset(id=dataset_id, name="restored", visibility=Visibility.PRIVATE, classes=["unknown"])
+                dataset.height, dataset.width, dataset.channels = (*shape, 1)[:3]
+                dataset.records_declared, dataset.created_at, dataset.upload_attempt = 1, now, 1
+                dataset.project_id = project_id
+                session.add(dataset)
+            dataset.account_id, dataset.state, dataset.failure_code = loss.account_id, DatasetState.FAILED, LOST
+            dataset.upload_lease_until = None
+            if upload is not None and upload.recognised:
+                dataset.subjects_recognised, dataset.subjects_declared = True, dataset.subjects_declared or 1
+                ledger.keep_subjects_key_check(session, loss.account_id, upload.check or "")
+            return dataset.upload_attempt
+
     for dataset_id in loss.datasets:
-        upload = uploads[dataset_id]
-        for name in sorted(vault.Vault.of(settings).contents_of(dataset_id), key=vault.version_of, reverse=True):
+        for name in reversed(stored.contents_of(dataset_id)):
+            key = secret_of_fingerprints(settings)
             try:
-                shape, prints = _fingerprints_of(settings, factory, loss.account_id, name, upload)
+                with stored.open_array(name, IMAGES_NAME) as images:
+                    shape, prints = images.shape[1:], fingerprints.fingerprint(images.batches(), key)
+                if uploads[dataset_id].recognised:
+                    with stored.open_array(name, SUBJECTS_NAME) as subjects:
+                        prints |= fingerprints.subject_fingerprints(subjects.read(), project_id, key)
             except (NotFound, OSError):
                 continue
-            attempt = _keep_upload(factory, loss.account_id, dataset_id, upload, shape, now)
-            fingerprints.record(factory, dataset_id, attempt, prints)
+            fingerprints.record(factory, dataset_id, keep(dataset_id, shape), prints)
             break
         else:
             unreadable.append(dataset_id)
@@ -206,48 +207,7 @@ def _fingerprint_uploads(
             datasets=unreadable,
         )
     for dataset_id in unreadable:
-        _keep_upload(factory, loss.account_id, dataset_id, uploads.get(dataset_id), (1, 1, 1), now)
-
-
-def _fingerprints_of(
-    settings: Settings, factory: SessionFactory, account_id: str, name: str, upload: Uploaded
-) -> tuple[tuple[int, int, int], fingerprints.Fingerprints]:
-    key = secret_of_fingerprints(settings)
-    stored = vault.Vault.of(settings)
-    with stored.open_array(name, IMAGES_NAME) as images:
-        shape = images.shape[1:]
-        prints = fingerprints.fingerprint(images.batches(), key)
-    if upload.recognised:
-        with transaction(factory, read_only=True) as session:
-            project_id = ledger.get_account(session, account_id).project_id
-        with stored.open_array(name, SUBJECTS_NAME) as subjects:
-            prints |= recognition.fingerprints_of(subjects.read(), project_id, key)
-    return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1), prints
-
-
-def _keep_upload(
-    factory: SessionFactory,
-    account_id: str,
-    dataset_id: str,
-    upload: Uploaded | None,
-    shape: tuple[int, int, int],
-    now: datetime,
-) -> int:
-    """Insert a failed dataset for an upload that the database lacks; return the number of its upload."""
-    with transaction(factory) as session:
-        dataset = session.get(Dataset, dataset_id)
-        if dataset is None:
-            dataset = Dataset(id=dataset_id, name="restored", visibility=Visibility.PRIVATE, classes=["unknown"])
-            dataset.height, dataset.width, dataset.channels = shape
-            dataset.records_declared, dataset.created_at, dataset.upload_attempt = 1, now, 1
-            dataset.project_id = ledger.get_account(session, account_id).project_id
-            session.add(dataset)
-        dataset.account_id, dataset.state, dataset.failure_code = account_id, DatasetState.FAILED, LOST
-        dataset.upload_lease_until = None
-        if upload is not None and upload.recognised:
-            dataset.subjects_recognised, dataset.subjects_declared = True, dataset.subjects_declared or 1
-            ledger.keep_subjects_key_check(session, account_id, upload.check or "")
-        return dataset.upload_attempt
+        keep(dataset_id)
 
 
 def _record(session: Session, loss: Loss, facts: dict[str, Any], epsilon: float | None, now: datetime) -> int:
@@ -267,13 +227,6 @@ def _record(session: Session, loss: Loss, facts: dict[str, Any], epsilon: float 
     for job_id in session.scalars(select(Job.id).where(*concerned).order_by(Job.id)).all():
         jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
     return nano
-
-
-def _revoke_keys(session: Session, now: datetime) -> int:
-    """Revoke all keys but admins', because the database lacks later revocations, and end every sign-in."""
-    session.execute(delete(SignIn))
-    has_token = or_(ApiKey.person_id.is_(None), ApiKey.created_by.is_not(None))
-    return revoke(session, ApiKey.admin_id.is_(None) & has_token, now=now, with_made=False)
 
 
 def _unlock(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:

@@ -10,28 +10,57 @@ is a complete backup.
 from __future__ import annotations
 
 import hashlib
-import json
+import os
+import shutil
+import sqlite3
+import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import Connection, Engine, create_engine, inspect, make_url, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import NullPool
 
 from obscura.private_files import make_private_folder, make_tree_private, new_private_file, replace_file
 from service import installation
 from service.audit.signing import RECEIPTS, trusted_keys
-from service.backups.databases import DATABASES, BackupRefused, copy_database
 from service.db.session import SessionFactory, transaction
-from service.errors import NotFound
+from service.errors import NotFound, ObscuraError
 from service.ledger.chain import utc_text
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.files import digest_file, open_regular, regular_files
 from service.storage.interface import UNFINISHED, Storage
 
-FORMAT, VERSION, MANIFEST = "obscura backup", 1, "manifest.json"
-FILES, KEYS = "files", "keys"
+MANIFEST, FILES, KEYS = "manifest.json", "files", "keys"
 _BLOCK_BYTES = 2**20
+DATABASES = {"sqlite": "database.sqlite", "postgresql": "database.dump"}
+
+# Tables whose rows have files in the storage: the name of the files, and the condition under which they exist.
+_WITH_FILES = {
+    "datasets": ("coalesce(content_name, id)", "state IN ('ready', 'withdrawing')"),
+    "releases": ("id", "1 = 1"),
+    "samples": ("id", "sha256 IS NOT NULL AND removed_at IS NULL"),
+}
+
+
+class BackupRefused(ObscuraError):
+    """A backup cannot be made or used like this. Nothing was changed."""
+
+    code: ClassVar[str] = "backup_refused"
+
+
+class ProgramMissing(ObscuraError):
+    """A program of PostgreSQL is not installed on this machine."""
+
+    code: ClassVar[str] = "program_missing"
 
 
 @dataclass(frozen=True)
@@ -53,15 +82,15 @@ class Manifest:
     database: str
     schema: str
     installation: str | None
-    files: Mapping[str, str]
+    files: dict[str, str]
     missing: tuple[str, ...]
     signed_by: tuple[str, ...]
     with_keys: bool
+    format: Literal["obscura backup"] = "obscura backup"
+    version: Literal[1] = 1
 
-    def write(self, folder: Path) -> None:
-        """Write the manifest, which completes the backup."""
-        document = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        replace_file(folder / MANIFEST, json.dumps(document, indent=1, sort_keys=True).encode())
+
+_DOCUMENT = TypeAdapter(Manifest)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -71,18 +100,16 @@ def read_manifest(folder: Path) -> Manifest:
         BackupRefused: the backup is incomplete or was changed.
     """
     try:
-        document = json.loads((folder / MANIFEST).read_bytes())
-        if (document.pop("format"), document.pop("version")) != (FORMAT, VERSION):
-            raise BackupRefused(f"The backup in {folder} is of a version that this one does not know.")
-        for name in ("missing", "signed_by"):
-            document[name] = tuple(document[name])
-        manifest = Manifest(**document)
+        manifest = _DOCUMENT.validate_json((folder / MANIFEST).read_bytes())
     except FileNotFoundError:
         raise BackupRefused(
             f"There is no {MANIFEST} in {folder}: it is no backup, or one that was interrupted. Take another one."
         ) from None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BackupRefused(f"The manifest of the backup in {folder} cannot be read: {type(error).__name__}.") from None
+    except (OSError, ValidationError) as error:
+        raise BackupRefused(
+            f"The manifest of the backup in {folder} cannot be read ({type(error).__name__}): it is damaged, or of a "
+            "newer version."
+        ) from None
     present = {path.relative_to(folder).as_posix() for path in regular_files(folder)} - {MANIFEST}
     if present != set(manifest.files):
         raise BackupRefused(
@@ -114,20 +141,18 @@ class Made:
 
 
 def back_up(settings: Settings, factory: SessionFactory, out: Path, *, with_keys: bool, now: datetime) -> Made:
-    """Back up database and storage while the service runs.
+    """Back up database and storage while the service runs. After an error the incomplete backup has no manifest.
 
     Args:
         out: missing or empty, and outside the data folder.
         with_keys: copy the keys of datasets, fingerprints and ledger too. Such a backup opens every image, and a
             deletion does not reach it.
         now: aware.
-
-    Raises:
-        BackupRefused: the folder is not empty, or database and data folder do not belong together.
-        ProgramMissing: the database is PostgreSQL and pg_dump is not installed.
-        OSError, StorageUnavailable: a disk or the storage fails. The incomplete backup stays, without a manifest.
     """
-    _require_place(settings, out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BackupRefused(f"{out} is not empty. Choose an empty or new folder.")
+    if out.resolve().is_relative_to(settings.local_path.resolve()):
+        raise BackupRefused("A backup inside the data folder is lost with it. Choose a folder on another disk.")
     storage, database = storage_of(settings), str(factory.kw["bind"].dialect.name)
     with transaction(factory, read_only=True) as session:
         if not installation.belongs(session, settings):
@@ -138,23 +163,25 @@ def back_up(settings: Settings, factory: SessionFactory, out: Path, *, with_keys
         installed = installation.recorded(session)
     make_private_folder(out)
     signed_by = tuple(sorted(trusted_keys(settings.ledger_key_path)))
-    files = dict(_copy_proofs(storage, out))
+    files = _copied(out, FILES, _proofs(storage))
     began = time.monotonic()
-    missing: list[str] = []
-    snapshot = copy_database(settings.database_url, out / DATABASES[database])
-    for shelf, names in snapshot.named.items():
-        for name in names:
-            try:
-                files |= dict(_copy_folder(storage.open(f"{shelf}/{name}"), out, f"{FILES}/{shelf}/{name}"))
-            except NotFound:
-                missing.append(f"{shelf}/{name}")
-    if with_keys:
-        files |= dict(_copy_keys(settings, out))
+    schema, named = copy_database(settings.database_url, out / DATABASES[database])
     files[DATABASES[database]] = digest_file(out / DATABASES[database])
+    missing: list[str] = []
+    for key in (f"{shelf}/{name}" for shelf, names in named.items() for name in names):
+        try:
+            files |= _copied(out, f"{FILES}/{key}", _inside(storage.open(key)))
+        except (NotFound, FileNotFoundError):  # lost before, or deleted meanwhile
+            shutil.rmtree(out / FILES / key, ignore_errors=True)
+            missing.append(key)
+    if with_keys:
+        keys = dict(_inside(settings.keys_path)) if settings.keys_path.is_dir() else {}
+        keys |= {path.name: path for path in settings.ledger_key_path.parent.glob("*.pem")}
+        files |= _copied(out, KEYS, keys.items())
     manifest = Manifest(
         made_at=utc_text(now),
         database=database,
-        schema=snapshot.schema,
+        schema=schema,
         installation=installed,
         files=files,
         missing=tuple(missing),
@@ -162,57 +189,31 @@ def back_up(settings: Settings, factory: SessionFactory, out: Path, *, with_keys
         with_keys=with_keys,
     )
     make_tree_private(out)
-    manifest.write(out)
+    replace_file(out / MANIFEST, _DOCUMENT.dump_json(manifest, indent=1))
     return Made(manifest, sum((out / name).stat().st_size for name in files), time.monotonic() - began)
 
 
-def _require_place(settings: Settings, out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BackupRefused(f"{out} holds something already. Give a backup a folder of its own.")
-    if out.resolve().is_relative_to(settings.local_path.resolve()):
-        raise BackupRefused("A backup inside the data folder is lost with it. Choose a folder on another disk.")
-
-
-def _copy_proofs(storage: Storage, out: Path) -> Iterator[tuple[str, str]]:
-    """Copy the installation's id, journals and receipts; yield paths and digests."""
+def _proofs(storage: Storage) -> Iterator[tuple[str, Path]]:
     if storage.holds(installation.FILE):
-        yield from _copy_content(storage.read("", installation.FILE), out, f"{FILES}/{installation.FILE}")
+        yield installation.FILE, storage.open("", installation.FILE)
     for shelf in ("journals", RECEIPTS):
         for name in storage.list(shelf):
             if not name.endswith(UNFINISHED):
-                yield from _copy_content(storage.read(shelf, name), out, f"{FILES}/{shelf}/{name}")
+                yield f"{shelf}/{name}", storage.open(shelf, name)
 
 
-def _copy_content(content: bytes, out: Path, name: str) -> Iterator[tuple[str, str]]:
-    path = out / name
-    make_private_folder(path.parent)
-    with new_private_file(path) as file:
-        file.write(content)
-    yield name, hashlib.sha256(content).hexdigest()
-
-
-def _copy_folder(folder: Path, out: Path, name: str) -> Iterator[tuple[str, str]]:
+def _inside(folder: Path) -> Iterator[tuple[str, Path]]:
     for path in regular_files(folder):
-        inside = f"{name}/{path.relative_to(folder).as_posix()}"
-        yield inside, copy_file(path, out / inside)
+        yield path.relative_to(folder).as_posix(), path
 
 
-def _copy_keys(settings: Settings, out: Path) -> Iterator[tuple[str, str]]:
-    """Copy the folder of keys, and the ledger's keys, which may be elsewhere."""
-    folder = settings.keys_path
-    paths = {path.relative_to(folder).as_posix(): path for path in regular_files(folder)} if folder.is_dir() else {}
-    paths |= {path.name: path for path in settings.ledger_key_path.parent.glob("*.pem")}
-    for inside, path in sorted(paths.items()):
-        yield f"{KEYS}/{inside}", copy_file(path, out / KEYS / inside)
+def _copied(out: Path, place: str, paths: Iterable[tuple[str, Path]]) -> dict[str, str]:
+    """Copy files to their names below a folder of the backup; return their digests."""
+    return {f"{place}/{name}": copy_file(path, out / place / name) for name, path in paths}
 
 
 def copy_file(source: Path, target: Path) -> str:
-    """Copy a regular file durably and privately; return its SHA-256.
-
-    Raises:
-        NotFound: there is no such file, or it is a link.
-        OSError: the target exists, or the disk is full or failing.
-    """
+    """Copy a regular file privately to a new file; return its SHA-256. Raise NotFound if it is a link."""
     make_private_folder(target.parent)
     digest = hashlib.sha256()
     with open_regular(source) as read, new_private_file(target) as written:
@@ -221,3 +222,101 @@ def copy_file(source: Path, target: Path) -> str:
             written.write(block)
         written.flush()
     return digest.hexdigest()
+
+
+def copy_database(url: str, target: Path) -> tuple[str, dict[str, list[str]]]:
+    """Copy a snapshot of a database into a new file.
+
+    Returns:
+        Its migration, and the names of its datasets, releases and samples with files, by folder of the storage.
+    """
+    parsed = make_url(url)
+    new_private_file(target).close()
+    if parsed.get_backend_name() == "sqlite":
+        _copy_sqlite(str(parsed.database), target)
+        with create_engine(f"sqlite:///{target}", poolclass=NullPool).connect() as connection:
+            return _named(connection)
+    with _postgresql(parsed).connect() as connection, connection.begin():
+        moment = connection.execute(text("SELECT pg_export_snapshot()")).scalar_one()
+        _run("pg_dump", parsed, "--format=custom", f"--snapshot={moment}", f"--file={target}")
+        return _named(connection)
+
+
+def put_back(copy: Path, url: str) -> None:
+    """Restore a copy into an empty database of the same kind."""
+    require_empty(url)
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        target = Path(str(parsed.database))
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new_private_file(target).close()
+        _copy_sqlite(str(copy), target)
+        return
+    _run("pg_restore", parsed, "--single-transaction", "--exit-on-error", "--dbname", str(parsed.database), str(copy))
+
+
+def require_empty(url: str) -> None:
+    """Raise BackupRefused unless a database is empty or missing."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        path = Path(str(parsed.database))
+        if any(path.with_name(path.name + suffix).exists() for suffix in ("", "-wal", "-shm")):
+            raise BackupRefused(
+                f"There is a database at {path} already. Move it away as it is, with its -wal and -shm: it may know "
+                "what was spent since the backup."
+            )
+        return
+    if inspect(_postgresql(parsed)).get_table_names():
+        raise BackupRefused(
+            f"The database {parsed.database} holds tables already. Rename it (ALTER DATABASE ... RENAME TO ...), "
+            "because it may know what was spent since the backup, and create an empty one."
+        )
+
+
+def _copy_sqlite(database: str, target: Path) -> None:
+    with (
+        closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as source,
+        closing(sqlite3.connect(target)) as copy,
+    ):
+        source.backup(copy)
+        copy.execute("PRAGMA journal_mode=DELETE")  # one file, not three
+
+
+def _postgresql(url: URL) -> Engine:
+    address = url.set(drivername="postgresql+psycopg")
+    return create_engine(address, poolclass=NullPool, hide_parameters=True, isolation_level="REPEATABLE READ")
+
+
+def _named(connection: Connection) -> tuple[str, dict[str, list[str]]]:
+    try:
+        schema = str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one())
+        named = {
+            shelf: list(connection.execute(text(f"SELECT {name} FROM {shelf} WHERE {rule} ORDER BY id")).scalars())
+            for shelf, (name, rule) in _WITH_FILES.items()
+        }
+    except OperationalError as error:
+        raise BackupRefused(f"The database is not that of a service: {type(error.orig).__name__}.") from error
+    return schema, named
+
+
+def _run(program: str, url: URL, *arguments: str) -> None:
+    """Run a program of PostgreSQL. The password is passed in the environment, which other users cannot read."""
+    address: dict[str, Any] = {
+        "PGHOST": url.host,
+        "PGPORT": url.port,
+        "PGUSER": url.username,
+        "PGPASSWORD": url.password,
+    }
+    address |= {f"PG{name.upper()}": value for name, value in url.query.items() if name.startswith("ssl")}
+    variables = {name: str(value) for name, value in (address | {"PGDATABASE": url.database}).items() if value}
+    command = [program, "--no-password", "--no-owner", "--no-privileges", *arguments]
+    try:
+        done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise ProgramMissing(
+            f"{program} is not installed on this machine. Install PostgreSQL's client programs, of the server's major "
+            "version or a newer one (Debian: apt-get install postgresql-client), and run this command again."
+        ) from None
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[0]
+        raise BackupRefused(f"{program} ended with exit code {done.returncode}: {reason}")

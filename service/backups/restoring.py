@@ -8,7 +8,7 @@ they would draw the same noise again from the same secret, and what they drew af
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,16 +18,25 @@ from alembic.util import CommandError
 from sqlalchemy import delete, make_url, select
 
 from obscura.private_files import make_private_folder
-from obscura.wire.words import UNFINISHED as UNFINISHED_STATES
+from obscura.wire.words import UNFINISHED
 from service import installation, jobs
 from service.audit.findings import Report, stop_restored
 from service.audit.signing import trusted_keys
-from service.backups.databases import DATABASES, BackupRefused, put_back, require_empty
-from service.backups.making import FILES, KEYS, Manifest, copy_file, read_manifest
+from service.backups.making import (
+    DATABASES,
+    FILES,
+    KEYS,
+    BackupRefused,
+    Manifest,
+    copy_file,
+    put_back,
+    read_manifest,
+    require_empty,
+)
 from service.db.access_tables import SignIn
 from service.db.job_tables import Job
 from service.db.schema import migration_config, upgrade_schema
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import make_engine, make_session_factory, transaction
 from service.inspection import follow_up, inspect_ledger
 from service.settings import Settings
 from service.storage import storage_of
@@ -64,19 +73,14 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
     Raises:
         BackupRefused: the backup is incomplete, the target is not empty, the files belong to another installation, or
             the keys are missing. Nothing was changed.
-        ProgramMissing: the database is PostgreSQL and pg_restore is not installed.
     """
     manifest = read_manifest(backup)
-    storage = storage_of(settings)
-    _require_version(settings, manifest)
-    require_empty(settings.database_url)
-    _require_files(storage, manifest, keep_files=keep_files)
+    storage, discarded = storage_of(settings), 0
+    _require_place(settings, storage, manifest, keep_files=keep_files)
     make_private_folder(settings.local_path)
-    if manifest.with_keys:
-        _bring_keys(settings, backup, manifest)
-    _require_keys(settings, manifest)
-    for key, paths in {} if keep_files else _by_key(manifest):
-        _publish(storage, backup, key, paths)
+    _bring_keys(settings, backup, manifest)
+    if not keep_files:
+        _publish_files(storage, backup, manifest)
     put_back(backup / DATABASES[manifest.database], settings.database_url)
     upgrade_schema(settings.database_url)
     engine = make_engine(settings.database_url, pool_size=2)
@@ -84,12 +88,15 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
         factory = make_session_factory(engine)
         with transaction(factory) as session:
             session.execute(delete(SignIn))  # people may have signed out since
-        discarded = 0
-        if not keep_files:
-            discarded = _stop(factory, now=now)
-            mark = f"{FILES}/{installation.FILE}"
-            if mark in manifest.files:  # last: without this file, no start opens or removes anything
-                storage.write(installation.FILE, (backup / mark).read_bytes())
+            if not keep_files:
+                stop_restored(session, now=now)
+                unfinished = select(Job.id).where(Job.state.in_(UNFINISHED), Job.hold_id.is_not(None))
+                for job_id in session.scalars(unfinished.order_by(Job.id)).all():
+                    jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
+                    discarded += 1
+        mark = f"{FILES}/{installation.FILE}"
+        if not keep_files and mark in manifest.files:  # last: without this file, no start opens or removes anything
+            storage.write(installation.FILE, (backup / mark).read_bytes())
         report = inspect_ledger(settings, factory, thorough=True)
         follow_up(factory, report, now=now)
     finally:
@@ -97,42 +104,8 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
     return Restored(manifest, report, discarded)
 
 
-def _by_key(manifest: Manifest) -> Iterator[tuple[str, list[str]]]:
-    """Yield keys of the storage with the paths of their files in the backup."""
-    folders: dict[str, list[str]] = {}
-    for path in sorted(manifest.files):
-        steps = path.split("/")
-        if steps[0] == FILES and len(steps) > 2:
-            folders.setdefault("/".join(steps[1:3]), []).append(path)
-    yield from folders.items()
-
-
-def _publish(storage: Storage, backup: Path, key: str, paths: list[str]) -> None:
-    if key.endswith(_GROWS):
-        storage.append(key, (backup / paths[0]).read_bytes())
-        return
-    if paths == [f"{FILES}/{key}"]:
-        storage.write(key, (backup / paths[0]).read_bytes())
-        return
-    with storage.stage(key) as staging:
-        for path in paths:
-            copy_file(backup / path, staging / path.removeprefix(f"{FILES}/{key}/"))
-        storage.send(staging, key)
-        storage.publish(staging, key)
-
-
-def _stop(factory: SessionFactory, *, now: datetime) -> int:
-    """Lock every account until an admin has accepted it, and discard unfinished trainings."""
-    with transaction(factory) as session:
-        stop_restored(session, now=now)
-        unfinished = select(Job.id).where(Job.state.in_(UNFINISHED_STATES), Job.hold_id.is_not(None))
-        job_ids = session.scalars(unfinished.order_by(Job.id)).all()
-        for job_id in job_ids:
-            jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
-    return len(job_ids)
-
-
-def _require_version(settings: Settings, manifest: Manifest) -> None:
+def _require_place(settings: Settings, storage: Storage, manifest: Manifest, *, keep_files: bool) -> None:
+    """Raise BackupRefused unless database and files are empty, or the files are those of the backup's installation."""
     kind = make_url(settings.database_url).get_backend_name()
     if kind != manifest.database:
         raise BackupRefused(
@@ -146,9 +119,7 @@ def _require_version(settings: Settings, manifest: Manifest) -> None:
             f"The backup has schema {manifest.schema}, which this version does not know: install the version that made "
             "it, or a newer one."
         ) from None
-
-
-def _require_files(storage: Storage, manifest: Manifest, *, keep_files: bool) -> None:
+    require_empty(settings.database_url)
     if keep_files:
         kept = installation.mark_of(storage)
         if kept is None or kept != manifest.installation:
@@ -167,9 +138,10 @@ def _require_files(storage: Storage, manifest: Manifest, *, keep_files: bool) ->
 
 
 def _bring_keys(settings: Settings, backup: Path, manifest: Manifest) -> None:
+    """Restore the keys of the backup, if it has any; raise BackupRefused if those that signed its ledger are absent."""
     for name in manifest.files:
-        inside = name.removeprefix(f"{KEYS}/")
-        if inside == name:
+        place, _, inside = name.partition("/")
+        if place != KEYS:
             continue
         own = inside == settings.ledger_key_path.name or ("/" not in inside and inside.endswith(".pem"))
         target = (settings.ledger_key_path.parent if own else settings.keys_path) / inside
@@ -177,9 +149,6 @@ def _bring_keys(settings: Settings, backup: Path, manifest: Manifest) -> None:
             copy_file(backup / name, target)
         elif digest_file(target) != manifest.files[name]:
             raise BackupRefused(f"There is another key at {target} than in the backup. Move one of them away.")
-
-
-def _require_keys(settings: Settings, manifest: Manifest) -> None:
     absent = set(manifest.signed_by) - set(trusted_keys(settings.ledger_key_path))
     if absent:
         raise BackupRefused(
@@ -187,3 +156,23 @@ def _require_keys(settings: Settings, manifest: Manifest) -> None:
             f"half ({min(absent)[:16]}...) nothing that the ledger signed can be checked. Bring back the folder of the "
             f"keys first, to {settings.keys_path}; without the keys of datasets no image opens."
         )
+
+
+def _publish_files(storage: Storage, backup: Path, manifest: Manifest) -> None:
+    """Publish the files of the backup under their keys, all but the installation's id."""
+    by_key = defaultdict[str, list[str]](list)
+    for path in sorted(manifest.files):
+        place, *steps = path.split("/")[:3]
+        if place == FILES and len(steps) == 2:
+            by_key["/".join(steps)].append(path)
+    for key, paths in by_key.items():
+        if key.endswith(_GROWS):
+            storage.append(key, (backup / paths[0]).read_bytes())
+        elif paths == [f"{FILES}/{key}"]:
+            storage.write(key, (backup / paths[0]).read_bytes())
+        else:
+            with storage.stage(key) as staging:
+                for path in paths:
+                    copy_file(backup / path, staging / path.removeprefix(f"{FILES}/{key}/"))
+                storage.send(staging, key)
+                storage.publish(staging, key)

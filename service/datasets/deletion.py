@@ -45,10 +45,6 @@ def delete(
     Args:
         cancel_jobs: cancel the jobs that need it. Their results are discarded, and charges stay spent. The images on
             the disk become unreadable at once; the dataset stays DELETING until the processes that train have stopped.
-
-    Raises:
-        NotFound: there is no such dataset.
-        Conflict: it is receiving an upload, or trainings need it and may not be cancelled.
     """
     with calling("storage"):
         with transaction(factory) as session:
@@ -59,11 +55,7 @@ def delete(
 
 
 def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime) -> Dataset:
-    """Begin a deletion. From the commit on no training can be requested; then call `complete`. Idempotent.
-
-    Raises:
-        NotFound, Conflict: as `delete`.
-    """
+    """Begin a deletion. From the commit on no training can be requested; then call `complete`. Idempotent."""
     erased = session.get(Dataset, dataset_id)
     if erased is not None and erased.erased_at is not None:  # hidden from `find`
         return erased
@@ -76,29 +68,24 @@ def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime
             f"Dataset {dataset_id} is {dataset.state.value}. Delete it when its upload has ended.",
             state=dataset.state.value,
         )
-    waiting = locked_jobs(session, [dataset_id], may_cancel=cancel_jobs, whose=f"Dataset {dataset_id}", act="deletion")
-    if dataset.account_id is not None:
-        lock_payers(session, waiting)
-    for job_id in waiting:
-        jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
+    whose = f"Dataset {dataset_id}"
+    cancel_readers(session, [dataset_id], may_cancel=cancel_jobs, whose=whose, act="deletion", now=now)
     session.refresh(dataset)
     return dataset
 
 
-def locked_jobs(
-    session: Session, dataset_ids: Sequence[str], *, may_cancel: bool, whose: str, act: str
-) -> Sequence[str]:
-    """Lock and return the unfinished jobs that read one of these datasets.
+def cancel_readers(
+    session: Session, dataset_ids: Sequence[str], *, may_cancel: bool, whose: str, act: str, now: datetime
+) -> None:
+    """Cancel the unfinished jobs that read one of these datasets, and discard their results.
 
     Call it after the datasets' new state was written, because a submission locks their rows, and before any account is
-    locked, because workers lock jobs first.
+    locked: workers lock jobs first, and then accounts, here by id.
 
     Args:
-        whose: names the datasets at the beginning of the message.
-        act: what cancels the jobs.
-
-    Raises:
-        Conflict: there are some, and they may not be cancelled.
+        may_cancel: without it, any such job is a Conflict.
+        whose: names the datasets at the beginning of its message.
+        act: "deletion" or "withdrawal".
     """
     needing = or_(false(), *map(_needs, dataset_ids))
     waiting = session.scalars(select(Job.id).where(needing).order_by(Job.id).with_for_update()).all()
@@ -108,14 +95,11 @@ def locked_jobs(
             f"have them cancelled with the {act}: what trainings have charged stays spent, and they publish nothing.",
             jobs=list(waiting[:_JOBS_NAMED_MAX]),
         )
-    return waiting
-
-
-def lock_payers(session: Session, job_ids: Sequence[str]) -> None:
-    """Lock every account that pays for one of these jobs, by id."""
-    paying = select(Job.account_id).where(Job.id.in_(job_ids), Job.hold_id.is_not(None))
+    paying = select(Job.account_id).where(Job.id.in_(waiting), Job.hold_id.is_not(None))
     for account_id in sorted({each for each in session.scalars(paying) if each is not None}):
         ledger.lock_account(session, account_id)
+    for job_id in waiting:
+        jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
 
 
 def jobs_needing(session: Session, dataset_id: str) -> Sequence[str]:
@@ -129,25 +113,15 @@ def is_needed(session: Session, dataset_id: str) -> bool:
     return session.scalar(select(select(Job.id).where(_needs(dataset_id)).exists())) is True
 
 
-def finish(session: Session, dataset_id: str) -> Dataset:
-    """Record that key and files are destroyed, once no job needs the dataset. Idempotent."""
-    no_longer_needed = ~select(Job.id).where(_needs(dataset_id)).exists()
-    states.move(session, dataset_id, DatasetState.DELETED, no_longer_needed)
-    session.expire_all()
-    return session.get_one(Dataset, dataset_id)
-
-
 def complete(settings: Settings, factory: SessionFactory, dataset_id: str) -> Dataset:
-    """Destroy key and files of a dataset whose deletion was begun, and record that. Idempotent.
+    """Destroy key and files of a dataset whose deletion was begun; record that once no job needs it. Idempotent.
 
     The fingerprints of a public dataset are removed: its images may be private from then on.
-
-    Raises:
-        Conflict, OSError: the key cannot be destroyed now.
     """
     Vault.of(settings).shred_all(dataset_id)
     with transaction(factory) as session:
-        dataset = finish(session, dataset_id)
+        states.move(session, dataset_id, DatasetState.DELETED, ~select(Job.id).where(_needs(dataset_id)).exists())
+        dataset = session.get_one(Dataset, dataset_id)
     if dataset.account_id is None and dataset.state is DatasetState.DELETED:
         fingerprints.forget(factory, dataset_id, dataset.upload_attempt)
     return dataset
@@ -206,53 +180,37 @@ def erase(factory: SessionFactory, dataset_id: str, *, now: datetime) -> Dataset
     erased: nothing published depends on the images then, so another account may take them. Any training requested in
     the account counts as reading.
     """
+    held: list[tuple[str, int]] = []
     with transaction(factory) as session:
         fingerprints.wait_for_others(session)
         dataset = session.get_one(Dataset, dataset_id, with_for_update=True, populate_existing=True)
-        if dataset.state is DatasetState.DELETED and dataset.erased_at is None and not _was_used(session, dataset_id):
-            _blank(dataset, now)
-        free = _unread(session, dataset.account_id) if dataset.account_id is not None else []
-    for each, attempt in free:
+        over = and_(Job.kind.in_(_READS_NUMBERS), not_(Job.state.in_(UNFINISHED)))
+        reading = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id, *_options_of(dataset_id))
+        used = or_(exists().where(reading, not_(over)), exists().where(Sweep.dataset_id == dataset_id))
+        if dataset.state is DatasetState.DELETED and dataset.erased_at is None and not session.scalar(select(used)):
+            dataset.name, dataset.classes, dataset.erased_at = ERASED_NAME, [], now
+            dataset.height = dataset.width = dataset.channels = dataset.records_declared = 1
+            dataset.subjects_declared = dataset.failure_code = None
+            dataset.subjects_recognised = False
+            dataset.format = dataset.content_sha256 = dataset.content_bytes = None
+        if dataset.account_id is not None:
+            stored = and_(Dataset.account_id == dataset.account_id, Dataset.ready_at.is_not(None))
+            read = exists().where(Entry.account_id == dataset.account_id, Entry.kind == EntryKind.HOLD)
+            if not session.scalar(select(or_(read, exists().where(stored, Dataset.erased_at.is_(None))))):
+                own = Fingerprint.dataset_id == Dataset.id, Fingerprint.upload_attempt == Dataset.upload_attempt
+                known = select(Dataset.id, Dataset.upload_attempt).where(stored, exists().where(*own))
+                held = [(each, attempt) for each, attempt in session.execute(known)]
+                # A new number invalidates them at once; they are removed after the commit.
+                freed = update(Dataset).where(Dataset.id.in_([each for each, _ in held]))
+                session.execute(freed.values(upload_attempt=Dataset.upload_attempt + 1))
+    for each, attempt in held:
         fingerprints.forget(factory, each, attempt)
     return dataset
 
 
-def _was_used(session: Session, dataset_id: str) -> bool:
-    named = [Job.plan[("config", name)].as_string() == dataset_id for name in PUBLIC_DATASET_OPTIONS]
-    over = and_(Job.kind.in_(_READS_NUMBERS), not_(Job.state.in_(UNFINISHED)))
-    reading = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id, *named)
-    jobs = exists().where(reading, not_(over))
-    return session.scalar(select(or_(jobs, exists().where(Sweep.dataset_id == dataset_id)))) is True
-
-
-def _blank(dataset: Dataset, now: datetime) -> None:
-    dataset.name, dataset.classes, dataset.erased_at = ERASED_NAME, [], now
-    dataset.height = dataset.width = dataset.channels = dataset.records_declared = 1
-    dataset.subjects_declared = dataset.failure_code = None
-    dataset.subjects_recognised = False
-    dataset.format = dataset.content_sha256 = dataset.content_bytes = None
-
-
-def _unread(session: Session, account_id: str) -> Sequence[tuple[str, int]]:
-    """Invalidate the fingerprints of an account that nothing has read, by a new upload number of its datasets.
-
-    Returns:
-        Dataset and attempt whose fingerprints must be removed after the commit.
-    """
-    read = exists().where(Entry.account_id == account_id, Entry.kind == EntryKind.HOLD)
-    kept = exists().where(_with_content(account_id), Dataset.erased_at.is_(None))
-    if session.scalar(select(or_(read, kept))):
-        return []
-    own = Fingerprint.dataset_id == Dataset.id, Fingerprint.upload_attempt == Dataset.upload_attempt
-    known = select(Dataset.id, Dataset.upload_attempt).where(_with_content(account_id), exists().where(*own))
-    held = session.execute(known).all()
-    freed = update(Dataset).where(Dataset.id.in_([dataset_id for dataset_id, _ in held]))
-    session.execute(freed.values(upload_attempt=Dataset.upload_attempt + 1))
-    return [(dataset_id, attempt) for dataset_id, attempt in held]
-
-
-def _with_content(account_id: str) -> ColumnElement[bool]:
-    return and_(Dataset.account_id == account_id, Dataset.ready_at.is_not(None))
+def _options_of(dataset_id: str) -> list[ColumnElement[bool]]:
+    """Select the jobs whose options name a dataset, by each of these options."""
+    return [Job.plan[("config", name)].as_string() == dataset_id for name in PUBLIC_DATASET_OPTIONS]
 
 
 def _needs(dataset_id: str) -> ColumnElement[bool]:
@@ -260,7 +218,6 @@ def _needs(dataset_id: str) -> ColumnElement[bool]:
 
     A training does not need the dataset that its release will be measured on.
     """
-    named = [Job.plan[("config", name)].as_string() == dataset_id for name in PUBLIC_DATASET_OPTIONS]
-    training = and_(Job.kind == TRAIN, or_(Job.dataset_id == dataset_id, *named))
+    training = and_(Job.kind == TRAIN, or_(Job.dataset_id == dataset_id, *_options_of(dataset_id)))
     public = and_(Job.kind != TRAIN, Job.evaluation_dataset_id == dataset_id)
     return and_(or_(training, public), Job.state.in_(UNFINISHED))

@@ -4,6 +4,12 @@ A fingerprint is the first 16 bytes of the HMAC-SHA256 of an image's shape and d
 installation. It finds equal decoded pixels, whatever the file format, label or order; an image that differs in one
 pixel is another image.
 
+Recognised subjects have lasting numbers instead of ids. The confined process returns a hash of each id, which anyone
+who knows the id could compute. Each hash is replaced by half of its HMAC under the same secret, which no upload ever
+meets. The subject's fingerprint is an HMAC of that number. A number depends on its own id alone, so one more subject
+changes no other number; without the secret, the numbers are as random as drawn ones
+(`privacy.mechanisms.partition`). Ids are scoped to a project: in another one, the same id is another subject.
+
 The fingerprints of an upload are inserted in many short transactions before it is accepted, and count from its
 acceptance on: the dataset's row names the accepted upload. Uploads are accepted one at a time, each after a look-up of
 what counts then, so of two that share an image one sees the other.
@@ -13,16 +19,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from sqlalchemy import CursorResult, LargeBinary, bindparam, exists, func, select, text
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import Adjacency, Unit
+from obscura.wire.words import Unit
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.ledger_tables import Account
 from service.db.session import SessionFactory, transaction
@@ -31,12 +37,15 @@ from service.errors import InvalidInput
 DIGEST_BYTES = 16
 Fingerprints = frozenset[bytes]
 Part = dict[str, Any]  # the parameters of one statement about some of them
-Found = TypeVar("Found")
+T = TypeVar("T")
 Images = np.ndarray[Any, np.dtype[np.uint8]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _SAMPLED_PIXEL = 5  # the stride of a first look
 DIGESTS_PER_TRANSACTION = 2**13  # a tenth of a second, so that other writers get their turn
 PARTS_AT_A_TIME = 2  # on PostgreSQL, where each connection has a process of its own
+_SUBJECT_LABEL = b"obscura recognised subject 1\0"
+_SUBJECT_FINGERPRINT_LABEL = b"obscura fingerprint of a subject 1\0"
 _ACCEPTANCE_LOCK = 0x0B5C0F  # any constant that nothing else uses
 
 # Digests are one parameter, split in the database: a parameter for each would take a minute per million.
@@ -74,76 +83,59 @@ _FORGET = text(
 
 
 class KnownRefused(InvalidInput):
-    """Images or subjects of an upload are known. The answer reveals that, so it is limited (`quotas`)."""
+    """Images or subjects of an upload are known. The answer reveals that, so it is limited (`quotas`).
+
+    No message says which, how many, or whose.
+    """
 
     code: ClassVar[str] = "upload_refused"
+    fault: ClassVar[str]
+    text: ClassVar[str]
+
+    def __init__(self) -> None:
+        super().__init__(self.text, fault=self.fault)
 
 
 class OverlapRefused(KnownRefused):
     """The images are known, and no single account may pay for them. The message is the same for all reasons."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "Images of this upload are in other datasets already, and no single account may pay for all of them: it "
-            "must be yours, take new data, have the same unit, and have an epsilon and a delta of at most those of the "
-            "account you chose. Upload the known images separately, or into their first account; otherwise ask the "
-            "operator. Nothing was stored.",
-            fault="overlap",
-        )
+    fault = "overlap"
+    text = (
+        "Images of this upload are in other datasets already, and no single account may pay for all of them: it "
+        "must be yours, take new data, have the same unit, and have an epsilon and a delta of at most those of the "
+        "account you chose. Upload the known images separately, or into their first account; otherwise ask the "
+        "operator. Nothing was stored."
+    )
 
 
 class KnownAsPrivate(KnownRefused):
-    """A public upload holds an image that an account protects. The message never says which, how many, or whose."""
+    """A public upload holds an image that an account protects."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "Images of this upload are protected by an account here, so they cannot be public: an accuracy measured on "
-            "them, or a basis computed from them, would be published without noise. Take out what was ever uploaded "
-            "as private. Nothing was stored.",
-            fault="known_as_private",
-        )
+    fault = "known_as_private"
+    text = (
+        "Images of this upload are protected by an account here, so they cannot be public: an accuracy measured on "
+        "them, or a basis computed from them, would be published without noise. Take out what was ever uploaded "
+        "as private. Nothing was stored."
+    )
 
 
 class KnownAsPublic(KnownRefused):
-    """A private upload holds an image of a public dataset. The message never says which, or how many."""
+    """A private upload holds an image of a public dataset."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "Images of this upload are in a public dataset here, on which releases are measured without noise. Leave "
-            "them out if they are public; if they are not, have the public dataset deleted first. Nothing was stored.",
-            fault="known_as_public",
-        )
+    fault = "known_as_public"
+    text = (
+        "Images of this upload are in a public dataset here, on which releases are measured without noise. Leave "
+        "them out if they are public; if they are not, have the public dataset deleted first. Nothing was stored."
+    )
 
 
 class SubjectsKnown(KnownRefused):
-    """Subjects of an upload are in another account. The message never says which, how many, or whose."""
+    """Subjects of an upload are in another account."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "Subjects of this upload are in another account of this project already, and no subject has two budgets. "
-            "Upload their images into that account, and leave them out here. Nothing was stored.",
-            fault="known_subjects",
-        )
-
-
-class Terms(Protocol):
-    """The privacy guarantee of an account."""
-
-    epsilon: float
-    delta: float
-    unit: Unit
-    adjacency: Adjacency
-
-
-def at_least_as_strict(payer: Terms, other: Terms) -> bool:
-    """Return whether a guarantee implies another: same unit and adjacency, and neither epsilon nor delta larger.
-
-    The remaining budget makes no difference: an account without one publishes nothing more.
-    """
-    return (
-        (payer.unit, payer.adjacency) == (other.unit, other.adjacency)
-        and payer.epsilon <= other.epsilon
-        and payer.delta <= other.delta
+    fault = "known_subjects"
+    text = (
+        "Subjects of this upload are in another account of this project already, and no subject has two budgets. "
+        "Upload their images into that account, and leave them out here. Nothing was stored."
     )
 
 
@@ -157,6 +149,18 @@ class Known:
     of_subjects: frozenset[str] = frozenset()  # accounts
 
 
+def at_least_as_strict(payer: Account, other: Account) -> bool:
+    """Return whether a guarantee implies another: same unit and adjacency, and neither epsilon nor delta larger.
+
+    The remaining budget makes no difference: an account without one publishes nothing more.
+    """
+    return (
+        (payer.unit, payer.adjacency) == (other.unit, other.adjacency)
+        and payer.epsilon <= other.epsilon
+        and payer.delta <= other.delta
+    )
+
+
 def fingerprint(batches: Iterable[Images], key: bytes) -> Fingerprints:
     """Return the fingerprints of images. PRIVATE.
 
@@ -167,19 +171,22 @@ def fingerprint(batches: Iterable[Images], key: bytes) -> Fingerprints:
         batches: uint8 (n, height, width) or (n, height, width, 3).
         key: the secret of this installation, 32 bytes.
     """
-    found: set[bytes] = set()
+    digests: set[bytes] = set()
     for batch in batches:
         grays = batch if batch.ndim == 3 else batch[..., 0]
         is_gray = np.ones(len(batch), bool)
         if batch.ndim == 4:
             is_gray = _all_along(batch, lambda images: images == images[..., :1])
         is_blank = _all_along(batch, lambda images: images == images[:, :1, :1])
-        starts = {channels: _start(key, (*batch.shape[1:3], channels)) for channels in (1, 3)}
+        started = {}
+        for channels in (1, 3):
+            shape = "x".join(map(str, (*batch.shape[1:3], channels)))
+            started[channels] = hmac.new(key, f"obscura image 1 {shape}\0".encode(), hashlib.sha256)
         for index in np.flatnonzero(~is_blank):
-            digest = starts[1 if is_gray[index] else 3].copy()
+            digest = started[1 if is_gray[index] else 3].copy()
             digest.update(np.ascontiguousarray(grays[index] if is_gray[index] else batch[index]).data)
-            found.add(digest.digest()[:DIGEST_BYTES])
-    return frozenset(found)
+            digests.add(digest.digest()[:DIGEST_BYTES])
+    return frozenset(digests)
 
 
 def _all_along(images: Images, equal: Callable[[Images], Flags]) -> Flags:
@@ -189,6 +196,42 @@ def _all_along(images: Images, equal: Callable[[Images], Flags]) -> Flags:
     perhaps = np.flatnonzero(answers)
     answers[perhaps] = np.all(equal(images[perhaps]), axis=axes)
     return answers
+
+
+def recognise(private_hashes: Numbers, project_id: str, key: bytes) -> tuple[Numbers, Fingerprints]:
+    """Return the stored number of each record's subject (n,), and the fingerprints of the subjects. PRIVATE.
+
+    Args:
+        private_hashes: (n,), of the ids, by `service.ingest.subjects.hashed_numbers`.
+        project_id: scope of the ids.
+        key: the secret of this installation, 32 bytes.
+
+    Raises:
+        ValueError: two subjects would have one number, which is as unlikely as guessing one.
+    """
+    subjects, of_record = np.unique(private_hashes, return_inverse=True)
+    halves = [digest[:8] for digest in _digests_of(subjects, _SUBJECT_LABEL, project_id, key)]
+    numbers = np.array([int.from_bytes(half, "big") >> 1 for half in halves], np.int64)
+    if len(np.unique(numbers)) != len(numbers):
+        raise ValueError
+    return numbers[of_record], subject_fingerprints(numbers, project_id, key)
+
+
+def subject_fingerprints(private_numbers: Numbers, project_id: str, key: bytes) -> Fingerprints:
+    """Return the fingerprints of the subjects that are stored under these numbers. PRIVATE.
+
+    A fingerprint follows from the stored number, so it can be computed again after a database has lost it.
+    """
+    digests = _digests_of(np.unique(private_numbers), _SUBJECT_FINGERPRINT_LABEL, project_id, key)
+    return frozenset(digest[:DIGEST_BYTES] for digest in digests)
+
+
+def _digests_of(numbers: Numbers, label: bytes, project_id: str, key: bytes) -> Iterator[bytes]:
+    start = hmac.new(key, label + project_id.encode() + b"\0", hashlib.sha256)
+    for number in numbers.astype(">i8"):
+        digest = start.copy()
+        digest.update(number.tobytes())
+        yield digest.digest()
 
 
 def record(factory: SessionFactory, dataset_id: str, attempt: int, digests: Fingerprints) -> None:
@@ -204,7 +247,7 @@ def record(factory: SessionFactory, dataset_id: str, attempt: int, digests: Fing
                 session.execute(text("SET LOCAL synchronous_commit = off"))
             session.execute(_RECORD, {**part, "dataset_id": dataset_id, "attempt": attempt})
 
-    _with_each(factory, write, _in_parts(digests))
+    _with_each(factory, write, digests)
 
 
 def forget(factory: SessionFactory, dataset_id: str, attempt: int) -> None:
@@ -216,24 +259,24 @@ def forget(factory: SessionFactory, dataset_id: str, attempt: int) -> None:
                 return
 
 
-def look_up(factory: SessionFactory, digests: Fingerprints, subjects: Fingerprints = frozenset()) -> Known:
+def look_up(factory: SessionFactory, digests: Fingerprints, subjects: Fingerprints) -> Known:
     """Return where images and subjects are known, without holding any lock."""
     with transaction(factory, read_only=True) as session:
         accepted = _accepted(session)  # first, so that later acceptances are noticed
 
-    def holders(part: Part) -> list[str | None]:
+    def holders(part: Part) -> set[str | None]:
         with transaction(factory, read_only=True) as session:
             return _holders(session, part)
 
-    return _known(accepted, *(_with_each(factory, holders, _in_parts(each)) for each in (digests, subjects)))
+    return _known(accepted, lambda each: _with_each(factory, holders, each), digests, subjects)
 
 
 def settle(
     session: Session,
     dataset: Dataset,
     digests: Fingerprints,
-    known: Known | None = None,
-    subjects: Fingerprints = frozenset(),
+    known: Known,
+    subjects: Fingerprints,
 ) -> str | None:
     """Return the id of the account that pays for an upload being accepted; None if the dataset is public.
 
@@ -256,9 +299,8 @@ def settle(
     """
     wait_for_others(session)
     accepted = _accepted(session)
-    if known is None or known.accepted != accepted:
-        holders = [(_holders(session, part) for part in _in_parts(each)) for each in (digests, subjects)]
-        known = _known(accepted, *holders)
+    if known.accepted != accepted:
+        known = _known(accepted, lambda each: [_holders(session, part) for part in _parts(each)], digests, subjects)
     if dataset.account_id is None:
         if known.accounts:
             raise KnownAsPrivate
@@ -267,8 +309,10 @@ def settle(
         raise KnownAsPublic
     concerned = set(known.accounts)
     own = session.get_one(Account, dataset.account_id)
-    if concerned - {own.id} and own.unit is Unit.SUBJECT and _has_had_content(session, own.id, besides=dataset.id):
-        concerned.add(own.id)
+    if concerned - {own.id} and own.unit is Unit.SUBJECT:
+        others = Dataset.id != dataset.id, Dataset.ready_at.is_not(None), Dataset.erased_at.is_(None)
+        if session.scalar(select(exists().where(Dataset.account_id == own.id, *others))):
+            concerned.add(own.id)
     payer = session.get_one(Account, concerned.pop()) if concerned else own
     if concerned or payer.project_id != own.project_id or not at_least_as_strict(payer, own):
         raise OverlapRefused
@@ -288,37 +332,21 @@ def wait_for_others(session: Session) -> None:
         session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ACCEPTANCE_LOCK})
 
 
-def _start(key: bytes, shape: Sequence[int]) -> hmac.HMAC:
-    return hmac.new(key, b"obscura image 1 " + "x".join(map(str, shape)).encode() + b"\0", hashlib.sha256)
-
-
 def _accepted(session: Session) -> int:
     """Return a number that increases whenever fingerprints begin or cease to count: acceptances plus erasures."""
     counted = select(func.count() + func.count(Dataset.erased_at))
     return session.scalar(counted.where(Dataset.ready_at.is_not(None))) or 0
 
 
-def _with_each(factory: SessionFactory, act: Callable[[Part], Found], parts: Iterable[Part]) -> list[Found]:
-    """Act on each part in its own transaction, several at a time on PostgreSQL, and return the results in order."""
+def _with_each(factory: SessionFactory, act: Callable[[Part], T], digests: Fingerprints) -> list[T]:
+    """Act on each part in its own transaction, several at a time on PostgreSQL."""
     if factory.kw["bind"].dialect.name != "postgresql":
-        return [act(part) for part in parts]
+        return [act(part) for part in _parts(digests)]
     with ThreadPoolExecutor(PARTS_AT_A_TIME, thread_name_prefix="obscura-fingerprints") as pool:
-        return list(pool.map(act, parts))
+        return list(pool.map(act, _parts(digests)))
 
 
-def _holders(session: Session, part: Part) -> list[str | None]:
-    return list(session.scalars(_HOLDERS[session.get_bind().dialect.name], part))
-
-
-def _known(
-    accepted: int, holders: Iterable[Iterable[str | None]], of_subjects: Iterable[Iterable[str | None]]
-) -> Known:
-    accounts = {holder for part in holders for holder in part}
-    of_others = {holder for part in of_subjects for holder in part}
-    return Known(frozenset(filter(None, accounts)), None in accounts, accepted, frozenset(filter(None, of_others)))
-
-
-def _in_parts(digests: Fingerprints) -> Iterator[Part]:
+def _parts(digests: Fingerprints) -> Iterator[Part]:
     """Yield statement parameters, the digests in index order."""
     ordered = sorted(digests)
     for at in range(0, len(ordered), DIGESTS_PER_TRANSACTION):
@@ -326,6 +354,15 @@ def _in_parts(digests: Fingerprints) -> Iterator[Part]:
         yield {"digests": b"".join(part), "bytes": len(part) * DIGEST_BYTES}
 
 
-def _has_had_content(session: Session, account_id: str, *, besides: str) -> bool:
-    others = Dataset.id != besides, Dataset.ready_at.is_not(None), Dataset.erased_at.is_(None)
-    return session.scalar(select(exists().where(Dataset.account_id == account_id, *others))) is True
+def _holders(session: Session, part: Part) -> set[str | None]:
+    return set(session.scalars(_HOLDERS[session.get_bind().dialect.name], part))
+
+
+def _known(
+    accepted: int,
+    find: Callable[[Fingerprints], Iterable[set[str | None]]],
+    digests: Fingerprints,
+    subjects: Fingerprints,
+) -> Known:
+    images, people = (set[str | None]().union(*find(each)) for each in (digests, subjects))
+    return Known(frozenset(filter(None, images)), None in images, accepted, frozenset(filter(None, people)))

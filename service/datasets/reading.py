@@ -24,8 +24,7 @@ import numpy as np
 
 from obscura.private_files import make_private_folder
 from obscura.wire.faults import Fault
-from service.datasets.fingerprints import Fingerprints, fingerprint
-from service.datasets.recognition import recognise
+from service.datasets.fingerprints import Fingerprints, fingerprint, recognise
 from service.datasets.vault import (
     STAGED_DOTS,
     DatasetContext,
@@ -39,15 +38,7 @@ from service.datasets.vault import (
 from service.dependencies import patient
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
-from service.ingest.array_files import (
-    IMAGES_NAME,
-    LABELS_NAME,
-    QUARANTINE,
-    SEALED_SUFFIX,
-    SUBJECTS_NAME,
-    array_names,
-    create_array,
-)
+from service.ingest.array_files import QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME, array_names, create_array
 from service.ingest.faults import explain
 from service.ingest.formats import format_named
 from service.ingest.request import Declaration, IngestLimits, IngestRequest
@@ -57,18 +48,13 @@ from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import UNFINISHED, key_of
 
-_OPERATOR_FAULTS = frozenset({Fault.STORAGE, Fault.INTERNAL})
 _REPLY_BYTES_MAX = 64
 
 
 class UploadRefused(InvalidInput):
-    """The content breaks a rule (`fault`, also in `numbers`). The dataset stays declared."""
+    """The content breaks a rule, the `fault` in `numbers`. The dataset stays declared."""
 
     code: ClassVar[str] = "upload_refused"
-
-    def __init__(self, fault: Fault, message: str) -> None:
-        super().__init__(message, fault=fault.value)
-        self.fault = fault
 
 
 class UploadTooLarge(TooLarge):
@@ -76,17 +62,12 @@ class UploadTooLarge(TooLarge):
 
     def __init__(self, limit_bytes: int, size_bytes: int | None = None) -> None:
         super().__init__("This file", limit_bytes, size_bytes, fault=Fault.TOO_LARGE.value)
-        self.fault = Fault.TOO_LARGE
 
 
 class UploadFailed(ObscuraError):
     """The service, not the content, is at fault. The dataset stays declared."""
 
     code: ClassVar[str] = "upload_failed"
-
-    def __init__(self, fault: Fault, message: str) -> None:
-        super().__init__(message, fault=fault.value)
-        self.fault = fault
 
 
 class UploadsStopped(ObscuraError):
@@ -128,11 +109,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Content that was read, and what is recorded about it; deliberately not the number of records.
+    """Content that was read, and the facts to record about it; deliberately not the number of records.
 
     Attributes:
         private_fingerprints: of its images. Secret even for public content: they reveal which images are known.
-        vault_key_id: of the key that it is sealed under.
         publish: publishes the content. Idempotent. To be called in the transaction that records it.
         private_subjects: fingerprints of its subjects, if they are recognised.
     """
@@ -151,14 +131,7 @@ class Content:
 def staged(context: DatasetContext, upload: Upload, sent: Sent) -> Iterator[Content]:
     """Read content that may be published inside the block. After the block every temporary file is removed.
 
-    Exceptions of the blocks are passed on.
-
-    Raises:
-        InvalidInput: unknown format, or not a dataset's identifier.
-        UploadRefused: the content breaks a rule.
-        UploadTooLarge: too many bytes.
-        UploadFailed: the disk or the service failed.
-        UploadsStopped: the key of fingerprints is missing.
+    Exceptions of the sent blocks are passed on.
     """
     key = key_of(upload.dataset_id)
     request = _request(context.settings, upload, sent.format)
@@ -172,13 +145,12 @@ def staged(context: DatasetContext, upload: Upload, sent: Sent) -> Iterator[Cont
         with _disk_faults(request):
             request = replace(request, target=stack.enter_context(storage.stage(key, mark=str(upload.attempt))))
         _run_ingest(request)
-        digests = _judge(request, secret)
-        subjects = _recognised(request, upload.project_id, secret)
+        images, subjects = _judge(request, upload.project_id, secret)
         with _disk_faults(request), patient():  # uploads are few, and a whole body must not be lost
             storage.send(request.target, key)
         key_id = key_id_of(request.target_key)
         publish = partial(_publish, context.vault, request)
-        yield Content(upload, sent.format, digest, size, digests, key_id, publish, subjects)
+        yield Content(upload, sent.format, digest, size, images, key_id, publish, subjects)
 
 
 def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
@@ -189,17 +161,16 @@ def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
             because an upload is in the database before it has any.
     """
     storage = storage_of(settings)
-    sent = list(settings.quarantine_path.glob("*"))
-    staged = [name for name in storage.list("datasets") if name.endswith(UNFINISHED)]
-    unfinished = [name for name in staged if name.count(".") == STAGED_DOTS]  # withdrawals sweep their own
+    sent = {path.name: path for path in settings.quarantine_path.glob("*")}
+    # A withdrawal's staging folders have another dot in their names, and are swept with it.
+    names = (name for name in storage.list("datasets") if name.endswith(UNFINISHED) and name.count(".") == STAGED_DOTS)
+    unfinished = {name.removesuffix(UNFINISHED): f"datasets/{name}" for name in names}
     kept = {f"{dataset_id}.{attempt}" for dataset_id, attempt in live()} if sent or unfinished else set()
-    sent = [path for path in sent if path.name not in kept]
-    unfinished = [name for name in unfinished if name.removesuffix(UNFINISHED) not in kept]
-    for path in sent:
-        path.unlink(missing_ok=True)  # another process may be removing it, too
-    for name in unfinished:
-        storage.remove(f"datasets/{name}")
-    return len(sent) + len(unfinished)
+    for name in sent.keys() - kept:
+        sent[name].unlink(missing_ok=True)  # another process may be removing it, too
+    for name in unfinished.keys() - kept:
+        storage.remove(unfinished[name])
+    return len(sent.keys() - kept) + len(unfinished.keys() - kept)
 
 
 def _request(settings: Settings, upload: Upload, format: str) -> IngestRequest:
@@ -297,15 +268,21 @@ def _run_ingest(request: IngestRequest) -> None:
     raise _error(Fault.TOO_COSTLY if finished.returncode < 0 else Fault.INTERNAL, request)
 
 
-def _judge(request: IngestRequest, fingerprint_key: bytes) -> frozenset[bytes]:
-    """Validate the arrays as if the confined process had been taken over, and return the images' fingerprints.
+def _judge(request: IngestRequest, project_id: str, secret: bytes) -> tuple[Fingerprints, Fingerprints]:
+    """Validate the arrays as if the confined process had been taken over; return fingerprints of images and subjects.
 
-    Every chunk is authenticated here, so accepted content can be read.
+    Every chunk is authenticated here, so accepted content can be read. Recognised subjects are stored under their
+    lasting numbers; others have no fingerprints.
     """
     try:
         if sorted(os.listdir(request.target)) != [f"{name}{SEALED_SUFFIX}" for name in array_names(request)]:
             raise _error(Fault.INTERNAL, request)
-        with _array(request, LABELS_NAME) as labels, _array(request, IMAGES_NAME) as images:
+        with ExitStack() as stack:
+            opened = (
+                SealedArray(request.target, request.dataset_id, name, request.target_key)
+                for name in array_names(request)
+            )
+            images, labels, *of_subjects = map(stack.enter_context, opened)
             count = labels.shape[0]
             if (
                 not 0 < count <= request.records_max
@@ -313,53 +290,30 @@ def _judge(request: IngestRequest, fingerprint_key: bytes) -> frozenset[bytes]:
                 or labels.dtype != np.int64
                 or images.shape != (count, *request.record_shape)
                 or images.dtype != np.uint8
+                or any(subjects.shape != (count,) or subjects.dtype != np.int64 for subjects in of_subjects)
             ):
                 raise _error(Fault.INTERNAL, request)
             private_labels = labels.read()
             if int(private_labels.min()) < 0 or int(private_labels.max()) >= len(request.classes):
                 raise _error(Fault.INTERNAL, request)
-            if request.subjects_declared is not None:
-                _judge_subjects(request, count, request.subjects_declared)
-            return fingerprint(images.batches(), fingerprint_key)
-    except (OSError, NotFound):
-        raise _error(Fault.INTERNAL, request) from None
-
-
-def _judge_subjects(request: IngestRequest, count: int, subjects_max: int) -> None:
-    with _array(request, SUBJECTS_NAME) as subjects:
-        if subjects.shape != (count,) or subjects.dtype != np.int64:
-            raise _error(Fault.INTERNAL, request)
-        private_subjects = subjects.read()
-        if int(private_subjects.min()) < 0 or len(np.unique(private_subjects)) > subjects_max:
-            raise _error(Fault.INTERNAL, request)
-
-
-def _recognised(request: IngestRequest, project_id: str, fingerprint_key: bytes) -> Fingerprints:
-    """Store recognised subjects under their lasting numbers, and return their fingerprints."""
-    if not request.subjects_recognised:
-        return frozenset()
-    try:
-        with _array(request, SUBJECTS_NAME) as subjects:
-            private_hashes = subjects.read()
-        numbers, digests = recognise(private_hashes, project_id, fingerprint_key)
+            private_subjects = [subjects.read() for subjects in of_subjects]
+            for each in private_subjects:
+                if int(each.min()) < 0 or len(np.unique(each)) > (request.subjects_declared or 0):
+                    raise _error(Fault.INTERNAL, request)
+            image_prints = fingerprint(images.batches(), secret)
+        if not request.subjects_recognised:
+            return image_prints, frozenset()
+        numbers, subject_prints = recognise(private_subjects[0], project_id, secret)
         (request.target / f"{SUBJECTS_NAME}{SEALED_SUFFIX}").unlink()
         with create_array(request, SUBJECTS_NAME, numbers.shape, np.int64) as stored:
             stored.append(numbers)
     except (OSError, NotFound, ValueError):
         raise _error(Fault.INTERNAL, request) from None
-    return digests
-
-
-def _array(request: IngestRequest, name: str) -> SealedArray:
-    return SealedArray(request.target, request.dataset_id, name, request.target_key)
+    return image_prints, subject_prints
 
 
 def secret_of_fingerprints(settings: Settings) -> bytes:
-    """Return the secret under which images and subjects are fingerprinted.
-
-    Raises:
-        UploadsStopped: it is missing.
-    """
+    """Return the secret under which images and subjects are fingerprinted. Raise UploadsStopped if it is missing."""
     path = fingerprint_key_path(settings)
     try:
         return read_key(path)
@@ -380,7 +334,7 @@ def _publish(vault: Vault, request: IngestRequest) -> None:
 
 
 def _error(fault: Fault, request: IngestRequest) -> UploadRefused | UploadTooLarge | UploadFailed:
-    message = explain(fault, request)
     if fault is Fault.TOO_LARGE:
         return UploadTooLarge(request.limits.upload_bytes_max)
-    return UploadFailed(fault, message) if fault in _OPERATOR_FAULTS else UploadRefused(fault, message)
+    refusal = UploadFailed if fault in (Fault.STORAGE, Fault.INTERNAL) else UploadRefused
+    return refusal(explain(fault, request), fault=fault.value)

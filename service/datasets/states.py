@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, ColumnExpressionArgument, CursorResult, and_, or_, select, true, update
+from sqlalchemy import ColumnElement, ColumnExpressionArgument, CursorResult, and_, exists, or_, select, true, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.names import same_names
 from obscura.wire.words import DatasetState, Unit, Visibility
 from service import ledger
-from service.datasets import fingerprints, recognition
+from service.datasets import fingerprints
 from service.datasets.fingerprints import Known
 from service.datasets.reading import Content, Upload
 from service.datasets.vault import Vault
 from service.db.base import new_id
-from service.db.dataset_tables import KEY_MISSING, Dataset
+from service.db.dataset_tables import KEY_MISSING, Dataset, WithdrawnSubject
 from service.db.ledger_tables import Account
 from service.errors import AccountClosed, Conflict, InvalidInput, require_name
 from service.identity import projects
@@ -72,12 +72,6 @@ def declare(
         subjects_declared: the same for subjects, if the account's unit is the subject; otherwise None.
         subjects_recognised: an id is the same subject in every such dataset of the project. So a subject may be in
             several datasets of one account, and is refused in another account.
-
-    Raises:
-        InvalidInput: the declaration contradicts itself or a limit, or the project of a public dataset is ambiguous.
-        NotFound: there is no such account.
-        AccountClosed: it takes no new data.
-        Forbidden: as `require_project`.
     """
     kind = Visibility(visibility)
     if (kind is Visibility.PRIVATE) != (account_id is not None):
@@ -97,9 +91,29 @@ def declare(
     if account is not None:
         ledger.require_open(account)
     project_id = projects.choose(session) if account is None else account.project_id
-    _check_subjects(account, records_declared, subjects_declared)
+    if account is None and subjects_declared is not None:
+        raise InvalidInput("A public dataset protects nobody, so it declares no subjects.")
+    if account is not None and account.unit is not Unit.SUBJECT and subjects_declared is not None:
+        raise InvalidInput(
+            f"Account *{account.name}* protects single records, and would go on protecting single records whatever the "
+            "subjects are. Leave subjects_declared out and the ids out of the upload; to protect all records of a "
+            "subject together, use an account whose unit is the subject."
+        )
     if account is not None and account.unit is Unit.SUBJECT:
-        recognition.require_recognised(session, account.id, recognised=subjects_recognised)
+        if subjects_declared is None:
+            raise InvalidInput(
+                f"Account *{account.name}* protects all records of one subject, so its datasets declare "
+                "subjects_declared, a public upper bound on the number of subjects, and their uploads say whose each "
+                "record is."
+            )
+        if not 1 <= subjects_declared <= records_declared:
+            raise InvalidInput(
+                f"subjects_declared is between 1 and records_declared ({records_declared}); {subjects_declared} was "
+                "given.",
+                subjects_declared=subjects_declared,
+                records_declared=records_declared,
+            )
+        require_recognised(session, account.id, recognised=subjects_recognised)
     if subjects_recognised and subjects_declared is None:
         raise InvalidInput("Only a dataset that declares subjects can have them recognised.")
     dataset = Dataset(
@@ -121,33 +135,6 @@ def declare(
     session.add(dataset)
     session.flush()
     return dataset
-
-
-def _check_subjects(account: Account | None, records_declared: int, subjects_declared: int | None) -> None:
-    if account is None:
-        if subjects_declared is not None:
-            raise InvalidInput("A public dataset protects nobody, so it declares no subjects.")
-        return
-    if account.unit is not Unit.SUBJECT:
-        if subjects_declared is not None:
-            raise InvalidInput(
-                f"Account *{account.name}* protects single records, and would go on protecting single records "
-                "whatever the subjects are. Leave subjects_declared out and the ids out of the upload; to protect all "
-                "records of a subject together, use an account whose unit is the subject."
-            )
-        return
-    if subjects_declared is None:
-        raise InvalidInput(
-            f"Account *{account.name}* protects all records of one subject, so its datasets declare "
-            "subjects_declared, a public upper bound on the number of subjects, and their uploads say whose each "
-            "record is."
-        )
-    if not 1 <= subjects_declared <= records_declared:
-        raise InvalidInput(
-            f"subjects_declared is between 1 and records_declared ({records_declared}); {subjects_declared} was given.",
-            subjects_declared=subjects_declared,
-            records_declared=records_declared,
-        )
 
 
 def move(
@@ -174,12 +161,6 @@ def begin_upload(
 
     Args:
         subjects_key_check: of the key under which subject ids were keyed; None for plain ids.
-
-    Raises:
-        NotFound: there is no such dataset.
-        InvalidInput: the account's subjects are recognised under another key.
-        Conflict: the dataset has content, is receiving it, or was deleted.
-        AccountClosed: its account was closed to new data.
     """
     dataset = find(session, Dataset, dataset_id)
     begun = {"upload_attempt": Dataset.upload_attempt + 1, "upload_lease_until": now + timedelta(seconds=lease_seconds)}
@@ -197,7 +178,7 @@ def begin_upload(
         account = session.get_one(Account, dataset.account_id)
         ledger.require_open(account)
         if dataset.subjects_recognised and account.subjects_key_check is not None:
-            recognition.require_same_key(session, account.id, subjects_key_check)
+            require_same_key(session, account.id, subjects_key_check)
     if subjects_key_check is not None and not dataset.subjects_recognised:
         raise InvalidInput("subjects_key_check is of datasets that recognise subjects (subjects_recognised).")
     return Upload(
@@ -216,25 +197,20 @@ def begin_upload(
     )
 
 
-def renew_upload(session: Session, upload: Upload, *, now: datetime, lease_seconds: float) -> bool:
+def renew_upload(session: Session, upload: Upload, *, until: datetime) -> bool:
     """Renew the lease of an upload; False if it has ended or another took over."""
-    until = now + timedelta(seconds=lease_seconds)
-    return move(
-        session, upload.dataset_id, DatasetState.RECEIVING, _under_way(upload.attempt), upload_lease_until=until
-    )
+    which = _under_way(upload.attempt)
+    return move(session, upload.dataset_id, DatasetState.RECEIVING, which, upload_lease_until=until)
 
 
-def accept_upload(session: Session, content: Content, known: Known | None, *, now: datetime) -> Dataset:
+def accept_upload(session: Session, content: Content, known: Known, *, now: datetime) -> Dataset:
     """Record that the content was accepted and which account pays; the caller publishes it in the same transaction.
 
     From the commit on its fingerprints count. A private dataset with images of another account joins that account. If
     any subject has withdrawn from the account, the dataset becomes WITHDRAWING, whoever is in it.
 
     Raises:
-        Conflict: another upload took over.
-        InvalidInput: subjects have withdrawn from its account, and it does not recognise subjects.
-        AccountClosed: its account was closed to new data meanwhile.
-        OverlapRefused, KnownAsPrivate, KnownAsPublic, SubjectsKnown: as `fingerprints.settle`.
+        KnownRefused: as `fingerprints.settle`, or the account that it would join does not take it.
     """
     session.expire_all()
     require_unlocked(session)
@@ -248,28 +224,25 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
     images, subjects = content.private_fingerprints, content.private_subjects
     payer_id = fingerprints.settle(session, dataset, images, known, subjects)
     values = {"format": content.format, "content_sha256": content.sha256, "content_bytes": content.bytes}
-    values |= {"account_id": payer_id, "joined": payer_id != dataset.account_id, "vault_key_id": content.vault_key_id}
+    values |= {"account_id": payer_id, "joined": payer_id != own_id, "vault_key_id": content.vault_key_id}
     values |= {"ready_at": now, "upload_lease_until": None}
     if not move(session, dataset.id, DatasetState.READY, _under_way(upload.attempt), **values):
         raise Conflict(f"Dataset {dataset.id} is no longer receiving this upload. Upload again.")
     session.refresh(dataset)
-    if payer_id is not None:
-        payer = ledger.lock_account(session, payer_id)
-        if payer.closed:  # read under the lock
-            raise AccountClosed(payer.name) if payer_id == own_id else fingerprints.OverlapRefused
+    if payer_id is None:
+        return dataset
+    try:
+        ledger.require_open(ledger.lock_account(session, payer_id))
+        require_recognised(session, payer_id, recognised=dataset.subjects_recognised)
         if dataset.subjects_recognised:
-            try:
-                recognition.require_same_key(session, payer_id, upload.subjects_key_check)
-            except InvalidInput:
-                if payer_id != own_id:
-                    raise fingerprints.OverlapRefused from None
-                raise
-        if recognition.has_withdrawals(session, payer_id):
-            if not dataset.subjects_recognised and payer_id != own_id:
-                raise fingerprints.OverlapRefused
-            recognition.require_recognised(session, payer_id, recognised=dataset.subjects_recognised)
-            move(session, dataset.id, DatasetState.WITHDRAWING)
-            session.refresh(dataset)
+            require_same_key(session, payer_id, upload.subjects_key_check)
+    except (AccountClosed, InvalidInput):
+        if payer_id != own_id:  # one refusal for all reasons reveals nothing about another account
+            raise fingerprints.OverlapRefused from None
+        raise
+    if _has_withdrawals(session, payer_id):
+        move(session, dataset.id, DatasetState.WITHDRAWING)
+        session.refresh(dataset)
     return dataset
 
 
@@ -304,33 +277,64 @@ def check_keys(session: Session, settings: Settings, *, contents: bool = True) -
             get_logger(__name__).error("dataset_key_missing", dataset_id=dataset.id)
 
 
-def refuse_upload(session: Session, vault: Vault, dataset_id: str, attempt: int) -> bool:
-    """Return to DECLARED after a refused or broken upload, and destroy its content. False: it had ended."""
-    return _back_to_declared(session, vault, dataset_id, _under_way(attempt))
+def uploads(session: Session, *, expired_at: datetime | None = None) -> set[tuple[str, int]]:
+    """Return id and attempt of every upload in progress, or of those whose lease has expired."""
+    which = Dataset.state == DatasetState.RECEIVING if expired_at is None else _given_up(expired_at)
+    rows = session.execute(select(Dataset.id, Dataset.upload_attempt).where(which))
+    return {(dataset_id, attempt) for dataset_id, attempt in rows}
 
 
-def expired_uploads(session: Session, *, now: datetime) -> list[tuple[str, int]]:
-    """Return id and attempt of every upload whose lease has expired."""
-    expired = select(Dataset.id, Dataset.upload_attempt).where(_given_up(now))
-    return [(dataset_id, attempt) for dataset_id, attempt in session.execute(expired)]
+def end_upload(
+    session: Session, vault: Vault, dataset_id: str, attempt: int, *, expired_at: datetime | None = None
+) -> bool:
+    """Return to DECLARED, and destroy the content, after an upload was refused, broke off or lost its lease.
 
+    Args:
+        expired_at: end it only if its lease has expired by then, because it may be renewed meanwhile.
 
-def end_expired_upload(session: Session, vault: Vault, dataset_id: str, attempt: int, *, now: datetime) -> bool:
-    """Return to DECLARED after the lease of an upload expired, unless it was renewed meanwhile."""
-    return _back_to_declared(session, vault, dataset_id, _under_way(attempt) & _given_up(now))
-
-
-def live_uploads(session: Session) -> set[tuple[str, int]]:
-    """Return id and attempt of every upload in progress."""
-    under_way = select(Dataset.id, Dataset.upload_attempt).where(Dataset.state == DatasetState.RECEIVING)
-    return {(dataset_id, attempt) for dataset_id, attempt in session.execute(under_way)}
-
-
-def _back_to_declared(session: Session, vault: Vault, dataset_id: str, which: ColumnElement[bool]) -> bool:
+    Returns:
+        False if it has ended already, or was renewed.
+    """
+    which = _under_way(attempt) if expired_at is None else _under_way(attempt) & _given_up(expired_at)
     if not move(session, dataset_id, DatasetState.DECLARED, which, failure_code=REFUSED, upload_lease_until=None):
         return False
     vault.shred(dataset_id)  # before the commit: afterwards, another upload may have begun
     return True
+
+
+def require_recognised(session: Session, account_id: str, *, recognised: bool) -> None:
+    """Raise InvalidInput if subjects have withdrawn from the account and the dataset does not recognise subjects."""
+    if not recognised and _has_withdrawals(session, account_id):
+        raise InvalidInput(
+            "Subjects have withdrawn from this account, so its datasets recognise subjects: otherwise images of theirs "
+            "could come back. Declare subjects_recognised, or push with the same --subjects-key."
+        )
+
+
+def require_same_key(session: Session, account_id: str, check: str | None) -> None:
+    """Keep the check value of an account's first upload of recognised subjects, and refuse any other later.
+
+    Under another key every subject has another number, so a withdrawal would destroy nothing.
+
+    Args:
+        check: of the client's key; None for plain ids, which only go together with plain ids.
+    """
+    sent = check or ""
+    name, kept = ledger.keep_subjects_key_check(session, account_id, sent)
+    if kept == sent:
+        return
+    if kept == "":
+        wrong = "sends ids as they are, and this request has the check value of a key. Leave --subjects-key out"
+    else:
+        other = f"'s is {sent}. Use the same --subjects-key, and --join-subjects if its first upload used that"
+        if sent == "":
+            other = " has none. Key the ids with --subjects-key, or send subjects_key_check if they are keyed already"
+        wrong = f"recognises subjects under a key with the check value {kept}, and this request{other}"
+    raise InvalidInput(f"Account *{name}* {wrong}. No subject would be found, so nothing was changed.")
+
+
+def _has_withdrawals(session: Session, account_id: str) -> bool:
+    return session.scalar(select(exists().where(WithdrawnSubject.account_id == account_id))) is True
 
 
 def _under_way(attempt: int) -> ColumnElement[bool]:

@@ -58,11 +58,7 @@ class Vault:
         return cls(storage_of(settings), settings.keys_path)
 
     def open_dataset(self, name: str) -> tuple[Images, Labels]:
-        """Decrypt a dataset into memory, read-only. PRIVATE unless the dataset is public.
-
-        Returns:
-            Images uint8 (n, height, width) or (n, height, width, 3), and labels int64 (n), indexes into the declared
-            classes.
+        """Decrypt images and labels into memory, as `open_content` does, under the key that is here.
 
         Raises:
             NotFound: there is no content, or no key (SealBroken: the content is not what was stored).
@@ -79,11 +75,7 @@ class Vault:
         return SealedArray(_folder(self.storage, name), name, array, read_key(self.key_path(name)))
 
     def shred(self, name: str) -> None:
-        """Destroy a key, then remove the content. Idempotent.
-
-        Raises:
-            Conflict: there is content, but the folder of keys is missing.
-        """
+        """Destroy a key, then remove the content. Idempotent. Raise Conflict if the folder of keys is missing."""
         key, path = key_of(name), self.key_path(name)
         if not path.parent.is_dir() and self.storage.holds(key):
             raise Conflict("The folder of the keys is missing, so nothing was destroyed. Is its disk mounted?")
@@ -94,7 +86,8 @@ class Vault:
     def shred_all(self, dataset_id: str, *, kept: str | None = None) -> None:
         """Shred every content of a dataset except `kept`, and what an interrupted rewrite left."""
         listed = self.storage.list("datasets")
-        for name in {dataset_id, *_contents(dataset_id, {*self.stored_keys(), *listed})} - {kept}:
+        contents = (name for name in {*self.stored_keys(), *listed} if dataset_of(name) == dataset_id)
+        for name in {dataset_id, *contents} - {kept}:
             self.shred(name)
         for name in listed:
             if name.endswith(UNFINISHED) and name.count(".") > STAGED_DOTS and name.startswith(f"{dataset_id}."):
@@ -102,7 +95,7 @@ class Vault:
 
     def contents_of(self, dataset_id: str) -> list[str]:
         """Return the names of a dataset's contents that have a key or a folder, oldest first."""
-        return _contents(dataset_id, self.stored_names())
+        return sorted((name for name in self.stored_names() if dataset_of(name) == dataset_id), key=version_of)
 
     def stored_names(self) -> set[str]:
         """Return all names that have a key or a folder, including staging folders."""
@@ -113,7 +106,6 @@ class Vault:
         return {path.name.removesuffix(".key") for path in (self.keys_path / "datasets").glob("ds_*.key")}
 
     def key_path(self, name: str) -> Path:
-        """Return the path of a key."""
         return self.keys_path / f"{key_of(name)}.key"
 
     def rewrite(self, present: str, dataset_id: str, numbers: Collection[int]) -> tuple[str, bytes]:
@@ -127,43 +119,27 @@ class Vault:
         names = self.contents_of(dataset_id)
         newer = [name for name in names if version_of(name) > version_of(present)]
         source = next((name for name in (present, *newer[::-1]) if self.key_path(name).exists()), present)
-        target, key = name_of(dataset_id, max(map(version_of, [present, *names])) + 1), new_key()
+        target, key = f"{dataset_id}.{max(map(version_of, [present, *names])) + 1}", new_key()
         with self.storage.stage(key_of(target)) as staged:
-            self._write_without(source, numbers, staged, target, key)
+            with self.open_array(source, SUBJECTS_NAME) as subjects:
+                stays = ~np.isin(subjects.read(), np.fromiter(numbers, np.int64))
+            for name in (SUBJECTS_NAME, LABELS_NAME, IMAGES_NAME):
+                with self.open_array(source, name) as array:
+                    shape, path = (int(stays.sum()), *array.shape[1:]), staged / f"{name}{SEALED_SUFFIX}"
+                    with ArrayFile(path, shape, array.dtype, key=key, context=context_of(target, name)) as stored:
+                        at = 0
+                        for batch in array.batches():
+                            stored.append(batch[stays[at : at + len(batch)]])
+                            at += len(batch)
             self.storage.send(staged, key_of(target))
             write_key(self.key_path(target), key)
             self.storage.publish(staged, key_of(target))
         return target, key
 
-    def _write_without(self, source: str, numbers: Collection[int], folder: Path, target: str, key: bytes) -> None:
-        with self.open_array(source, SUBJECTS_NAME) as subjects, self.open_array(source, LABELS_NAME) as labels:
-            private_subjects, private_labels = subjects.read(), labels.read()
-        stays = ~np.isin(private_subjects, np.fromiter(numbers, np.int64))
-
-        def array(name: str, like: tuple[int, ...], dtype: type[np.generic]) -> ArrayFile:
-            shape = (int(stays.sum()), *like)
-            return ArrayFile(folder / f"{name}{SEALED_SUFFIX}", shape, dtype, key=key, context=context_of(target, name))
-
-        for name, values in ((SUBJECTS_NAME, private_subjects), (LABELS_NAME, private_labels)):
-            with array(name, (), np.int64) as stored:
-                stored.append(values[stays])
-        with self.open_array(source, IMAGES_NAME) as images, array(IMAGES_NAME, images.shape[1:], np.uint8) as stored:
-            at = 0
-            for batch in images.batches():
-                stored.append(batch[stays[at : at + len(batch)]])
-                at += len(batch)
-
 
 @dataclass(frozen=True)
 class DatasetContext:
-    """Everything that receiving or rewriting a dataset needs of the service, created once where a request enters.
-
-    Attributes:
-        settings: limits and folders.
-        factory: of sessions.
-        vault: storage and keys.
-        clock: returns the time, aware.
-    """
+    """Everything that receiving or rewriting a dataset needs of the service, created once where a request enters."""
 
     settings: Settings
     factory: SessionFactory
@@ -179,11 +155,11 @@ class DatasetContext:
 def open_content(
     storage: Storage, content: str, key: bytes, *, with_subjects: bool = False
 ) -> tuple[Images, Labels, Subjects | None]:
-    """Decrypt a stored dataset with a key that was read before. PRIVATE unless the dataset is public.
+    """Decrypt a stored dataset into memory, read-only. PRIVATE unless the dataset is public.
 
     Returns:
-        Images and labels as for `Vault.open_dataset`, and if asked for the subjects, int64 (n): for each record the
-        random number of its subject (`service.ingest.subjects`).
+        Images uint8 (n, height, width) or (n, height, width, 3); labels int64 (n), indexes into the declared classes;
+        and if asked for the subjects, int64 (n): for each record the random number of its subject.
 
     Raises:
         NotFound: there is no content (SealBroken: the content is not what was stored under this key).
@@ -208,11 +184,6 @@ def version_of(name: str) -> int:
     return int(name.partition(".")[2] or 0)
 
 
-def name_of(dataset_id: str, version: int) -> str:
-    """Return the name of a dataset's content after its `version`-th rewrite, from 1."""
-    return f"{dataset_id}.{version}"
-
-
 def fingerprint_key_path(settings: Settings) -> Path:
     """Return the path of the secret under which images and subjects are fingerprinted."""
     return settings.keys_path / "fingerprints.key"
@@ -226,11 +197,7 @@ def make_fingerprint_key(settings: Settings) -> None:
 
 
 def write_key(path: Path, key: bytes) -> None:
-    """Write a key durably into a new private file.
-
-    Raises:
-        OSError: the disk failed, or the file exists.
-    """
+    """Write a key durably into a new private file."""
     path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with new_private_file(path) as file:
@@ -276,12 +243,6 @@ def destroy_file(path: Path) -> None:
 class SealedArray:
     """A sealed .npy file whose header has been read: its shape and type are known before its values are.
 
-    Args:
-        directory: that holds it.
-        content: the content it belongs to.
-        name: of the array, such as `images.npy`.
-        key: of the content.
-
     Raises:
         NotFound: there is no such regular file (SealBroken: it does not open, or holds no plain array).
     """
@@ -290,10 +251,17 @@ class SealedArray:
         file = open_regular(directory / f"{name}{SEALED_SUFFIX}")
         self._reader = SealedReader(file, key, context_of(content, name))
         try:
-            self.shape, self.dtype = self._header()
-        except BaseException:
+            if np.lib.format.read_magic(self._reader) != (1, 0):
+                raise SealBroken
+            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(self._reader)
+            values_bytes = self._reader.size - self._reader.tell()
+            # Compared before anything is allocated: a header may claim any shape.
+            if fortran_order or dtype.kind not in "iu" or not shape or prod(shape) * dtype.itemsize != values_bytes:
+                raise SealBroken
+        except Exception:  # the header is a Python literal; its parser's messages quote it
             self._reader.close()
-            raise
+            raise SealBroken from None
+        self.shape, self.dtype = shape, dtype
 
     def read(self) -> Array:
         """Return the whole array, read-only."""
@@ -317,29 +285,10 @@ class SealedArray:
     def __exit__(self, *_: object) -> None:
         self._reader.close()
 
-    def _header(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        try:
-            if np.lib.format.read_magic(self._reader) != (1, 0):
-                raise SealBroken
-            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(self._reader)
-        except SealBroken:
-            raise
-        except Exception:  # the header is a Python literal; its parser's messages quote it
-            raise SealBroken from None
-        values_bytes = self._reader.size - self._reader.tell()
-        # Compared before anything is allocated: a header may claim any shape.
-        if fortran_order or dtype.kind not in "iu" or prod(shape) * dtype.itemsize != values_bytes or not shape:
-            raise SealBroken
-        return shape, dtype
-
     def _fill(self, values: Array) -> None:
         raw = values.reshape(-1).view(np.uint8)
         if self._reader.readinto(raw) != raw.nbytes:
             raise SealBroken
-
-
-def _contents(dataset_id: str, names: Collection[str]) -> list[str]:
-    return sorted((name for name in names if dataset_of(name) == dataset_id), key=version_of)
 
 
 def _folder(storage: Storage, name: str) -> Path:

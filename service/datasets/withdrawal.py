@@ -24,10 +24,10 @@ from pathlib import Path
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.faults import Refused
 from obscura.wire.subjects import SubjectId
 from obscura.wire.words import DatasetState, Unit
-from service import jobs
-from service.datasets import deletion, fingerprints, reading, recognition, states
+from service.datasets import deletion, fingerprints, reading, states
 from service.datasets.vault import DatasetContext, key_id_of
 from service.db.dataset_tables import Dataset, WithdrawnSubject
 from service.db.ledger_tables import Account
@@ -37,11 +37,11 @@ from service.disk import require_room
 from service.errors import InvalidInput, ObscuraError
 from service.failpoints import failpoint
 from service.identity.access import find, require_project, visible
+from service.ingest.subjects import hashed_numbers
 from service.logs import get_logger
 from service.settings import Settings
 from service.storage import storage_of
-from service.storage.interface import Storage
-from service.storage.journals import accounts_withdrawn_from, read_withdrawn, write_withdrawn
+from service.storage.journals import accounts_withdrawn_from, note_withdrawn, read_withdrawn
 
 _STORED = (DatasetState.READY, DatasetState.WITHDRAWING)
 _LOCK = "withdrawals.lock"  # beside the keys, which all processes that create or destroy keys share
@@ -82,45 +82,40 @@ def withdraw(
         cancel_jobs: cancel the jobs that need the account's datasets, as `deletion.delete`; the images are destroyed
             once their processes have stopped.
         subjects_key_check: of the key under which the ids were keyed; None for plain ids.
-
-    Raises:
-        NotFound: there is no such account.
-        Forbidden: as `require_project`.
-        InvalidInput: the account protects records, or none of its datasets recognises subjects; an id is a placeholder
-            for a missing one; or the ids are keyed otherwise than in the account's first upload.
-        Conflict: trainings need its datasets and may not be cancelled.
-        UploadsStopped: the key of fingerprints is missing.
     """
     key = reading.secret_of_fingerprints(settings)
     with calling("storage"):
         with transaction(factory) as session:
             require_project(session)
             account = find(session, Account, account_id)
-            _require_found(session, account)
-            recognition.require_same_key(session, account_id, subjects_key_check)
-            numbers = recognition.numbers_of(private_ids, account.project_id, key)
+            if account.unit is not Unit.SUBJECT:
+                raise InvalidInput(
+                    f"Account *{account.name}* protects single records, so the service does not know whose an image "
+                    "is. Delete its dataset, and push it again without the image: what was spent stays spent."
+                )
+            recognised = visible(session, Dataset, select(Dataset.id)).where(*_of(account), Dataset.subjects_recognised)
+            if session.scalar(recognised.limit(1)) is None:
+                raise InvalidInput(
+                    f"No dataset of account *{account.name}* recognises subjects: their ids were not kept. Delete the "
+                    "dataset, and push it again without them, with --subjects-key or subjects_recognised, so that the "
+                    "next withdrawal finds its subjects: what was spent stays spent."
+                )
+            states.require_same_key(session, account_id, subjects_key_check)
+            try:
+                hashes = hashed_numbers(private_ids, len(private_ids))
+            except Refused:
+                raise InvalidInput(
+                    'A subject id is a placeholder, such as "unknown": no upload can have held it. Send the ids as '
+                    "they were pushed."
+                ) from None
+            numbers = fingerprints.recognise(hashes, account.project_id, key)[0].tolist()
             begun = _begin(session, account, numbers, cancel_jobs=cancel_jobs, now=now)
-            everyone = recognition.withdrawn_from(session, account_id)
+            everyone = _withdrawn_from(session, account_id)
         failpoint("withdraw.after")
         context = DatasetContext.of(settings, factory, lambda: now)
-        _note(context.vault.storage, account_id, everyone)
+        note_withdrawn(context.vault.storage, account_id, everyone)
         done = [_try(context, dataset_id) for dataset_id in begun.dataset_ids]
     return replace(begun, waiting=not all(done))
-
-
-def _require_found(session: Session, account: Account) -> None:
-    if account.unit is not Unit.SUBJECT:
-        raise InvalidInput(
-            f"Account *{account.name}* protects single records, so the service does not know whose an image is. "
-            "Delete its dataset, and push it again without the image: what was spent stays spent."
-        )
-    recognised = visible(session, Dataset, select(Dataset.id)).where(*_of(account), Dataset.subjects_recognised)
-    if session.scalar(recognised.limit(1)) is None:
-        raise InvalidInput(
-            f"No dataset of account *{account.name}* recognises subjects: their ids were not kept. Delete the dataset, "
-            "and push it again without them, with --subjects-key or subjects_recognised, so that the next withdrawal "
-            "finds its subjects: what was spent stays spent."
-        )
 
 
 def _of(account: Account) -> tuple[ColumnElement[bool], ...]:
@@ -141,11 +136,8 @@ def _begin(
     for dataset_id in stored:
         states.move(session, dataset_id, DatasetState.WITHDRAWING)
     whose = f"A dataset of account *{account.name}*"
-    waiting = deletion.locked_jobs(session, stored, may_cancel=cancel_jobs, whose=whose, act="withdrawal")
-    deletion.lock_payers(session, waiting)
-    for job_id in waiting:
-        jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
-    new = set(numbers) - recognition.withdrawn_from(session, account.id)
+    deletion.cancel_readers(session, stored, may_cancel=cancel_jobs, whose=whose, act="withdrawal", now=now)
+    new = set(numbers) - _withdrawn_from(session, account.id)
     session.add_all(WithdrawnSubject(account_id=account.id, number=number) for number in sorted(new))
     others = tuple(row.id for row in rows if not row.subjects_recognised and row.ready_at is not None)
     return Withdrawal(account.id, stored, others)
@@ -159,10 +151,6 @@ def complete(context: DatasetContext, dataset_id: str, *, patient: bool = True) 
 
     Returns:
         Whether the images are destroyed; False if it must wait.
-
-    Raises:
-        OutOfDisk, OSError: it cannot be done now.
-        NotFound: its content or key is missing.
     """
     with _alone(context.vault.keys_path, patient=patient) as alone:
         while alone:
@@ -172,11 +160,24 @@ def complete(context: DatasetContext, dataset_id: str, *, patient: bool = True) 
                     return True
                 if dataset.account_id is None or deletion.is_needed(session, dataset_id):
                     return False
-                numbers = recognition.withdrawn_from(session, dataset.account_id)
+                numbers = _withdrawn_from(session, dataset.account_id)
             require_room(context.settings)
-            _note(context.vault.storage, dataset.account_id, numbers)
-            if _replace(context, dataset, dataset.account_id, numbers):
-                return True
+            note_withdrawn(context.vault.storage, dataset.account_id, numbers)
+            target, key = context.vault.rewrite(dataset.content, dataset.id, numbers)
+            failpoint("anew.before")
+            with transaction(context.factory) as session:
+                fingerprints.wait_for_others(session)
+                if _withdrawn_from(session, dataset.account_id) != numbers:
+                    continue  # more subjects have withdrawn meanwhile
+                rewritten = {"content_name": target, "content_key_id": key_id_of(key)}
+                still = Dataset.state == DatasetState.WITHDRAWING
+                moved = states.move(session, dataset.id, DatasetState.READY, still, **rewritten)
+            failpoint("anew.after")
+            if moved:
+                context.vault.shred_all(dataset.id, kept=target)
+            else:  # it is being deleted
+                context.vault.shred(target)
+            return True
     return False
 
 
@@ -215,7 +216,7 @@ def recall(settings: Settings, factory: SessionFactory, *, now: datetime) -> Non
         noted = read_withdrawn(storage, account_id)
         with transaction(factory, read_only=True) as session:
             account = session.get(Account, account_id)
-            known = account is None or noted <= recognition.withdrawn_from(session, account_id)
+            known = account is None or noted <= _withdrawn_from(session, account_id)
         if account is None or known:
             continue
         get_logger(__name__).warning("withdrawals_recalled", account_id=account_id)
@@ -223,30 +224,9 @@ def recall(settings: Settings, factory: SessionFactory, *, now: datetime) -> Non
             _begin(session, session.get_one(Account, account_id), noted, cancel_jobs=True, now=now)
 
 
-def _replace(context: DatasetContext, dataset: Dataset, account_id: str, numbers: Collection[int]) -> bool:
-    """Rewrite a dataset, switch to the new content, and destroy the others. False: more subjects withdrew meanwhile."""
-    target, key = context.vault.rewrite(dataset.content, dataset.id, numbers)
-    failpoint("anew.before")
-    with transaction(context.factory) as session:
-        fingerprints.wait_for_others(session)
-        if recognition.withdrawn_from(session, account_id) != set(numbers):
-            return False
-        values = {"content_name": target, "content_key_id": key_id_of(key)}
-        moved = states.move(
-            session, dataset.id, DatasetState.READY, Dataset.state == DatasetState.WITHDRAWING, **values
-        )
-    failpoint("anew.after")
-    if moved:
-        context.vault.shred_all(dataset.id, kept=target)
-    else:  # it is being deleted
-        context.vault.shred(target)
-    return True
-
-
-def _note(storage: Storage, account_id: str, numbers: set[int]) -> None:
-    """Add the missing withdrawals of an account to the list beside the journals."""
-    if missing := numbers - read_withdrawn(storage, account_id):
-        write_withdrawn(storage, account_id, missing)
+def _withdrawn_from(session: Session, account_id: str) -> set[int]:
+    """Return the numbers of the subjects who have withdrawn from an account. PRIVATE."""
+    return set(session.scalars(select(WithdrawnSubject.number).where(WithdrawnSubject.account_id == account_id)))
 
 
 def _try(context: DatasetContext, dataset_id: str, *, patient: bool = True) -> bool:

@@ -26,7 +26,6 @@ class FolderStorage(Storage):
 
     @contextmanager
     def stage(self, key: str, mark: str = "") -> Iterator[Path]:
-        """Make the folder beside the final one, to be renamed."""
         target = self._path(key)
         make_private_folder(target.parent)
         staging = _beside(target, mark)
@@ -37,18 +36,30 @@ class FolderStorage(Storage):
             shutil.rmtree(staging, ignore_errors=True)  # a sweep may be removing it, too
 
     def publish(self, staged: Path, key: str) -> None:
-        """Flush and rename."""
         target = self._path(key)
-        if staged.is_dir():
-            _publish_folder(staged, target)
+        if not staged.is_dir():
+            _flush_file(staged)
+            make_private(staged)
+            staged.replace(target)
+            flush_directory(target.parent)
             return
-        _flush_file(staged)
-        make_private(staged)
-        staged.replace(target)
-        flush_directory(target.parent)
+        hour = to_the_hour(datetime.now(UTC)).timestamp()
+        for path in regular_files(staged):
+            os.utime(path, (hour, hour), follow_symlinks=False)
+            _flush_file(path)
+        for folder, _, _ in os.walk(staged):
+            flush_directory(Path(folder))
+        try:
+            staged.rename(target)
+        except OSError:
+            if not target.is_dir():
+                raise
+            if digest_directory(target) != digest_directory(staged):
+                raise Conflict("Another content has already been published under this identifier.") from None
+        else:
+            flush_directory(target.parent)
 
     def append(self, key: str, content: bytes) -> None:
-        """Write at the end of the file, in one call."""
         path = self._path(key)
         make_private_folder(path.parent)
         fresh = not path.exists()
@@ -63,7 +74,6 @@ class FolderStorage(Storage):
             flush_directory(path.parent)
 
     def open(self, key: str, file: str = "") -> Path:
-        """Return the path itself."""
         path = self._path(key)
         if not path.is_dir() or (key and path.is_symlink()):
             raise NotFound("There are no files under this identifier.")
@@ -75,14 +85,12 @@ class FolderStorage(Storage):
         return path
 
     def list(self, key: str) -> list[str]:
-        """Return the names in the folder, except links."""
         try:
             return sorted(entry.name for entry in os.scandir(self._path(key)) if not entry.is_symlink())
         except FileNotFoundError:
             return []
 
     def idle_seconds(self, key: str) -> float:
-        """Return the time since the newest modification."""
         path = self._path(key)
         try:
             newest = max(each.stat().st_mtime for each in (path, *path.rglob("*")))
@@ -91,7 +99,6 @@ class FolderStorage(Storage):
         return time.time() - newest
 
     def move(self, key: str, target: str) -> None:
-        """Rename."""
         before, after = self._path(key), self._path(target)
         make_private_folder(after.parent)
         try:
@@ -103,7 +110,6 @@ class FolderStorage(Storage):
             flush_directory(changed)
 
     def remove(self, key: str) -> None:
-        """Rename, then remove piece by piece."""
         doomed = path = self._path(key)
         if path.suffix != UNFINISHED:
             doomed = _beside(path)
@@ -120,24 +126,6 @@ class FolderStorage(Storage):
     def _path(self, key: str) -> Path:
         require_key(key)
         return self._root / key
-
-
-def _publish_folder(staged: Path, target: Path) -> None:
-    hour = to_the_hour(datetime.now(UTC)).timestamp()
-    for path in regular_files(staged):
-        os.utime(path, (hour, hour), follow_symlinks=False)
-        _flush_file(path)
-    for folder, _, _ in os.walk(staged):
-        flush_directory(Path(folder))
-    try:
-        staged.rename(target)
-    except OSError:
-        if not target.is_dir():
-            raise
-        if digest_directory(target) != digest_directory(staged):
-            raise Conflict("Another content has already been published under this identifier.") from None
-    else:
-        flush_directory(target.parent)
 
 
 def _flush_file(path: Path) -> None:

@@ -56,13 +56,10 @@ class Storage(ABC):
 
     @abstractmethod
     def stage(self, key: str, mark: str = "") -> AbstractContextManager[Path]:
-        """Make an empty private folder on this machine in which to prepare a publication.
+        """Make an empty private folder on this machine in which to prepare a publication of a key.
 
-        It is removed when the block ends. After a crash it may be listed as `NAME.MARK.tmp` beside the key.
-
-        Args:
-            key: to be published.
-            mark: distinguishes this attempt from others; random by default.
+        It is removed when the block ends. After a crash it may be listed as `NAME.MARK.tmp` beside the key; the mark,
+        random by default, distinguishes this attempt from others.
         """
 
     def send(self, staged: Path, key: str) -> None:  # noqa: B027 - most have nothing to send
@@ -85,11 +82,7 @@ class Storage(ABC):
 
     @abstractmethod
     def append(self, key: str, content: bytes) -> None:
-        """Append to a file, which is created if it is missing. Durable on return.
-
-        Raises:
-            OSError: not all of it was written; a part may have been.
-        """
+        """Append to a file, which is created if it is missing. Durable on return; after an OSError a part may be."""
 
     @abstractmethod
     def open(self, key: str, file: str = "") -> Path:
@@ -129,10 +122,7 @@ class Storage(ABC):
 
     @guarded("storage")
     def read(self, key: str, file: str, *, bytes_max: int = -1) -> bytes:
-        """Return a small file of a folder.
-
-        Args:
-            bytes_max: of a longer file, this many bytes and one more are read; -1: all.
+        """Return a small file of a folder; of one that is longer than `bytes_max`, one byte more than that.
 
         Raises:
             NotFound: there is no such regular file.
@@ -143,9 +133,6 @@ class Storage(ABC):
     @guarded("storage")
     def read_all(self, key: str, begins: str = "", *, bytes_max: int = -1) -> dict[str, bytes | None]:
         """Return the small files directly below a key whose names begin so, by name; None for an unreadable one.
-
-        Args:
-            bytes_max: of each file, as for `read`.
 
         Raises:
             StorageUnavailable: the storage as a whole does not answer.

@@ -7,6 +7,7 @@ Each move, and each removal, is logged.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from service.errors import NotFound
@@ -38,18 +39,15 @@ def put_away(storage: Storage, key: str, *, now: datetime) -> bool:
 
 def waiting_since(storage: Storage, before: datetime) -> list[str]:
     """Return the keys of what was put away before a moment; foreign names are ignored."""
-    matches = map(_NAME.fullmatch, storage.list(_SHELF))
-    return [f"{_SHELF}/{form[0]}" for form in matches if form is not None and _moment(form[1]) < before]
+    keys = []
+    for form in map(_NAME.fullmatch, storage.list(_SHELF)):
+        with suppress(ValueError):  # a foreign name
+            if form is not None and datetime.strptime(form[1], _MOVED_AT).replace(tzinfo=UTC) < before:
+                keys.append(f"{_SHELF}/{form[0]}")
+    return keys
 
 
 def remove_for_good(storage: Storage, key: str) -> None:
     """Remove a key of the trash. Several processes may do so at the same time."""
     get_logger(__name__).info("removed_for_good", folder=key)
     storage.remove(key)
-
-
-def _moment(text: str) -> datetime:
-    try:
-        return datetime.strptime(text, _MOVED_AT).replace(tzinfo=UTC)
-    except ValueError:  # a foreign name: treated as put away just now
-        return datetime.max.replace(tzinfo=UTC)

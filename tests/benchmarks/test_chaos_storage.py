@@ -12,7 +12,7 @@ pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
 from benchmarks import chaos_storage
 from service.storage import BACKENDS
 from service.storage.s3.entries import KEYS, PARTS
-from service.storage.s3.storage import S3Storage, Sizes
+from service.storage.s3.storage import SMALL_BYTES, S3Storage
 from tests.service.storage.memory_bucket import MemoryBucket
 from tests.together import wait_until
 
@@ -23,7 +23,7 @@ def test_objects_that_nobody_names_are_counted(tmp_path, sqlite_url, sqlite_fact
     monkeypatch.setitem(BACKENDS, "s3", lambda _: storage)
     monkeypatch.setattr(chaos_storage, "Bucket", lambda _: bucket)
     settings = Settings(data_dir=tmp_path / "var", database_url=sqlite_url, storage="s3://bucket")
-    publish(storage_of(settings), {"model": os.urandom(2 * Sizes().small_bytes)}, "releases/kept")
+    publish(storage_of(settings), {"model": os.urandom(2 * SMALL_BYTES)}, "releases/kept")
     storage_of(settings).append("journals/job_a.jsonl", b"1")
     assert chaos_storage.orphans(settings, sqlite_factory) == 0
     bucket.put(f"{PARTS}releases/kept/0/0.0", b"of a crash")

@@ -19,22 +19,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 import botocore.session
+from botocore import exceptions
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    CredentialRetrievalError,
-    HTTPClientError,
-    IncompleteReadError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ReadTimeoutError,
-    ResponseStreamingError,
-    SSLError,
-)
-from botocore.exceptions import (
-    ConnectionError as NoConnection,
-)
+from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError
 
 from service.dependencies import in_web_request, progressed
 from service.errors import InvalidInput
@@ -75,11 +62,23 @@ CONNECTIONS = 40  # as many as the server has threads
 _BODY_TRIES = 3  # botocore does not repeat a request whose answer breaks off
 _URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9][A-Za-z0-9._-]*)*)/?")
 _MISSING = {"NoSuchKey", "404"}
+_NO_ANSWER = (
+    exceptions.ConnectionError,
+    exceptions.HTTPClientError,
+    exceptions.CredentialRetrievalError,
+    IncompleteReadError,
+)
 # Temporary, although the status is below 500.
 _TEMPORARY = {"SlowDown", "OperationAborted", "RequestTimeout", "Throttling"}
 _TEMPORARY |= {"IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"}
-# Errors that an operator must fix, by the server's code.
+# Errors that an operator must fix, by the server's code, or by ours.
 _EXPLANATIONS = {
+    "tls": ("tls", "This machine does not trust the storage's certificate. Set AWS_CA_BUNDLE to its issuer's file"),
+    "credentials": (
+        "credentials",
+        "This machine has no credentials for the storage. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write "
+        "~/.aws/credentials",
+    ),
     "NoSuchBucket": ("bucket", "The bucket {bucket} does not exist. Create it, or change OBSCURA_STORAGE"),
     "InvalidBucketName": ("bucket", "{bucket} is not a valid bucket name. Change OBSCURA_STORAGE"),
     "InvalidAccessKeyId": ("key", "The storage does not know this machine's access key"),
@@ -111,11 +110,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Listed:
-    """An object and its age, or a common prefix of several (`is_folder`)."""
+    """An object and its age, or a common prefix of several."""
 
     name: str
     seconds: float = 0.0
-    is_folder: bool = False
 
 
 class Bucket:
@@ -170,7 +168,7 @@ class Bucket:
             for each in page.get("Contents", ()):
                 yield Listed(each["Key"][len(self._prefix) :], (now - each["LastModified"]).total_seconds())
             for each in page.get("CommonPrefixes", ()):
-                yield Listed(each["Prefix"][len(self._prefix) :], is_folder=True)
+                yield Listed(each["Prefix"][len(self._prefix) :])
             if not page.get("IsTruncated"):
                 return
             query["ContinuationToken"] = page["NextContinuationToken"]
@@ -209,26 +207,18 @@ class Bucket:
             status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             if code in _TEMPORARY or status >= 500 or status == 429:
                 return _away(f"answers {code or status}")
-            why, sentence = _EXPLANATIONS.get(
-                _SYNONYMS.get(code, code), ("refused", "The storage refuses the request ({code})")
-            )
+            refused = "refused", "The storage refuses the request ({code})"
+            why, sentence = _EXPLANATIONS.get(_SYNONYMS.get(code, code), refused)
             return _Refused(code, why, f"{sentence.format(bucket=self._bucket, code=code)}.")
-        if isinstance(error, SSLError):
-            return _Refused(
-                "",
-                "tls",
-                "This machine does not trust the storage's certificate. Set AWS_CA_BUNDLE to its issuer's file.",
-            )
-        if isinstance(error, NoCredentialsError | PartialCredentialsError):
-            return _Refused(
-                "",
-                "credentials",
-                "This machine has no credentials for the storage. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-                "write ~/.aws/credentials.",
-            )
-        if isinstance(error, NoConnection | HTTPClientError | IncompleteReadError | CredentialRetrievalError):
+        if isinstance(error, exceptions.SSLError):
+            why, sentence = _EXPLANATIONS["tls"]
+        elif isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
+            why, sentence = _EXPLANATIONS["credentials"]
+        elif isinstance(error, _NO_ANSWER):
             return _away("does not answer")
-        return _Refused("", "refused", f"The storage cannot be used ({type(error).__name__}).")
+        else:
+            why, sentence = "refused", f"The storage cannot be used ({type(error).__name__})"
+        return _Refused("", why, f"{sentence}.")
 
 
 class _Refused(StorageUnavailable):
@@ -257,7 +247,7 @@ def _body(client: Any, at: dict[str, str]) -> bytes:
             with body:
                 content: bytes = body.read()
             return content
-        except (IncompleteReadError, ResponseStreamingError, ReadTimeoutError):
+        except (IncompleteReadError, exceptions.ResponseStreamingError, exceptions.ReadTimeoutError):
             if not tries_left:
                 raise
 

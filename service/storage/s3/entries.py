@@ -33,19 +33,12 @@ class _Json(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
 
-class Part(_Json):
-    """A piece of a file. Until it is written its digest is empty."""
-
-    size: int
-    sha256: str = ""
-
-
 class File(_Json):
-    """A published file: its content, or the parts that hold it."""
+    """A published file: its content, or the digests of the parts that hold it, empty until they are written."""
 
     size: int
     sha256: str = ""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[str, ...] = ()
     content: bytes | None = None
 
     @classmethod
@@ -86,16 +79,11 @@ class Entry(_Json):
 
     def sources(self, name: str) -> dict[str, Source]:
         """Return its files by path; `name` is used instead of an empty path."""
-        return {
-            path: Source(
-                self.id,
-                path or name,
-                self.hour,
-                file,
-                tuple((self.part_name(number, each), part) for each, part in enumerate(file.parts)),
-            )
-            for number, (path, file) in enumerate(self.files.items())
-        }
+        sources = {}
+        for number, (path, file) in enumerate(self.files.items()):
+            parts = tuple((self.part_name(number, each), sha256) for each, sha256 in enumerate(file.parts))
+            sources[path] = Source(self.id, path or name, self.hour, file, parts)
+        return sources
 
 
 @dataclass(frozen=True)
@@ -106,15 +94,14 @@ class Source:
         id: of its publication.
         path: in the publication.
         hour: timestamp of the copy.
-        file: size, digest and perhaps content.
-        parts: the objects that hold it.
+        parts: the objects that hold it, each with its digest.
     """
 
     id: str
     path: str
     hour: int
     file: File
-    parts: tuple[tuple[str, Part], ...]
+    parts: tuple[tuple[str, str], ...]
 
 
 def new_id() -> str:

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import copy_context
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,7 +33,6 @@ from service.storage.s3.entries import (
     Entries,
     Entry,
     File,
-    Part,
     Source,
     alone,
     below,
@@ -44,24 +42,12 @@ from service.storage.s3.entries import (
 )
 from service.times import to_the_hour
 
+SMALL_BYTES = 32 * 2**10
 SEGMENT_BYTES = 64 * 2**10  # after which a process that appends begins another object
 KEPT_SECONDS = 3600.0  # since a copy was last asked for
 _SWEEP_SECONDS = 60.0  # between two sweeps; a younger staging folder may not be locked yet
 _READ_TRIES = 3  # of content that is replaced meanwhile
 _PARALLEL_READS = 16
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How content is divided.
-
-    Attributes:
-        part_bytes: of one part; one at a time is in memory.
-        small_bytes: of a publication that is stored in its entry.
-    """
-
-    part_bytes: int = 16 * 2**20
-    small_bytes: int = 32 * 2**10
 
 
 class S3Storage(Storage):
@@ -70,12 +56,21 @@ class S3Storage(Storage):
     Args:
         url: `s3://BUCKET` or `s3://BUCKET/PREFIX`.
         folder: of this machine.
-        sizes: of objects.
+        part_bytes: of one part; one at a time is in memory.
+        small_bytes: of a publication that is stored in its entry.
         bucket: the requests to use; made from the URL by default.
     """
 
-    def __init__(self, url: str, folder: Path, *, sizes: Sizes = Sizes(), bucket: Bucket | None = None) -> None:
-        self.url, self._folder, self._sizes = url, folder, sizes
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        *,
+        part_bytes: int = 16 * 2**20,
+        small_bytes: int = SMALL_BYTES,
+        bucket: Bucket | None = None,
+    ) -> None:
+        self.url, self._folder, self._part_bytes, self._small_bytes = url, folder, part_bytes, small_bytes
         self.bucket = Bucket(url) if bucket is None else bucket
         self._copies, self._entries = Copies(folder, self.bucket), Entries(self.bucket)
         self._segments: dict[tuple[int, str], tuple[str, bytes]] = {}  # by process and key: name and content
@@ -84,22 +79,29 @@ class S3Storage(Storage):
         return type(self), (self.url, self._folder)  # another process appends to segments of its own
 
     def stage(self, key: str, mark: str = "") -> AbstractContextManager[Path]:
-        """Make the folder on this machine; the bucket has nothing of it until it is sent."""
         require_key(key)
         return self._copies.stage(f"{last_of(key)}.{mark or secrets.token_hex(8)}{UNFINISHED}")
 
     def send(self, staged: Path, key: str) -> None:
-        """Write the parts, and the entry into a file beside what was staged."""
         require_key(key)
-        entry = self._sent(staged, key)
-        _note_of(staged).write_text(entry.model_dump_json())
+        _note_of(staged).write_text(self._sent(staged, key).model_dump_json())
 
     def publish(self, staged: Path, key: str) -> None:
-        """Write the entry, after its parts."""
         require_key(key)
         note = _note_of(staged)
         entry = Entry.model_validate_json(note.read_bytes()) if note.is_file() else self._sent(staged, key)
-        published = self._publish_folder(entry, key) if entry.is_folder else self._replace_file(entry, key)
+        if entry.is_folder:  # published once
+            with alone(self.bucket, key, lambda: self._entries.entry(key) is not None) as free:
+                if free:
+                    self._write(key, entry)
+            published = self._entries.entry(key)
+            if published is None:
+                raise Conflict("The publication under this identifier was removed at the same moment.")
+        else:
+            published, before = entry, self._entries.entry(key)
+            self._write(key, entry)
+            for name in () if before is None else before.parts():
+                self.bucket.delete(name)
         if published.id == entry.id:
             if entry.parts():
                 self.bucket.delete(KEYS + _unfinished(staged, key))
@@ -111,9 +113,9 @@ class S3Storage(Storage):
             raise Conflict("Another content has already been published under this identifier.")
 
     def append(self, key: str, content: bytes) -> None:
-        """Rewrite this process's segment with the content at its end: an object is written atomically."""
         require_key(key)
         own = (os.getpid(), key)
+        # An object is written atomically, so this process's segment is rewritten with the content at its end.
         name, before = self._segments.pop(own, ("", b""))
         if not name or len(before) >= SEGMENT_BYTES:
             name, before = f"{KEYS}{key}/{SEGMENT}{new_id()}", b""
@@ -122,7 +124,6 @@ class S3Storage(Storage):
         self._segments[own] = (name, before + content)
 
     def open(self, key: str, file: str = "") -> Path:
-        """Copy it to this machine, unless there is a recent copy, and compare digests."""
         require_key(key)
         if file and not is_plain(file):
             raise NotFound("This file does not exist.")
@@ -137,12 +138,10 @@ class S3Storage(Storage):
         raise NotFound(DAMAGED)
 
     def holds(self, key: str) -> bool:
-        """Ask for the object itself; a list may be stale."""
         require_key(key)
         return self._entries.find(key) is not None
 
     def list(self, key: str) -> list[str]:
-        """List names in the bucket, or in a publication."""
         require_key(key)
         prefix = f"{KEYS}{key}/" if key else KEYS
         names = {each.name[len(prefix) :].rstrip("/") for each in self.bucket.list(prefix, deep=False)}
@@ -151,7 +150,7 @@ class S3Storage(Storage):
         return sorted(name for name in names if name and not name.startswith(SEGMENT))
 
     def read_all(self, key: str, begins: str = "", *, bytes_max: int = -1) -> dict[str, bytes | None]:
-        """List once and read all files in parallel: a start reads every journal."""
+        # One list, and parallel reads, because a start reads every journal.
         require_key(key)
         prefix = f"{KEYS}{key}/"
         listed = [each.name for each in self.bucket.list(prefix + begins)]
@@ -173,7 +172,6 @@ class S3Storage(Storage):
             pool.shutdown(cancel_futures=True)
 
     def idle_seconds(self, key: str) -> float:
-        """Return the age of the newest of its objects, by the storage's clock."""
         require_key(key)
         ages = [listed.seconds for listed in self._entries.at_and_below(key)]
         for entry in self._entries.entries(key).values():
@@ -181,12 +179,9 @@ class S3Storage(Storage):
         return max(min(ages, default=0.0), 0.0)
 
     def move(self, key: str, target: str) -> None:
-        """Write every entry under its new key, then remove the old ones; parts stay where they are.
-
-        After an interruption everything is under the new key, and what was not removed is under the old one as well.
-        """
         require_key(key)
         require_key(target)
+        # Every entry is written under its new key before an old one is removed; parts stay where they are.
         names = [listed.name for listed in self._entries.at_and_below(key)]
         if KEYS + key not in names:
             names.insert(0, KEYS + key)  # a list may be stale
@@ -202,8 +197,8 @@ class S3Storage(Storage):
             self.bucket.delete(name)
 
     def remove(self, key: str) -> None:
-        """Rename its entries first: after an interruption the rest is found by the new names."""
         require_key(key)
+        # Entries are renamed first: after an interruption the rest is found by the new names.
         entries = self._entries.entries(key)
         doomed: dict[str, Entry] = {}
         for name, entry in entries.items():
@@ -230,44 +225,23 @@ class S3Storage(Storage):
         sizes = {name: path.stat().st_size for name, path in paths.items()}
         hour = int(to_the_hour(datetime.now(UTC)).timestamp())
         entry = Entry(id=new_id(), origin=key, is_folder=staged.is_dir(), hour=hour, files={})
-        if sum(sizes.values()) <= self._sizes.small_bytes:
-            return entry.model_copy(update={"files": {name: _small_file(path) for name, path in paths.items()}})
-        planned = {name: File(size=size, parts=self._planned_parts(size)) for name, size in sizes.items()}
+        if sum(sizes.values()) <= self._small_bytes:
+            small = {name: File.holding(path.read_bytes()) for name, path in paths.items()}
+            return entry.model_copy(update={"files": small})
+        planned = {name: File(size=size, parts=("",) * -(-size // self._part_bytes)) for name, size in sizes.items()}
         self._write(_unfinished(staged, key), entry.model_copy(update={"files": planned}))
-        sent = {name: self._send_file(entry, number, path) for number, (name, path) in enumerate(paths.items())}
+        sent = {}
+        for number, (name, path) in enumerate(paths.items()):
+            digest, size, parts = hashlib.sha256(), 0, list[str]()
+            with open_regular(path) as file:
+                while content := file.read(self._part_bytes):
+                    digest.update(content)
+                    self.bucket.put(entry.part_name(number, len(parts)), content)
+                    parts.append(sha256_of(content))
+                    size += len(content)
+            whole = File(size=size, sha256=digest.hexdigest(), parts=tuple(parts))
+            sent[name] = whole if parts else File.holding(b"")
         return entry.model_copy(update={"files": sent})
-
-    def _planned_parts(self, size: int) -> tuple[Part, ...]:
-        most = self._sizes.part_bytes
-        return tuple(Part(size=min(most, size - start)) for start in range(0, size, most))
-
-    def _send_file(self, entry: Entry, number: int, path: Path) -> File:
-        digest, parts = hashlib.sha256(), list[Part]()
-        with open_regular(path) as file:
-            while content := file.read(self._sizes.part_bytes):
-                digest.update(content)
-                self.bucket.put(entry.part_name(number, len(parts)), content)
-                parts.append(Part(size=len(content), sha256=sha256_of(content)))
-        if not parts:
-            return File.holding(b"")
-        return File(size=sum(part.size for part in parts), sha256=digest.hexdigest(), parts=tuple(parts))
-
-    def _replace_file(self, entry: Entry, key: str) -> Entry:
-        before = self._entries.entry(key)
-        self._write(key, entry)
-        for name in () if before is None else before.parts():
-            self.bucket.delete(name)
-        return entry
-
-    def _publish_folder(self, entry: Entry, key: str) -> Entry:
-        """Write the entry of a folder if there is none, and return the one that exists."""
-        with alone(self.bucket, key, lambda: self._entries.entry(key) is not None) as free:
-            if free:
-                self._write(key, entry)
-        published = self._entries.entry(key)
-        if published is None:
-            raise Conflict("The publication under this identifier was removed at the same moment.")
-        return published
 
     def _remove_parts(self, entry: Entry) -> None:
         """Remove the parts of a publication, and older ones of its key that no entry names.
@@ -324,8 +298,7 @@ class Copies:
         """Copy the files that are not here yet, and return a folder with exactly these paths, or the one file.
 
         Raises:
-            FileNotFoundError: the bucket no longer has one of them.
-            NotFound: one is damaged.
+            FileNotFoundError: the bucket no longer has one of them (NotFound: one is damaged).
         """
         make_private_folder(self._copies)
         for source in files.values():
@@ -353,20 +326,16 @@ class Copies:
         make_private_folder(path.parent)
         with self.stage("copy") as staging:
             fresh = staging / "content"
-            self._fetch(source, fresh)
+            with fresh.open("xb") as copy:
+                for name, sha256 in source.parts or (("", source.file.sha256),):
+                    content = self._bucket.get(name) if name else source.file.content
+                    if content is None:
+                        raise FileNotFoundError(name)
+                    if sha256_of(content) != sha256:
+                        raise NotFound(DAMAGED)
+                    copy.write(content)
             os.utime(fresh, (source.hour, source.hour))
             fresh.replace(path)
-
-    def _fetch(self, source: Source, path: Path) -> None:
-        pieces = [(name, part.sha256) for name, part in source.parts] or [("", source.file.sha256)]
-        with path.open("xb") as copy:
-            for name, sha256 in pieces:
-                content = self._bucket.get(name) if name else source.file.content
-                if content is None:
-                    raise FileNotFoundError(name)
-                if sha256_of(content) != sha256:
-                    raise NotFound(DAMAGED)
-                copy.write(content)
 
     def _path(self, source: Source) -> Path:
         return self._copies / source.id / source.path
@@ -401,8 +370,3 @@ def _unfinished(staged: Path, key: str) -> str:
 
 def _note_of(staged: Path) -> Path:
     return staged.with_name(f"{staged.name}.sent")
-
-
-def _small_file(path: Path) -> File:
-    with open_regular(path) as file:
-        return File.holding(file.read())

@@ -14,9 +14,9 @@ from sqlalchemy import text
 from service import installation, ledger
 from service.audit.findings import clear_stops
 from service.audit.proofs import keep_newest
+from service.backups import making
 from service.backups.accepting import Outcome, accept
-from service.backups.databases import BackupRefused, ProgramMissing
-from service.backups.making import MANIFEST, back_up, read_manifest
+from service.backups.making import MANIFEST, BackupRefused, ProgramMissing, back_up, read_manifest
 from service.backups.restoring import Restored, restore
 from service.datasets import receiving, states, vault
 from service.datasets.reading import Sent
@@ -25,7 +25,7 @@ from service.db.access_tables import ApiKey
 from service.db.dataset_tables import Dataset
 from service.db.schema import upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
-from service.errors import Conflict, Forbidden, InvalidInput
+from service.errors import Conflict, Forbidden, InvalidInput, NotFound
 from service.inspection import find_losses, inspect_ledger, may_remove, sign_heads
 from service.jobs import claimable
 from service.ledger.stops import InstallationLocked, lock_of
@@ -235,16 +235,9 @@ def test_images_and_subjects_of_after_the_backup_get_no_second_budget_in_another
     pictures = np.random.default_rng(7).integers(0, 256, (2, 40, 4, 4), dtype=np.uint8)
 
     def upload(account_id: str, images: np.ndarray) -> Dataset:
-        facts = {
-            "name": "faces",
-            "classes": ["a", "b"],
-            "height": 4,
-            "width": 4,
-            "channels": 1,
-            "visibility": "private",
-        }
-        facts |= {"records_declared": 50, "subjects_declared": 50 if unit == "subject" else None}
-        facts |= {"subjects_recognised": True} if unit == "subject" else {}
+        facts = {"name": "faces", "classes": ["a", "b"], "height": 4, "width": 4, "channels": 1, "records_declared": 50}
+        facts |= {"visibility": "private", "subjects_recognised": unit == "subject"}
+        facts |= {"subjects_declared": 50 if unit == "subject" else None}
         with transaction(lone.factory) as session:
             dataset_id = states.declare(session, settings, account_id=account_id, now=lone.tick(), **facts).id
         subjects = {"subjects": ids} if unit == "subject" else {}
@@ -341,16 +334,27 @@ def test_a_backup_is_whole_private_and_without_keys(lone, tmp_path):
     changed.write_bytes(whole)
     document = json.loads((tmp_path / "backup" / MANIFEST).read_bytes())
     (tmp_path / "backup" / MANIFEST).write_text(json.dumps(document | {"schema": "9999"}))
+    there = settings_of(lone, data_dir=tmp_path / "new", database_url="")
     with pytest.raises(BackupRefused, match="newer"):
-        restore(
-            settings_of(lone, data_dir=tmp_path / "new", database_url=""),
-            tmp_path / "backup",
-            keep_files=False,
-            now=lone.now,
-        )
+        restore(there, tmp_path / "backup", keep_files=False, now=lone.now)
     (tmp_path / "backup" / MANIFEST).unlink()
     with pytest.raises(BackupRefused, match="interrupted"):
         read_manifest(tmp_path / "backup")
+
+
+def test_content_that_is_removed_while_it_is_copied_is_missing_and_the_backup_is_whole(lone, tmp_path, monkeypatch):
+    copy = making.copy_file
+
+    def removed_meanwhile(source: Path, target: Path) -> str:
+        digest = copy(source, target)
+        if "releases" in source.parts:
+            raise NotFound("removed")
+        return digest
+
+    monkeypatch.setattr(making, "copy_file", removed_meanwhile)
+    made = back_up(settings_of(lone), lone.factory, tmp_path / "backup", with_keys=False, now=lone.now)
+    assert [name.partition("/")[0] for name in made.manifest.missing] == ["releases"]
+    assert read_manifest(tmp_path / "backup") == made.manifest
 
 
 def test_random_moments_refund_nothing_unseen(lone, tmp_path):

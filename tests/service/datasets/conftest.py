@@ -43,16 +43,12 @@ def declare(factory: SessionFactory, settings: Settings, now: datetime) -> Calla
 
 
 @pytest.fixture
-def world(
-    settings: Settings, factory: SessionFactory, declare: Callable[..., str], open_account: Callable[..., str]
-) -> World:
+def world(settings, factory, declare, open_account, declare_dataset) -> World:
     """Accounts that protect records."""
-    return World(settings, factory, declare, open_account)
+    return World(settings, factory, declare, open_account, declare_dataset)
 
 
 @pytest.fixture
-def people(
-    settings: Settings, factory: SessionFactory, declare: Callable[..., str], open_account: Callable[..., str]
-) -> SubjectWorld:
+def people(settings, factory, declare, open_account, declare_dataset) -> SubjectWorld:
     """Accounts that protect subjects."""
-    return SubjectWorld(settings, factory, declare, open_account)
+    return SubjectWorld(settings, factory, declare, open_account, declare_dataset)

@@ -1,6 +1,5 @@
 """Subjects that are known again: one number in every dataset of a project, no second budget, and ids that end here."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -8,16 +7,11 @@ import pytest
 from sqlalchemy import select
 
 from obscura.wire.words import DatasetState
-from service.datasets import deletion
-from service.datasets.fingerprints import SubjectsKnown, look_up, settle
-from service.datasets.recognition import recognise
+from service.datasets.fingerprints import SubjectsKnown, look_up, recognise, settle
 from service.datasets.vault import Vault
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset, Fingerprint
-from service.db.ledger_tables import Account
-from service.db.project_tables import Project
 from service.db.session import transaction
-from service.errors import InvalidInput
 from tests.service.datasets.world import SubjectWorld
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
@@ -60,7 +54,7 @@ def test_two_subjects_under_one_number_are_refused(monkeypatch: pytest.MonkeyPat
         def digest(self) -> bytes:
             return bytes(32)
 
-    monkeypatch.setattr("service.datasets.recognition.hmac.new", lambda *_: Same())
+    monkeypatch.setattr("service.datasets.fingerprints.hmac.new", lambda *_: Same())
     with pytest.raises(ValueError, match=r"^$"):
         recognise(HASHES, "prj_a", KEY)
 
@@ -85,16 +79,13 @@ def test_where_nobody_is_to_be_recognised_numbers_are_drawn_afresh(people: Subje
 def test_a_subject_of_another_account_is_refused_and_nothing_is_stored(people: SubjectWorld) -> None:
     people.upload(people.account("patients of 2025"), ["anna", "bert"])
     later = people.account("patients of 2026")
-    with transaction(people.factory, read_only=True) as session:
-        before = session.scalars(select(Fingerprint.digest)).all()
+    before = people.books()
     with pytest.raises(SubjectsKnown) as caught:
         people.upload(later, ["carl", "bert"])
     assert not any(name in str(caught.value) for name in ("bert", "carl", "2025", "1", "2"))
     assert people.datasets(DatasetState.READY) == 1
-    with transaction(people.factory, read_only=True) as session:
-        assert sorted(session.scalars(select(Fingerprint.digest))) == sorted(before)
-    with transaction(people.factory, read_only=True) as session:
-        refused = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DECLARED)).one()
+    assert people.books() == before
+    refused = people.do(lambda session: session.scalar(select(Dataset.id).where(Dataset.state == "declared")))
     with pytest.raises(Exception, match="no content"):
         Vault.of(people.settings).open_dataset(refused)
     people.upload(later, ["carl"])
@@ -106,18 +97,14 @@ def test_a_subject_whose_dataset_was_deleted_is_still_known(people: SubjectWorld
     account_id = people.account("patients of 2025")
     dataset_id = people.upload(account_id, ["anna"])
     people.upload(account_id, ["bert"])
-    deletion.delete(people.settings, people.factory, dataset_id, cancel_jobs=False, now=datetime.now(UTC))
+    people.delete(dataset_id)
     with pytest.raises(SubjectsKnown):
         people.upload(people.account("patients of 2026"), ["anna"])
 
 
 def test_the_same_id_in_another_project_is_somebody_else(people: SubjectWorld) -> None:
     here, elsewhere = people.account("ours"), people.account("theirs")
-    with transaction(people.factory) as session:
-        project = Project(id=new_id("prj"), name="others", created_at=datetime.now(UTC))
-        session.add(project)
-        session.flush()
-        session.get_one(Account, elsewhere).project_id = project.id
+    people.move_to_project(elsewhere)
     first, second = (people.numbers(people.upload(account_id, ["7"]), ["7"]) for account_id in (here, elsewhere))
     assert first != second
 
@@ -137,9 +124,3 @@ def test_a_look_that_is_older_than_another_upload_is_taken_again(people: Subject
         session.flush()
         with pytest.raises(SubjectsKnown):
             settle(session, again, frozenset(), known, prints)
-
-
-def test_only_declared_subjects_can_be_recognised(people: SubjectWorld, open_account: Any) -> None:
-    records = open_account(people.factory, name="records")
-    with pytest.raises(InvalidInput, match="declares subjects"):
-        people.declare(records, subjects_recognised=True)

@@ -38,6 +38,8 @@ def test_subjects_are_not_declared_where_nobody_would_protect_them(factory, open
         declare(None, subjects_declared=60)
     with pytest.raises(NotFound):
         declare("acc_none", subjects_declared=60)
+    with pytest.raises(InvalidInput, match="declares subjects"):
+        declare(account_id, subjects_recognised=True)
     declare(account_id)
     declare(None)
 

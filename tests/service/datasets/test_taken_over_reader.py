@@ -54,7 +54,7 @@ def take_over(monkeypatch: pytest.MonkeyPatch, act: Callable[[IngestRequest], No
 def assert_refused(settings: Settings, facts: Upload = FACTS) -> None:
     with pytest.raises(UploadFailed) as failed:
         receive(settings, facts, iter([b"anything"]), None, "npz")
-    assert failed.value.fault is Fault.INTERNAL
+    assert failed.value.numbers == {"fault": Fault.INTERNAL}
     assert failed.value.__cause__ is None
     with pytest.raises(NotFound):
         Vault.of(settings).open_dataset(DATASET)

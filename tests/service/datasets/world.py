@@ -12,14 +12,17 @@ import numpy.typing as npt
 from sqlalchemy import select
 
 from obscura.wire.words import DatasetState
-from service import ledger
+from service import jobs, ledger
 from service.audit.verify import verify
 from service.datasets import deletion, receiving, vault, withdrawal
 from service.datasets.reading import Sent
 from service.datasets.vault import DatasetContext, Vault
 from service.datasets.withdrawal import Withdrawal
+from service.db.base import new_id
 from service.db.dataset_tables import Dataset, Fingerprint
-from service.db.ledger_tables import Entry
+from service.db.job_tables import Job
+from service.db.ledger_tables import Account, Entry
+from service.db.project_tables import Project
 from service.db.session import SessionFactory, transaction
 from service.ingest.array_files import IMAGES_NAME
 from service.sealing import SealBroken
@@ -36,12 +39,27 @@ class World:
     Args:
         declare: declares a dataset of 4 x 4 pixels for an account, and returns its id.
         open_account: opens an account in the database, and returns its id.
+        declare_dataset: writes the row of a dataset that is ready, and returns its id.
     """
 
     def __init__(
-        self, settings: Settings, factory: SessionFactory, declare: Callable[..., str], open_account: Callable[..., str]
+        self,
+        settings: Settings,
+        factory: SessionFactory,
+        declare: Callable[..., str],
+        open_account: Callable[..., str],
+        declare_dataset: Callable[..., str],
     ) -> None:
         self.settings, self.factory, self.declare, self._open = settings, factory, declare, open_account
+        self._write = declare_dataset
+
+    def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
+        with transaction(self.factory) as session:
+            return act(session, *given, **more)
+
+    def write(self, account_id: str | None, **changes: Any) -> str:
+        """Write the row of a dataset, ready without any content; without an account it is public."""
+        return self._write(self.factory, account_id=account_id, **changes)
 
     @property
     def context(self) -> DatasetContext:
@@ -51,8 +69,7 @@ class World:
         return self._open(self.factory, name=name, **terms)
 
     def close(self, account_id: str, *, closed: bool = True) -> None:
-        with transaction(self.factory) as session:
-            ledger.set_closed(session, account_id, closed=closed)
+        self.do(ledger.set_closed, account_id, closed=closed)
 
     def send(
         self, dataset_id: str, images: npt.ArrayLike, *, during: Callable[[], None] = lambda: None, **arrays: Any
@@ -65,9 +82,25 @@ class World:
 
         return receiving.receive(self.context, dataset_id, Sent(body(), "npz"))
 
-    def train(self, dataset_id: str) -> str:
-        with transaction(self.factory) as session:
-            return submit_training(session, dataset_id, datetime.now(UTC), options=OPTIONS)
+    def train(self, dataset_id: str, **changes: Any) -> str:
+        return str(self.do(submit_training, dataset_id, datetime.now(UTC), **{"options": OPTIONS, **changes}))
+
+    def spend(self, job_id: str, amount_nano: int) -> str:
+        """Run a training as far as a first charge; return the account that pays."""
+        now = datetime.now(UTC)
+        claim = self.do(jobs.claim, worker="test", now=now, lease_seconds=600, job_id=job_id)
+        paid: dict[str, Any] = {"hold_id": claim.hold_id, "attempt": 1, "now": now}
+        self.do(ledger.arm, **paid)
+        stage = self.job(job_id).plan["stages"][0]["name"]
+        self.do(ledger.charge, amount_nano=amount_nano, stage=stage, **paid)
+        return str(claim.account_id)
+
+    def job(self, job_id: str) -> Job:
+        job: Job = self.do(jobs.get_job, job_id)
+        return job
+
+    def finish_cancelled(self, job_id: str) -> None:
+        self.do(jobs.finish_cancelled, job_id=job_id, attempt=1, now=datetime.now(UTC))
 
     def delete(self, dataset_id: str, *, cancel_jobs: bool = True) -> Dataset:
         now = datetime.now(UTC)
@@ -76,6 +109,9 @@ class World:
     def row(self, dataset_id: str) -> Dataset:
         with transaction(self.factory, read_only=True) as session:
             return session.get_one(Dataset, dataset_id)
+
+    def state(self, dataset_id: str) -> DatasetState:
+        return self.row(dataset_id).state
 
     def prints(self, dataset_id: str) -> list[bytes]:
         with transaction(self.factory, read_only=True) as session:
@@ -117,6 +153,14 @@ class SubjectWorld(World):
     def numbers(self, dataset_id: str, ids: Any) -> dict[Any, int]:
         return dict(zip(ids, stored_subjects(self.settings, dataset_id).tolist(), strict=True))
 
+    def move_to_project(self, account_id: str) -> None:
+        """Give an account a project of its own, in which ids are those of other subjects."""
+        project = Project(id=new_id("prj"), name=account_id, created_at=datetime.now(UTC))
+        with transaction(self.factory) as session:
+            session.add(project)
+            session.flush()
+            session.get_one(Account, account_id).project_id = project.id
+
     def datasets(self, state: DatasetState) -> int:
         with transaction(self.factory, read_only=True) as session:
             return len(session.scalars(select(Dataset.id).where(Dataset.state == state)).all())
@@ -139,7 +183,7 @@ class SubjectWorld(World):
         """Whether any existing key opens these images, under any name that they may have been sealed for."""
         keys = [vault.read_key(path) for path in self.settings.keys_path.rglob("*.key")]
         for key in keys:
-            for name in (dataset_id, *(vault.name_of(dataset_id, number) for number in (1, 2))):
+            for name in (dataset_id, *(f"{dataset_id}.{number}" for number in (1, 2))):
                 try:
                     with vault.SealedArray(folder, name, IMAGES_NAME, key) as images:
                         images.read()

@@ -60,7 +60,7 @@ class MemoryBucket:
                     folders.add(f"{prefix}{first}/")
                 else:
                     yield Listed(name, time.time() - self._objects.get(name, (b"", time.time()))[1])
-        yield from (Listed(folder, is_folder=True) for folder in sorted(folders))
+        yield from map(Listed, sorted(folders))
 
     def _ask(self) -> None:
         if self.left is not None:

@@ -25,7 +25,7 @@ from tests.service.storage.faulty_proxy import HALF, LOST, PASS, SILENT, SLOW_DO
 pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
 from service.storage.s3.bucket import PATIENCE, Bucket, Patience
 from service.storage.s3.entries import KEYS, PARTS
-from service.storage.s3.storage import S3Storage, Sizes
+from service.storage.s3.storage import SMALL_BYTES, S3Storage
 
 PART, SMALL = 3000, 500
 ONE_TRY = Patience(seconds=0, tries=1, connect_seconds=5, read_seconds=20)
@@ -44,7 +44,7 @@ class TestS3(StorageContract):
 @pytest.fixture
 def divided(bucket_url: str, tmp_path: Path) -> S3Storage:
     """A storage of small parts."""
-    return S3Storage(bucket_url, tmp_path / "var", sizes=Sizes(PART, SMALL))
+    return S3Storage(bucket_url, tmp_path / "var", part_bytes=PART, small_bytes=SMALL)
 
 
 def objects(storage: S3Storage) -> list[str]:
@@ -120,7 +120,8 @@ def test_faults_on_the_way_change_nothing_but_the_time(bucket_url, s3_url, tmp_p
         storage = S3Storage(
             bucket_url,
             tmp_path / "var",
-            sizes=Sizes(PART, SMALL),
+            part_bytes=PART,
+            small_bytes=SMALL,
             bucket=Bucket(bucket_url, replace(PATIENCE, read_seconds=2.0)),
         )
         faults = (SLOW_DOWN, LOST, HALF, SLOW_DOWN, PASS, LOST, HALF, PASS)
@@ -185,7 +186,7 @@ def test_a_machine_that_fails_between_sending_and_publishing_leaves_what_is_list
 
 def _send_and_die(storage: S3Storage) -> None:
     with storage.stage(KEY, mark="7") as staging:
-        (staging / "model").write_bytes(os.urandom(2 * Sizes().small_bytes))
+        (staging / "model").write_bytes(os.urandom(2 * SMALL_BYTES))
         storage.send(staging, KEY)
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from service import installation, ledger
+from service import installation
 from service.backups.accepting import accept
 from service.backups.making import back_up
 from service.backups.restoring import restore
-from service.datasets import states, vault, withdrawal
+from service.datasets import states
+from service.datasets.vault import make_fingerprint_key
 from service.db.session import make_engine, make_session_factory, transaction
 from service.settings import Settings
 from service.storage import storage_of
@@ -79,36 +80,26 @@ def test_a_backup_moves_an_installation_into_a_bucket_and_back(bucket_url, book,
     assert journalled(storage_of(back), "job_" + "a" * 20).counts == {"votes": 2}
 
 
-def test_subjects_withdraw_from_what_lies_in_a_bucket(bucket_url, tmp_path, sqlite_url):
-    settings = Settings(data_dir=tmp_path / "var", storage=bucket_url, database_url=sqlite_url)
-    vault.make_fingerprint_key(settings)
-    engine, now = make_engine(sqlite_url), datetime.now(UTC)
-    factory = make_session_factory(engine)
+def test_subjects_withdraw_from_what_lies_in_a_bucket(bucket_url, tmp_path, sqlite_factory, open_account):
+    settings = Settings(data_dir=tmp_path / "var", storage=bucket_url)
+    make_fingerprint_key(settings)
     facts = {"name": "people", "classes": ["a"], "height": 4, "width": 4, "channels": 1, "visibility": "private"}
 
     def declare(account_id: str, **more: Any) -> str:
-        with transaction(factory) as session:
-            wish = {**facts, "records_declared": 99, "account_id": account_id, **more}
-            return states.declare(session, settings, **wish, now=now).id
+        with transaction(sqlite_factory) as session:
+            wanted = {**facts, "records_declared": 99, "account_id": account_id, "now": datetime.now(UTC), **more}
+            return states.declare(session, settings, **wanted).id
 
-    def opened(_factory: Any, **terms: Any) -> str:
-        with transaction(factory) as session:
-            more = {"owner": "clinic", "epsilon": 8.0, "delta": 1e-5, "adjacency": "add_remove"}
-            return ledger.open_account(session, now=now, **more, **terms).id
-
-    try:
-        people = SubjectWorld(settings, factory, declare, opened)
-        account_id = people.account("patients")
-        first = people.upload(account_id, ["anna", "bert"])
-        content = {listed.name for listed in Bucket(bucket_url).list("") if "/journals/" not in listed.name}
-        withdrawal.withdraw(settings, factory, account_id, ["anna"], cancel_jobs=False, now=now)
-        later = people.upload(account_id, ["carl", "anna"])
-        names = [vault.name_of(dataset_id, 1) for dataset_id in (first, later)]
-        assert storage_of(settings).list("datasets") == sorted(names)
-        assert all(len(vault.Vault.of(settings).open_dataset(name)[0]) == 1 for name in names)
-        assert vault.Vault.of(settings).stored_keys() == set(names)
-        left = {listed.name for listed in Bucket(bucket_url).list("")}
-        assert not content & left, "nothing of what was uploaded lies there"
-        assert read_withdrawn(storage_of(settings), account_id)
-    finally:
-        engine.dispose()
+    people = SubjectWorld(settings, sqlite_factory, declare, open_account, declare)
+    account_id = people.account("patients")
+    first = people.upload(account_id, ["anna", "bert"])
+    content = {listed.name for listed in Bucket(bucket_url).list("") if "/journals/" not in listed.name}
+    people.withdraw(account_id, "anna")
+    later = people.upload(account_id, ["carl", "anna"])
+    names = [f"{dataset_id}.1" for dataset_id in (first, later)]
+    assert storage_of(settings).list("datasets") == sorted(names)
+    assert [len(people.records(dataset_id)) for dataset_id in (first, later)] == [1, 1]
+    assert people.context.vault.stored_keys() == set(names)
+    left = {listed.name for listed in Bucket(bucket_url).list("")}
+    assert not content & left, "nothing of what was uploaded lies there"
+    assert read_withdrawn(storage_of(settings), account_id)

@@ -1,7 +1,7 @@
 """A process that works on a bucket dies before each of its requests in turn; and lists that are behind."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from tests.service.storage.contract import KEY, RELEASE, content_of, publish
 
 pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
 from service.storage.s3.entries import PARTS
-from service.storage.s3.storage import S3Storage, Sizes
+from service.storage.s3.storage import S3Storage
 from tests.service.storage.memory_bucket import Dead, MemoryBucket
 
 PART, SMALL = 3000, 500
@@ -22,20 +22,31 @@ MOMENTS_MAX = 100
 @pytest.fixture
 def over(tmp_path: Path) -> Callable[[MemoryBucket], S3Storage]:
     """Makes the storage of a machine over a bucket in memory."""
-    sizes = Sizes(part_bytes=PART, small_bytes=SMALL)
-    return lambda bucket: S3Storage("s3://bucket", tmp_path / os.urandom(4).hex(), sizes=sizes, bucket=bucket)
+    sizes = {"part_bytes": PART, "small_bytes": SMALL}
+    return lambda bucket: S3Storage("s3://bucket", tmp_path / os.urandom(4).hex(), bucket=bucket, **sizes)
 
 
-def dies_in(bucket: MemoryBucket, requests: int, act: Callable[[], None]) -> bool:
-    """Act, and die before the request of that number; returns whether it came to that."""
-    bucket.left = requests
-    try:
-        act()
-    except Dead:
-        return True
-    finally:
-        bucket.left = None
-    return False
+def moments(
+    over: Callable[[MemoryBucket], S3Storage],
+    act: Callable[[S3Storage], None],
+    *,
+    least: int,
+    prepare: Callable[[S3Storage], None] = lambda _: None,
+) -> Iterator[tuple[MemoryBucket, S3Storage]]:
+    """Die before each request of an act in turn; yield the bucket then, and the storage of another machine over it."""
+    for requests in range(MOMENTS_MAX):
+        bucket = MemoryBucket()
+        here = over(bucket)
+        prepare(here)
+        bucket.left = requests
+        try:
+            act(here)
+        except Dead:
+            bucket.left = None
+            yield bucket, over(bucket)
+        else:
+            break
+    assert least < requests < MOMENTS_MAX - 1
 
 
 def objects(bucket: MemoryBucket) -> list[str]:
@@ -43,16 +54,12 @@ def objects(bucket: MemoryBucket) -> list[str]:
 
 
 def test_what_is_published_at_any_moment_is_there_whole_or_not_at_all(over):
-    for requests in range(MOMENTS_MAX):
-        bucket = MemoryBucket()
-        here, there = over(bucket), over(bucket)
-        if not dies_in(bucket, requests, lambda here=here: publish(here, BIG)):
-            break
+    for bucket, there in moments(over, lambda here: publish(here, BIG), least=10):
         if there.holds(KEY):
             assert content_of(there.open(KEY)) == BIG
-        left = [name for name in there.list("releases") if name.endswith(".tmp")]
-        for name in left:
-            there.remove(f"releases/{name}")
+        for name in there.list("releases"):
+            if name.endswith(".tmp"):
+                there.remove(f"releases/{name}")
         if there.holds(KEY):
             assert content_of(over(bucket).open(KEY)) == BIG
             assert there.list("releases") == [RELEASE]
@@ -62,33 +69,25 @@ def test_what_is_published_at_any_moment_is_there_whole_or_not_at_all(over):
         assert content_of(there.open(KEY)) == BIG
         there.remove(KEY)
         assert objects(bucket) == []
-    assert 10 < requests < MOMENTS_MAX - 1
 
 
 def test_a_file_that_is_replaced_at_any_moment_is_the_old_one_or_the_new(over):
     old, new, key = BIG["c"], BIG["inner/b.bin"], "work/job_a/checkpoint"
-    for requests in range(MOMENTS_MAX):
-        bucket = MemoryBucket()
-        here, there = over(bucket), over(bucket)
-        here.write(key, old)
-        if not dies_in(bucket, requests, lambda here=here: here.write(key, new)):
-            break
+    replaced = moments(over, lambda here: here.write(key, new), least=5, prepare=lambda here: here.write(key, old))
+    for bucket, there in replaced:
         assert there.open("work/job_a", "checkpoint").read_bytes() in (old, new)
         there.move("work/job_a", "trash/x")
         assert there.open("trash/x", "checkpoint").read_bytes() in (old, new)
         there.remove("trash/x")
         assert objects(bucket) == []
-    assert 5 < requests < MOMENTS_MAX - 1
 
 
 def test_what_is_moved_at_any_moment_is_under_one_key_or_both_and_can_be_moved_again(over):
-    for requests in range(MOMENTS_MAX):
-        bucket = MemoryBucket()
-        here, there = over(bucket), over(bucket)
+    def prepare(here: S3Storage) -> None:
         publish(here, BIG, "work/job_a/trained")
         here.write("work/job_a/checkpoint", BIG["c"])
-        if not dies_in(bucket, requests, lambda here=here: here.move("work/job_a", "trash/x")):
-            break
+
+    for bucket, there in moments(over, lambda here: here.move("work/job_a", "trash/x"), least=5, prepare=prepare):
         kept = {f"{key}/{name}" for key in ("work/job_a", "trash/x") for name in there.list(key)}
         for name in ("trained", "checkpoint"):
             assert kept & {f"work/job_a/{name}", f"trash/x/{name}"}
@@ -97,22 +96,15 @@ def test_what_is_moved_at_any_moment_is_under_one_key_or_both_and_can_be_moved_a
         for key in there.list("trash"):
             there.remove(f"trash/{key}")
         assert objects(bucket) == []
-    assert 5 < requests < MOMENTS_MAX - 1
 
 
 def test_a_removal_of_any_moment_can_be_finished(over):
-    for requests in range(MOMENTS_MAX):
-        bucket = MemoryBucket()
-        here, there = over(bucket), over(bucket)
-        publish(here, BIG)
-        if not dies_in(bucket, requests, lambda here=here: here.remove(KEY)):
-            break
+    for bucket, there in moments(over, lambda here: here.remove(KEY), least=7, prepare=lambda here: publish(here, BIG)):
         if there.holds(KEY):
             assert content_of(there.open(KEY)) == BIG
         for name in there.list("releases"):
             there.remove(f"releases/{name}")
         assert objects(bucket) == []
-    assert 7 < requests < MOMENTS_MAX - 1
 
 
 def test_lists_that_are_behind_mislead_nobody_who_asks_for_a_key(over):

@@ -119,7 +119,7 @@ def test_subjects_withdraw_and_the_answer_says_nothing_of_them(served):
     for wrong in ({}, {"subjects": []}, {"subjects": [""]}, {"subjects": [-1]}, {"subjects": ["x" * 65]}):
         served.send(path, wrong, status=422)
     blank = served.send(path, {"subjects": ["unknown"]}, status=422)
-    assert "stands for nobody" in blank["detail"]
+    assert "is a placeholder" in blank["detail"]
     answers = [
         served.send(path, {"subjects": [one]}, scope="data") for one in (f"{CANARY}-{writers[0]}", f"{CANARY}-nobody")
     ]
