@@ -197,13 +197,12 @@ class Provider:
             facts |= answer.raise_for_status().json()
         if facts.get("sub") != subject:
             raise SignInRefused("The sign-in provider describes another person than the one who signed in.")
-        texts = {name: facts.get(name) for name in ("name", "preferred_username", "email", "sub")}
-        texts = {name: text for name, text in texts.items() if isinstance(text, str)}
-        groups = facts.get(self._settings.oidc_groups_claim)
+        texts = [facts.get(claim) for claim in ("name", "preferred_username", "email", "sub")]
+        groups, email = facts.get(self._settings.oidc_groups_claim), facts.get("email")
         return Claims(
             subject=subject,
-            names=list(texts.values()),
-            email=texts.get("email"),
+            names=[text for text in texts if isinstance(text, str)],
+            email=email if isinstance(email, str) else None,
             groups=frozenset(str(group) for group in groups[:GROUPS_MAX]) if isinstance(groups, list) else frozenset(),
         )
 
