@@ -1,4 +1,4 @@
-"""Who asks, and which rows they may see: the one place where projects are kept apart.
+"""The caller of a request, and the rows that they may see: the one place where projects are kept apart.
 
 A session that is opened for a caller carries them (`on_behalf`). Everything read for callers starts at `visible` or
 `find`, which apply `seen_by`. Sessions of the service, its workers and the audit carry no caller and see everything.
@@ -64,7 +64,7 @@ ROLES = {
     Role.VIEWER: (Scope.RELEASES,),
 }
 _WIDER = {Scope.RELEASES: frozenset({Scope.READ})}
-# In the info of sessions: whether those who decide must be people whom the sign-in provider knows.
+# In the info of sessions: only people of the sign-in provider may ask and decide where two must agree.
 PEOPLE_DECIDE = "obscura_people_decide"
 
 
@@ -75,10 +75,7 @@ def covers(held: frozenset[Scope], scope: Scope) -> bool:
 
 @dataclass(frozen=True)
 class Principal:
-    """A caller: a key with its scopes, its admin, its project, and its person of the sign-in provider.
-
-    Without a project it is the key of an admin of the installation.
-    """
+    """A caller: a key with its scopes, and its admin, project (None: the installation) and person."""
 
     id: str
     scopes: frozenset[Scope]
@@ -87,22 +84,15 @@ class Principal:
     person_id: str | None = None
 
     def require(self, scope: Scope) -> None:
-        """Raise unless the key covers a scope. Metrics are of all projects, so an owner's `admin` does not cover them.
-
-        Raises:
-            Forbidden: the key has neither this scope nor `admin`.
-        """
+        """Raise Forbidden unless the key covers a scope."""
+        # Metrics are of all projects, so the `admin` of an owner does not cover them.
         of_all_projects = scope is Scope.METRICS and self.project_id is not None
         if not (scope in self.scopes if of_all_projects else covers(self.scopes, scope)):
             has = ", ".join(sorted(self.scopes)) or "none"
             raise Forbidden(f"This needs a key with the scope {scope.value!r}; this key has {has}.", needed=scope.value)
 
     def require_installation(self) -> None:
-        """Raise unless the caller is an admin of the installation.
-
-        Raises:
-            Forbidden: the key belongs to a project.
-        """
+        """Raise Forbidden unless the caller is an admin of the installation."""
         self.require(Scope.ADMIN)
         if self.project_id is not None:
             raise Forbidden("This needs an admin's key that belongs to no project.", needed=Scope.ADMIN.value)
@@ -111,35 +101,22 @@ class Principal:
 def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] | None:
     """Return the condition on a table's rows that a caller may see; None for all rows.
 
-    A project's key sees the project's rows, and releases shared with it, with what the releasing project drew from them
-    and measured. An admin of the installation sees accounts, requests, keys, webhooks and audit events of all projects;
-    they and readers without a key see datasets, jobs and their results only while there is one project. Nobody sees an
-    erased dataset.
-
-    Args:
-        caller: None for a reader of the dashboard without a key, where the settings allow that.
+    A project's key sees the project's rows, and releases shared with it, with the samples and evaluations that the
+    releasing project made of them. An admin of the installation sees accounts, requests, keys, webhooks and audit
+    events of all projects. They, and readers without a key (None), see datasets, jobs and their results only while
+    there is one project. Nobody sees an erased dataset.
     """
     project_id = None if caller is None else caller.project_id
     return _rule(table, project_id, alone=caller is None or (project_id is None and table in CONTENT))
 
 
-@functools.lru_cache(maxsize=1024)
-def _rule(table: type[Base], project_id: str | None, *, alone: bool) -> ColumnElement[bool] | None:
-    """Build the condition of `seen_by`, once for a table and a project: every page asks for a dozen.
-
-    Args:
-        project_id: whose rows are seen; None if that does not matter.
-        alone: rows are seen only while there is one project.
-    """
-    rules: list[ColumnElement[bool]] = [Dataset.erased_at.is_(None)] if table is Dataset else []
+@functools.lru_cache(maxsize=1024)  # every page needs a dozen
+def _rule(table: Any, project_id: str | None, *, alone: bool) -> ColumnElement[bool] | None:
+    existing = [Dataset.erased_at.is_(None)] if table is Dataset else []
     if alone:
-        rules.append(not_(exists().where(Project.id != DEFAULT_PROJECT)))
-    elif project_id is not None:
-        rules.append(_of_project(table, project_id))
-    return and_(*rules) if rules else None
-
-
-def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
+        return and_(*existing, not_(exists().where(Project.id != DEFAULT_PROJECT)))
+    if project_id is None:
+        return and_(*existing) if existing else None
     accounts = select(Account.id).where(Account.project_id == project_id)
     maker = aliased(Job)
     condition: ColumnElement[bool]
@@ -153,51 +130,46 @@ def _of_project(table: Any, project_id: str) -> ColumnElement[bool]:
         condition = exists().where(maker.id == table.job_id, maker.project_id == project_id)
     else:
         condition = table.account_id.in_(accounts)
+    open_to = Share.project_id.in_([project_id, EVERY_PROJECT])
+    shared = select(Share.release_id).where(Share.ended_at.is_(None), open_to)
     if table is Release:
-        condition = or_(condition, Release.id.in_(_shared_with(project_id)))
+        condition = or_(condition, Release.id.in_(shared))
     elif hasattr(table, "release_id") and table in get_args(Made):
-        # What its own project has made of a shared release, once it is there: a job that names an account is that's.
+        # Finished results of a shared release, if its own project made them: only its jobs name an account.
         there = maker.id == table.job_id, maker.account_id.is_not(None), maker.state == JobState.SUCCEEDED
-        condition = or_(condition, table.release_id.in_(_shared_with(project_id)) & exists().where(*there))
-    return condition
-
-
-def _shared_with(project_id: str) -> Select[str]:
-    return select(Share.release_id).where(Share.ended_at.is_(None), Share.project_id.in_([project_id, EVERY_PROJECT]))
+        condition = or_(condition, table.release_id.in_(shared) & exists().where(*there))
+    return and_(*existing, condition)
 
 
 def project_of(session: Session, account_id: str | None) -> str:
-    """Return the project of something new: its account's, or the caller's, or the first."""
+    """Return the project of a new row: its account's, or the caller's, or the default one."""
     if account_id is not None:
         return projects_of(session, [account_id])[account_id]
-    return _own_project(session) or DEFAULT_PROJECT
+    caller = _caller(session)
+    return DEFAULT_PROJECT if caller is None or caller.project_id is None else caller.project_id
 
 
 def projects_of(session: Session, account_ids: Iterable[str]) -> dict[str, str]:
     """Return the projects of accounts, by account id."""
-    asked = select(Account.id, Account.project_id).where(Account.id.in_(set(account_ids)))
-    return {row.id: row.project_id for row in session.execute(asked)}
+    query = select(Account.id, Account.project_id).where(Account.id.in_(set(account_ids)))
+    return {row.id: row.project_id for row in session.execute(query)}
 
 
 def is_own(session: Session, project_id: str) -> bool:
     """Return whether a project's rows are the caller's, and not only shared with them."""
-    return _own_project(session) in (None, project_id)
+    caller = _caller(session)
+    return caller is None or caller.project_id in (None, project_id)
 
 
-def _own_project(session: Session) -> str | None:
+def _caller(session: Session) -> Principal | None:
     caller = session.info.get(_CALLER)
-    principal = None if caller is None else caller()
-    return None if principal is None else principal.project_id
+    return None if caller is None else caller()
 
 
 def on_behalf(
     factory: SessionFactory, caller: Callable[[], Principal | None], last: Last | None = None
 ) -> SessionFactory:
-    """Return a factory of sessions that carry a caller, who is resolved at the first read.
-
-    Args:
-        last: what they write last, see `recording`.
-    """
+    """Return a factory of sessions that carry a caller, who is resolved at the first read. `last`: see `recording`."""
     return with_info(factory, **{_CALLER: caller}, **({LAST: last} if last is not None else {}))
 
 
@@ -228,28 +200,19 @@ def find(
 
 
 def require_visible(session: Session, table: Any, row_id: str) -> None:
-    """Raise if a row is hidden from the caller. Whether it exists is checked by the caller.
-
-    Raises:
-        NotFound: it is hidden.
-    """
+    """Raise NotFound if a row is hidden from the caller. It need not exist."""
     condition = _condition(session, table)
     if condition is not None and session.scalar(select(table.id).where(table.id == row_id, condition)) is None:
         raise _not_found(table, row_id)
 
 
 def require_project(session: Session) -> None:
-    """Raise unless the caller works in a project, or there is only one.
-
-    Raises:
-        Forbidden: there are several, and the key belongs to none.
-    """
-    caller = session.info.get(_CALLER)
-    principal = None if caller is None else caller()
-    if principal is None or principal.project_id is not None:
+    """Raise Forbidden unless the caller works in a project, or there is only one."""
+    caller = _caller(session)
+    if caller is None or caller.project_id is not None:
         return
     if session.scalar(select(exists().where(Project.id != DEFAULT_PROJECT))):
-        raise Forbidden("There are several projects: datasets are declared, and paid for, with a key of theirs.")
+        raise Forbidden("There are several projects: declare datasets with a key of the project that pays for them.")
 
 
 def _condition(session: Session, table: type[Base]) -> ColumnElement[bool] | None:

@@ -23,9 +23,9 @@ from service.background import Background
 from service.db.access_tables import Admin, ApiKey, Person
 from service.db.session import SessionFactory, transaction
 from service.db.webhook_tables import Webhook
-from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized, require_name
+from service.errors import Conflict, Forbidden, InvalidInput, Unauthorized, require_name
 from service.identity import projects
-from service.identity.access import ROLES, Principal, Role, Scope, find, require_visible
+from service.identity.access import ROLES, Principal, Role, Scope, find
 from service.identity.recording import Act, record
 from service.logs import get_logger
 from service.times import to_the_hour
@@ -49,25 +49,15 @@ def create_key(
     expires_at: datetime | None = None,
     project_id: str | None = None,
 ) -> tuple[ApiKey, str]:
-    """Create a key, which expires no later than the key that creates it.
+    """Create a key and return it with its token, of which only the SHA-256 is kept.
 
     Args:
         scopes: at least one, unless a role is given.
-        role: in a project, instead of the scopes that it stands for.
-        created_by: id of the creating key, whose holder sees the token; None on the service's own machine.
-        admin_id: the admin who asks, and the owner of the new key if that has the scope admin.
+        created_by: id of the creating key, whose scopes and expiry bound the new one; None on the service's machine.
+        admin_id: the admin who asks, and owns the new key if that has the scope admin.
         expires_at: None for as late as the creating key.
-        project_id: None for the project of the creating key, or the only one; or for no project, if an admin of the
-            installation creates a key with the scope admin without a role.
-
-    Returns:
-        The key and its token. Only the token's SHA-256 is kept.
-
-    Raises:
-        InvalidInput: a bad name, scope or expiry, both scopes and a role, or no project where there are several.
-        NotFound: no such project.
-        Forbidden: it could do more than the creating key.
-        Unauthorized: the creating key was revoked meanwhile.
+        project_id: None for the project of the creating key, or the only one. If an admin of the installation creates
+            a key with the scope admin and without a role, None is the installation.
     """
     name = require_name(name, "A key's name")
     try:
@@ -87,36 +77,32 @@ def create_key(
     if not of_installation or project_id is not None:
         project_id = projects.choose(session, project_id)
     key_id, token, digest = make_token()
-    key = ApiKey(id=key_id, hash=digest, name=name, scopes=[scope.value for scope in chosen], created_by=created_by)
-    key.admin_id, key.project_id = admin_id if Scope.ADMIN in chosen else None, project_id
-    key.expires_at = made_until(session, expires_at, created_by, now)
+    key = ApiKey(
+        id=key_id,
+        hash=digest,
+        name=name,
+        scopes=[scope.value for scope in chosen],
+        created_by=created_by,
+        admin_id=admin_id if Scope.ADMIN in chosen else None,
+        project_id=project_id,
+        expires_at=expires_at,
+    )
     return add_key(session, key, now), token
 
 
-def made_until(session: Session, requested: datetime | None, created_by: str | None, now: datetime) -> datetime | None:
-    """Return when a new key expires, and lock the creating key so that it is not revoked without the new one.
-
-    Raises:
-        InvalidInput: the requested expiry is past, or later than the creating key's.
-        Unauthorized: the creating key was revoked meanwhile.
-    """
-    end = None
-    if created_by is not None:
-        asking = session.get_one(ApiKey, created_by, with_for_update={"read": True}, populate_existing=True)
-        if asking.revoked_at is not None:
-            raise Unauthorized(_UNKNOWN)
-        end = asking.expires_at
+def add_key(session: Session, key: ApiKey, now: datetime) -> ApiKey:
+    """Add a key. It belongs to the person of the key that creates it, and expires no later than that."""
+    requested = key.expires_at
     if requested is not None and requested <= now:
         raise InvalidInput(f"A key cannot expire at {_moment(requested)}, which is past.")
-    if requested is not None and end is not None and requested > end:
-        raise InvalidInput(f"Your key expires at {_moment(end)}. A key that it creates cannot expire later.")
-    return requested or end
-
-
-def add_key(session: Session, key: ApiKey, now: datetime) -> ApiKey:
-    """Add a key, which belongs to the person of the creating key."""
-    if key.created_by is not None:
-        key.person_id = session.get_one(ApiKey, key.created_by).person_id
+    if key.created_by is not None:  # locked, so that it is not revoked without the new key
+        asking = session.get_one(ApiKey, key.created_by, with_for_update={"read": True}, populate_existing=True)
+        end = asking.expires_at
+        if asking.revoked_at is not None:
+            raise Unauthorized(_UNKNOWN)
+        if requested is not None and end is not None and requested > end:
+            raise InvalidInput(f"Your key expires at {_moment(end)}. A key that it creates cannot expire later.")
+        key.person_id, key.expires_at = asking.person_id, requested or end
     key.created_at = now
     session.add(key)
     session.flush()
@@ -134,19 +120,12 @@ def rotate_key(
     now: datetime,
     expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
-    """Create a key with the name, scopes and project of another one, which expires after the overlap.
+    """Create a key with the name, scopes and project of another one, which works `overlap_seconds` longer at most.
 
     Args:
-        overlap_seconds: how long the old key still works, at most.
         created_by: id of the key that asks, whose holder sees the new token.
         admin_id: the admin who asks.
         expires_at: of the new key, as in `create_key`.
-
-    Raises:
-        NotFound: no such key.
-        Forbidden: it is another admin's.
-        Conflict: it was revoked, has expired, or stands for a person's role.
-        InvalidInput: the new key would expire too late, or in the past.
     """
     old = find(session, ApiKey, key_id, lock=True)
     if old.admin_id is not None and old.admin_id != admin_id:
@@ -174,7 +153,7 @@ def rotate_key(
 
 
 def authenticate(session: Session, token: str, *, now: datetime) -> Principal:
-    """Return the caller behind a token. An unknown id costs the same comparison as a known one.
+    """Return the caller behind a token. Unknown ids take as long as known ones, so timing does not reveal them.
 
     Raises:
         Unauthorized: the token is unknown, revoked or expired, or the sign-in provider no longer confirms its person.
@@ -203,20 +182,11 @@ def principal_of(key: ApiKey | Row[*tuple[Any, ...]]) -> Principal:
     return Principal(id=key.id, scopes=scopes, **of)
 
 
-def is_confirmed(now: datetime | BindParameter[datetime]) -> ColumnElement[bool]:
-    """Return the condition that a key belongs to no person of a provider, or to a confirmed one."""
-    goes_on = exists().where(Person.id == ApiKey.person_id, Person.lapsed_at.is_(None), Person.keys_until > now)
-    return ApiKey.person_id.is_(None) | goes_on.correlate(ApiKey)
-
-
 def require_confirmed(session: Session, person_id: str | None, now: datetime, *, in_browser: bool = False) -> None:
-    """Raise unless there is no person, or the provider confirmed them recently.
+    """Raise Unauthorized unless there is no person, or the provider confirmed them recently.
 
     Args:
         in_browser: sessions stay valid for a shorter time than keys.
-
-    Raises:
-        Unauthorized: the provider no longer vouches for them, or has not answered for too long.
     """
     if person_id is None:
         return
@@ -224,22 +194,26 @@ def require_confirmed(session: Session, person_id: str | None, now: datetime, *,
     if person.lapsed_at is not None:
         raise Unauthorized(
             f"The sign-in provider no longer vouches for {person.name}, since {_moment(person.lapsed_at)}. Sign in "
-            "with it again: until then nothing of yours opens anything."
+            "with it again; your keys and sessions do not work until then."
         )
     until = person.confirmed_at + SESSION_CONFIRMED if in_browser else person.keys_until
     if until <= now:
         what = "a session" if in_browser else "a key"
         raise Unauthorized(
             f"The sign-in provider does not answer. It last vouched for {person.name} at "
-            f"{_moment(person.confirmed_at)}, and {what} goes on without its word until {_moment(until)}. What is "
-            "yours opens again as soon as it answers."
+            f"{_moment(person.confirmed_at)}, and {what} goes on without its word until {_moment(until)}. Your keys "
+            "and sessions work again as soon as it answers."
         )
 
 
 def is_usable(now: datetime | BindParameter[datetime]) -> ColumnElement[bool]:
-    """Return the condition that a key is neither revoked nor expired, and its person confirmed."""
-    in_time = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
-    return ApiKey.revoked_at.is_(None) & in_time & is_confirmed(now)
+    """Return the condition that a key is neither revoked nor expired, and its person, if any, confirmed."""
+    confirmed = exists().where(Person.id == ApiKey.person_id, Person.lapsed_at.is_(None), Person.keys_until > now)
+    return (
+        ApiKey.revoked_at.is_(None)
+        & (ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now))
+        & (ApiKey.person_id.is_(None) | confirmed.correlate(ApiKey))
+    )
 
 
 def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | None:
@@ -248,11 +222,7 @@ def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | Non
 
 
 def require_usable(session: Session, key_id: str, *, now: datetime) -> None:
-    """Raise unless a key is still usable.
-
-    Raises:
-        Unauthorized: it is not.
-    """
+    """Raise Unauthorized unless a key is still usable."""
     if find_usable(session, key_id, now=now) is None:
         raise Unauthorized("The key that this was begun with was revoked or has expired. Nothing was changed.")
 
@@ -260,25 +230,17 @@ def require_usable(session: Session, key_id: str, *, now: datetime) -> None:
 def revoke_key(
     session: Session, *, key_id: str, admin_id: str | None, now: datetime, with_made: bool = True
 ) -> tuple[ApiKey, int]:
-    """Revoke a key as one admin alone may: their own, one of an owner whom they named alone, or no admin's. Idempotent.
+    """Revoke a key as one admin alone may, and return it with the number of others that were revoked. Idempotent.
 
-    Another admin's keys take two people (`admins.ask_revocation`): otherwise one admin could become the only one.
+    One admin may revoke their own keys, those of owners whom they named alone, and those of nobody. Another admin's
+    keys take two people (`admins.ask_revocation`): otherwise one admin could become the only one.
 
     Args:
         admin_id: the admin who asks.
-        with_made: also revoke all that it made, directly or not.
-
-    Returns:
-        The key, and how many others were revoked with it.
-
-    Raises:
-        NotFound: no such key.
-        Forbidden: it is another admin's, or has made a key that is.
+        with_made: also revoke all keys that it made, directly or not.
     """
-    require_visible(session, ApiKey, key_id)
-    key = session.get(ApiKey, key_id, populate_existing=True)
-    if key is None:
-        raise NotFound("There is no such key.", key_id=key_id)
+    key = find(session, ApiKey, key_id)
+    session.refresh(key)
     this = ApiKey.id == key_id
     alone = Admin.asked_by == admin_id, Admin.admission == Admission.ALONE, Admin.project_id.is_not(None)
     ours = ApiKey.admin_id.is_not_distinct_from(admin_id) | ApiKey.admin_id.in_(select(Admin.id).where(*alone))
@@ -297,7 +259,7 @@ def revoke_key(
 
 
 def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, with_made: bool = True) -> int:
-    """Revoke keys, and all that they made, and return how many. The caller has checked the permission.
+    """Revoke keys, and all that they made, and return the number. The caller has checked the permission.
 
     A key that is being created holds a lock on its creator, so this waits for it; the next round revokes it.
     """
@@ -320,10 +282,7 @@ def with_all_made(chosen: ColumnElement[bool]) -> Select[tuple[str]]:
 
 
 class KeyUses(Background):
-    """Notes in memory which keys were used, and writes the hour to the database from its own thread.
-
-    A note that is lost with the process is made again by the next use.
-    """
+    """Writes the hour of each key's last use from its own thread. If a note is lost, the next use makes it again."""
 
     def __init__(self, factory: SessionFactory) -> None:
         super().__init__("obscura-key-uses")

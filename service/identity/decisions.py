@@ -1,10 +1,9 @@
 """Requests that two people decide: one admin asks for something, and it is done when another one approves it.
 
-Each noun checks what may be asked for and carries it out: `service.ledger.limits` raises limits, `admins` admits and
-removes admins and revokes their keys, `service.jobs.sharing` shares releases, `service.backups.accepting` records
-missing spending. The rules here hold for every request: all keys of one person count as that person, a request expires
-after seven days, and with a sign-in provider only its people decide. Owners decide about their project: two of them, or
-one and an admin of the installation.
+The module of each noun validates and carries out its requests: `service.ledger.limits`, `admins`,
+`service.jobs.sharing` and `service.backups.accepting`. The rules here hold for every request. All keys of one person
+count as that person, a request expires after seven days, and with a sign-in provider only its people decide. Owners
+decide about their project: two of them, or one and an admin of the installation.
 """
 
 from __future__ import annotations
@@ -44,27 +43,23 @@ _SUBJECTS = {
 
 
 def acting_key(session: Session, key_id: str) -> ApiKey:
-    """Return the valid key of an admin, who asks or decides with it.
-
-    Raises:
-        Forbidden: it was revoked, is no admin's, or belongs to nobody whom the installation's sign-in provider knows.
-    """
+    """Return the key with which an admin asks or decides. Raise Forbidden unless it is a valid key of such an admin."""
     key = session.get(ApiKey, key_id)
     if key is None or key.revoked_at is not None or key.admin_id is None:
         raise Forbidden("Only an admin may ask for this or decide it, with a valid API key.")
     if session.info.get(PEOPLE_DECIDE) and session.get_one(Admin, key.admin_id).person_id is None:
         raise Forbidden(
-            "Here two people decide as the sign-in provider knows them, and nobody knows whose this key is. Sign in "
-            "with the provider, and ask or decide there, or with a key that you make there."
+            "Here two people decide as the sign-in provider knows them, and it does not know the owner of this key. "
+            "Sign in with the provider, then ask or decide on the page or with a key that you make there."
         )
     return key
 
 
 def voice_of(session: Session, person: Admin) -> str:
-    """Return the id that a person counts as where two must agree.
+    """Return the id that an admin counts as where two people must agree.
 
-    It is the sign-in provider's person, the admin who named an owner alone, or the admin. Otherwise whoever may name
-    owners alone, or owns several projects, could be as many people as they like.
+    It is that of the sign-in provider's person, or of the admin who named an owner alone, or their own. Otherwise an
+    admin who names owners alone, or who owns several projects, could act as several people.
     """
     if person.person_id is not None:
         return person.person_id
@@ -75,15 +70,11 @@ def voice_of(session: Session, person: Admin) -> str:
 def ask(
     session: Session, action: DecisionAction, about: str, *, asking: ApiKey, reason: str, now: datetime, **terms: Any
 ) -> Decision:
-    """Record a request that another admin must approve. The caller has checked that it may be asked for.
+    """Record a request that another admin must approve. The caller has validated it.
 
     Args:
         about: the name of the person, account or release, for messages.
         terms: the columns that describe the request, and its project.
-
-    Raises:
-        InvalidInput: the reason is empty or too long.
-        Conflict: a request for the same is pending.
     """
     reason = short_reason(reason)
     same = [Decision.action == action, Decision.state == DecisionState.PENDING]
@@ -112,17 +103,11 @@ def decide(
     *,
     approved: bool,
 ) -> Decision:
-    """Carry out what another admin has asked for, or decline it; the requester may decline, too. Idempotent.
+    """Approve a request and carry it out, or decline it. The requester may only decline. Idempotent.
 
     Args:
-        decided_with: id of an admin's key; to approve, of another person than the one who asked.
-        effects: what carries each action out.
-
-    Raises:
-        NotFound: no such request.
-        Forbidden: the key is no admin's; to approve, its person asked, or was admitted after that.
-        Conflict: the request was decided otherwise; to approve, it has no effect here or has expired, the requester was
-            removed, their key was revoked or has expired, their sign-in has lapsed, or it can no longer be carried out.
+        decided_with: id of an admin's key.
+        effects: the functions that carry out each action.
     """
     decision = find(session, Decision, request_id, lock=True)
     deciding = acting_key(session, decided_with)
@@ -132,7 +117,7 @@ def decide(
     if decision.state is not DecisionState.PENDING:
         raise Conflict(f"This request was {decision.state.value} already.", request_id=decision.id)
     if approved:
-        if decision.action not in effects:  # accepting missing spending reads the storage of a locked installation
+        if decision.action not in effects:  # accepting missing spending needs the storage of a locked installation
             raise Conflict("This request is approved by the command `obscura ledger accept`.", request_id=decision.id)
         _require_approvable(session, decision, deciding, now)
         effects[decision.action](session, decision, deciding, now)
@@ -151,13 +136,13 @@ def state_at(decision: Decision, now: datetime) -> str:
 
 
 def readable_by(caller: Principal | None) -> list[ColumnElement[bool]]:
-    """Return conditions on the requests that a caller may read: only admins read those about people and shares."""
+    """Return conditions on the requests that a caller may read. Only admins read those about people and shares."""
     is_admin = caller is not None and covers(caller.scopes, Scope.ADMIN)
     return [] if is_admin else [Decision.action == DecisionAction.RAISE]
 
 
 def pending_first(session: Session, *conditions: Any, limit: int) -> Sequence[Decision]:
-    """Return requests that fulfil conditions: the pending ones first, and the newest first among these."""
+    """Return requests that fulfil conditions: pending before decided, and newest first."""
     order = Decision.state != DecisionState.PENDING, Decision.asked_at.desc(), Decision.id
     return session.scalars(visible(session, Decision).where(*conditions).order_by(*order).limit(limit)).all()
 
@@ -170,7 +155,6 @@ def names_in(session: Session, decisions: Sequence[Decision]) -> dict[str, str]:
 
 
 def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, now: datetime) -> None:
-    # If later admins could approve, whoever may name one could ask first, and then admit the one who agrees.
     if state_at(decision, now) == EXPIRED:
         raise Conflict(
             f"This request is older than {REQUEST_LIFETIME.days} days and can no longer be approved. Make a new one.",
@@ -182,17 +166,17 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
     if voice_of(session, asks) == voice_of(session, decides):
         raise Forbidden(
             f"It takes two people, and *{asks.name}* and *{decides.name}* count as one here: one "
-            "has named the other alone, or both are one person with several roles. Somebody else must approve it."
+            "has named the other alone, or both are one person with several roles. Another admin must approve it."
         )
-    if decision.asked_at < decides.admitted_at:
+    if decision.asked_at < decides.admitted_at:  # otherwise an admin could ask, then admit someone who agrees
         raise Forbidden(
-            "This was asked for before you were an admin, so you cannot approve it. Decline it, and have it asked anew."
+            "This was asked for before you were an admin, so you cannot approve it. Decline it and have it asked again."
         )
     if asks.removed_at is not None:
         raise Conflict("The admin who asked for this was removed since. Make a new request.")
     if session.info.get(PEOPLE_DECIDE) and asks.person_id is None:
         raise Conflict(
-            "The sign-in provider does not know who asked for this. Decline it, and ask anew, signed in there."
+            "The sign-in provider does not know who asked for this. Decline it, and ask again, signed in there."
         )
     key = session.get_one(ApiKey, decision.asked_with, populate_existing=True)
     if key.revoked_at is not None:

@@ -35,17 +35,17 @@ from service.settings import Settings
 if TYPE_CHECKING:
     from service.identity.provider import Provider
 
-# After so long without a new sign-in, what somebody has made is revoked whom the provider no longer vouches for.
 EMAIL_CHARACTERS_MAX = 320
-LAPSED_KEPT = timedelta(days=7)
+LAPSED_KEPT = timedelta(days=7)  # before the keys of a person who has lapsed and not signed in again are revoked
 ROUND_SECONDS = 5.0
-ASKING = timedelta(seconds=45)  # for which a process has a person to itself; longer than the provider may take
+ASKING = timedelta(seconds=45)  # the lease of the process that asks about a person; longer than any answer takes
 PEOPLE_PER_ROUND_MAX = 1000
 ASKED_AT_ONCE_MAX = 8
+_IS_ROLE = ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)  # of a person's keys
 
 
 class SignInRefused(Unauthorized):
-    """A sign-in is not what the provider or this browser began, or the provider refuses it."""
+    """The sign-in was not begun in this browser, or the provider did not confirm it."""
 
 
 class NotVouchedFor(SignInRefused):
@@ -53,11 +53,7 @@ class NotVouchedFor(SignInRefused):
 
 
 class ProviderUnavailable(ObscuraError):
-    """The provider does not answer, or not as it must.
-
-    Attributes:
-        answered: it answered about this person, and may answer about others.
-    """
+    """The provider does not answer, or its answer is invalid. `answered`: it may still answer about other people."""
 
     code: ClassVar[str] = "provider_unavailable"
 
@@ -65,18 +61,13 @@ class ProviderUnavailable(ObscuraError):
         self.answered, self.dependency_failed = answered, not answered
         super().__init__(
             "The sign-in provider does not answer as it should. Try again in a minute; keys of the installation's own "
-            "admins open this service as ever."
+            "admins still work."
         )
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What the provider says of a person.
-
-    Attributes:
-        subject: identifies the person at the provider, forever.
-        names: for display, the best first.
-    """
+    """The provider's claims about a person: a permanent id, and names for display, the best first."""
 
     subject: str
     names: Sequence[str]
@@ -98,11 +89,11 @@ def roles_of(settings: Settings, groups: Collection[str]) -> dict[str | None, fr
 def unknown_projects(session: Session, settings: Settings) -> list[str]:
     """Return the projects in the settings that do not exist."""
     named = {project_id for roles in settings.oidc_groups.values() for project_id in roles}
-    return sorted(project_id for project_id in named if not _is_there(session, project_id))
+    return sorted(project_id for project_id in named if not _exists(session, project_id))
 
 
 def sign_in(session: Session, settings: Settings, claims: Claims, refresh_token: str, *, now: datetime) -> Person:
-    """Record that the provider has just vouched for a person, who is created at their first sign-in."""
+    """Record that the provider has just vouched for a person. The first sign-in creates them."""
     person = _find(session, settings.oidc_issuer, claims.subject)
     if person is None:
         person = Person(id=new_id("per"), issuer=settings.oidc_issuer, subject=claims.subject, name="", created_at=now)
@@ -123,38 +114,37 @@ def sign_in(session: Session, settings: Settings, claims: Claims, refresh_token:
 def confirm(
     session: Session, settings: Settings, person: Person, claims: Claims, refresh_token: str, *, now: datetime
 ) -> None:
-    """Record what the provider says of a person now, and give, widen and end roles accordingly."""
-    names = filter(None, (_readable(name, NAME_CHARACTERS_MAX) for name in claims.names))
+    """Record the provider's present claims about a person, and give, widen and end roles accordingly."""
+
+    def readable(text: str, characters_max: int) -> str | None:
+        try:
+            return clean_text(text.strip(), characters_max)
+        except ValueError:
+            return None
+
+    names = filter(None, (readable(name, NAME_CHARACTERS_MAX) for name in claims.names))
     person.name = next(names, person.id)
-    person.email = _readable(claims.email or "", EMAIL_CHARACTERS_MAX)
+    person.email = readable(claims.email or "", EMAIL_CHARACTERS_MAX)
     person.refresh_token, person.asked_until = refresh_token, None
     person.confirmed_at, person.keys_until = now, now + timedelta(seconds=settings.oidc_key_grace_seconds)
     _apply(session, person, roles_of(settings, claims.groups), now)
 
 
-def _readable(text: str, characters_max: int) -> str | None:
-    try:
-        return clean_text(text.strip(), characters_max)
-    except ValueError:
-        return None
-
-
 def roles(session: Session, person: Person) -> Sequence[ApiKey]:
     """Return a person's present roles, that of the installation last."""
-    mine = ApiKey.person_id == person.id, ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
-    found = session.scalars(select(ApiKey).where(*mine).execution_options(populate_existing=True)).all()
-    return sorted(found, key=lambda key: (key.project_id is None, key.project_id))
+    mine = select(ApiKey).where(ApiKey.person_id == person.id, *_IS_ROLE).execution_options(populate_existing=True)
+    return sorted(session.scalars(mine).all(), key=lambda key: (key.project_id is None, key.project_id))
 
 
 def members(session: Session, limit: int) -> Sequence[tuple[ApiKey, Person]]:
     """Return the roles that the caller may see, with their people, by name."""
-    asked = visible(session, ApiKey, select(ApiKey, Person)).join(Person, Person.id == ApiKey.person_id)
-    now = asked.where(ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None))
-    return [(row[0], row[1]) for row in session.execute(now.order_by(Person.name, ApiKey.id).limit(limit))]
+    query = visible(session, ApiKey, select(ApiKey, Person)).join(Person, Person.id == ApiKey.person_id)
+    query = query.where(*_IS_ROLE).order_by(Person.name, ApiKey.id).limit(limit)
+    return [(row[0], row[1]) for row in session.execute(query)]
 
 
 def lapse(session: Session, person: Person, *, now: datetime) -> None:
-    """Record that the provider no longer vouches for a person: their keys are unusable until they sign in again."""
+    """Record that the provider no longer vouches for a person. Their keys are unusable until they sign in again."""
     person.lapsed_at, person.refresh_token, person.asked_until = now, None, None
     theirs = select(ApiKey.id).where(ApiKey.person_id == person.id)
     session.execute(delete(SignIn).where(SignIn.key_id.in_(theirs)))
@@ -163,15 +153,13 @@ def lapse(session: Session, person: Person, *, now: datetime) -> None:
 
 def long_lapsed(session: Session, *, now: datetime, lock: bool = False) -> Sequence[Person]:
     """Return the people with roles who lapsed LAPSED_KEPT ago and have not signed in since."""
-    role = select(ApiKey.id).where(
-        ApiKey.person_id == Person.id, ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
-    )
+    role = select(ApiKey.id).where(ApiKey.person_id == Person.id, *_IS_ROLE)
     gone = select(Person).where(Person.lapsed_at <= now - LAPSED_KEPT, role.exists())
     return session.scalars(gone.with_for_update() if lock else gone).all()
 
 
 def end_lapsed(session: Session, *, now: datetime) -> None:
-    """End the roles of the long lapsed, and revoke what they made."""
+    """End the roles of the long lapsed, and revoke all keys that they made."""
     for person in long_lapsed(session, now=now, lock=True):
         _apply(session, person, {}, now)
 
@@ -182,7 +170,7 @@ def _find(session: Session, issuer: str, subject: str) -> Person | None:
 
 
 def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[Scope]], now: datetime) -> None:
-    wished = {project_id: scopes for project_id, scopes in wished.items() if _is_there(session, project_id)}
+    wished = {project_id: scopes for project_id, scopes in wished.items() if _exists(session, project_id)}
     owned = {project_id for project_id, scopes in wished.items() if Scope.ADMIN in scopes}
     admins = {project_id: admit_person(session, person, project_id, now=now).id for project_id in owned}
     for key in roles(session, person):
@@ -205,18 +193,14 @@ def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[
     session.flush()
 
 
-def _is_there(session: Session, project_id: str | None) -> bool:
+def _exists(session: Session, project_id: str | None) -> bool:
     return project_id is None or session.get(Project, project_id) is not None
 
 
 class Confirming(Background):
     """Asks the provider, at least every minute, whether it still vouches for each person who may use the service.
 
-    Several processes share the people: each asks about those about whom no other one is asking.
-
-    Args:
-        settings: with an issuer.
-        clock: returns the time, aware.
+    Several processes share the people by leases. The settings must have an issuer.
     """
 
     def __init__(
@@ -227,7 +211,7 @@ class Confirming(Background):
         self._interval = timedelta(seconds=settings.oidc_confirm_seconds)
 
     def round(self) -> int:
-        """Ask about everybody who is due; return for how many the provider answered."""
+        """Ask about each person who is due; return the number of people about whom the provider answered."""
         now, away = self._clock(), threading.Event()
         with transaction(self._factory, read_only=True) as session:
             waiting = due(session, now, self._interval)
@@ -237,7 +221,7 @@ class Confirming(Background):
             try:
                 return not away.is_set() and self._ask(person_id)
             except ProviderUnavailable as error:
-                if not error.answered:  # nobody waits for as many time-outs as there are people
+                if not error.answered:  # one timeout is enough: do not wait for one per person
                     away.set()
                 return False
 
@@ -249,27 +233,18 @@ class Confirming(Background):
         return answered
 
     def _work(self) -> None:
-        self._try(self._name_unknown_projects)
-        while not self._stopping.wait(ROUND_SECONDS):
-            self._try(self.round)
-
-    def _try(self, step: Callable[[], object]) -> None:
-        try:
-            step()
-        except Exception as error:  # whatever it is: everybody's sessions depend on the next round
-            get_logger(__name__).error("people_not_confirmed", error=type(error).__name__)
-
-    def _name_unknown_projects(self) -> None:
         with transaction(self._factory, read_only=True) as session:
             unknown = unknown_projects(session, self._settings)
         for project_id in unknown:
-            what = f"OBSCURA_OIDC_GROUPS names {project_id}, and there is no such project."
-            get_logger(__name__).error("operator_needed", code="unknown_project", message=what)
+            message = f"OBSCURA_OIDC_GROUPS names {project_id}, and there is no such project."
+            get_logger(__name__).error("operator_needed", code="unknown_project", message=message)
+        while not self._stopping.wait(ROUND_SECONDS):
+            self.round()
 
     def _ask(self, person_id: str) -> bool:
         now = self._clock()
         free = Person.asked_until.is_(None) | (Person.asked_until <= now)
-        old = Person.confirmed_at <= now - self._interval  # still: another process may have asked since
+        old = Person.confirmed_at <= now - self._interval  # again, because another process may have asked since
         this = select(Person).where(Person.id == person_id, free, old, Person.refresh_token.is_not(None))
         with transaction(self._factory) as session:
             person = session.scalar(this.with_for_update(skip_locked=True))
@@ -285,14 +260,14 @@ class Confirming(Background):
                 person = session.scalar(same)
                 if person is not None and isinstance(error, NotVouchedFor):
                     lapse(session, person, now=now)
-                elif person is not None:  # what it says cannot be believed, which tells nothing of the person
+                elif person is not None:  # an invalid answer says nothing about the person
                     person.asked_until = None
             if isinstance(error, ProviderUnavailable):
                 raise
             return isinstance(error, NotVouchedFor)
         with transaction(self._factory) as session:
             person = session.scalar(same)
-            if person is None:  # they have signed in again meanwhile
+            if person is None:  # they have signed in again since
                 return False
             confirm(session, self._settings, person, claims, next_sealed, now=now)
         return True

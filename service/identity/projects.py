@@ -1,4 +1,4 @@
-"""Projects: departments of one installation. With only the default one, nobody has to name it."""
+"""Projects: departments of one installation. While there is only the default one, requests need not name it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,10 @@ PROJECTS_MAX = 1000
 
 
 def create(session: Session, *, name: str, now: datetime) -> Project:
-    """Create an empty project.
-
-    Raises:
-        InvalidInput: a bad name.
-        Conflict: the name is taken, or there are too many projects.
-    """
+    """Create an empty project."""
     name = require_name(name, "A project's name")
     if (session.scalar(select(func.count()).select_from(Project)) or 0) >= PROJECTS_MAX:
-        raise Conflict(f"There are {PROJECTS_MAX} projects, which is as many as are kept.")
+        raise Conflict(f"There are {PROJECTS_MAX} projects, the most that are kept.")
     project = Project(id=new_id("prj"), name=name, created_at=now)
     session.add(project)
     record(session, Act.PROJECT_MADE, project.id, project_id=project.id)
@@ -35,13 +30,7 @@ def create(session: Session, *, name: str, now: datetime) -> Project:
 
 
 def rename(session: Session, project_id: str, *, name: str) -> Project:
-    """Rename a project.
-
-    Raises:
-        InvalidInput: a bad name.
-        NotFound: no such project.
-        Conflict: the name is taken.
-    """
+    """Rename a project."""
     name = require_name(name, "A project's name")
     project = find(session, Project, project_id, lock=True)
     project.name = name
@@ -50,28 +39,23 @@ def rename(session: Session, project_id: str, *, name: str) -> Project:
 
 
 def choose(session: Session, wished: str | None = None) -> str:
-    """Return the project of something new: the requested one, or the only one that the caller sees.
-
-    Raises:
-        NotFound: the caller sees no such project.
-        InvalidInput: none is named, and the caller sees several.
-    """
+    """Return the id of the project for a new row: the requested one, or the only one that the caller may see."""
     if wished is not None:
         return find(session, Project, wished).id
     seen = session.scalars(visible(session, Project, select(Project.id)).limit(2)).all()
     if len(seen) != 1:
-        raise InvalidInput("There are several projects here: name the one that this belongs to, or use a key of it.")
+        raise InvalidInput("There are several projects here. Name the one that this belongs to, or use a key of it.")
     return seen[0]
 
 
 def names(session: Session, ids: Collection[str | None]) -> dict[str, str]:
-    """Return the names of projects by id. The caller knows the ids from rows that they see."""
+    """Return the names of projects by id, visible or not: pass only ids of rows that the caller may see."""
     named = select(Project.id, Project.name).where(Project.id.in_(ids))
     return {row.id: row.name for row in session.execute(named)} if ids else {}
 
 
 def count_hidden(session: Session) -> int:
-    """Return the number of projects whose content is hidden from admins of the installation: 0 if there is one."""
+    """Return the number of projects whose content is hidden from admins of the installation: 0 if there is only one."""
     count = session.scalar(select(func.count()).select_from(Project)) or 0
     return count if count > 1 else 0
 

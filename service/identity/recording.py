@@ -34,7 +34,7 @@ _ID = re.compile(r"[a-z]{2,4}_(?:[a-z2-7]{20}|default)")
 
 
 class Act(enum.StrEnum):
-    """Changes to keys, roles and requests: each is an event of its own, in the transaction that makes it."""
+    """Changes that are events of their own, written in the transaction that makes them."""
 
     SIGNED_IN = "signed in"
     SIGNED_OUT = "signed out"
@@ -62,28 +62,20 @@ class Act(enum.StrEnum):
 
 
 class AuditLogUnavailable(ObscuraError):
-    """An event cannot be written, and nothing may happen without one."""
+    """An event cannot be written, and the settings require one for everything."""
 
     code: ClassVar[str] = "audit_log_unavailable"
 
     def __init__(self) -> None:
         super().__init__(
-            "Here nothing is done or shown that cannot be written to the audit log, and that cannot be written to now. "
-            "Nothing was changed. An operator must look."
+            "This service requires the audit log, which cannot be written to now. Nothing was changed. Ask the "
+            "operator to look."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event.
-
-    Attributes:
-        action: a method with the template of a route, or an `Act`.
-        object_id: None where the object has no id.
-        key_id: None where no key of ours asked.
-        admin_id: of the key; None where it is no admin's.
-        project_id: of the key, or the one that an act concerns; None for the installation.
-    """
+    """One event. `action` is a method with the template of a route, or an `Act`; `project_id` None the installation."""
 
     at: datetime
     action: str
@@ -104,20 +96,20 @@ def event_of(
     project_id: str | None = None,
 ) -> Event:
     """Return the event of a caller, in their project unless another one is named."""
-    of = project_id if project_id is not None or caller is None else caller.project_id
-    key_id, admin_id = (None, None) if caller is None else (caller.id, caller.admin_id)
-    return Event(at, action, object_id, outcome, key_id, admin_id, of)
+    if caller is None:
+        return Event(at, action, object_id, outcome, None, None, project_id)
+    return Event(at, action, object_id, outcome, caller.id, caller.admin_id, project_id or caller.project_id)
 
 
 def id_in(given: object) -> str | None:
-    """Return an object's id if it has the form of one: other text is not repeated in the log."""
+    """Return an object's id if it has the form of one, because the log must not repeat other text."""
     return given if isinstance(given, str) and _ID.fullmatch(given) else None
 
 
 def append(session: Session, events: Sequence[Event]) -> list[dict[str, Any]]:
     """Insert events and return their rows, for `write_lines` after the commit. Call it last in a transaction.
 
-    On PostgreSQL it locks the log until the commit: events become visible in the order of their numbers, so that a
+    On PostgreSQL it locks the log until the commit, so that events become visible in the order of their numbers and a
     reader who pages through them misses none. SQLite has one writer anyway.
     """
     if session.get_bind().dialect.name == "postgresql":
@@ -135,14 +127,10 @@ def write_lines(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def remove_old(factory: SessionFactory, *, days: int, now: datetime, proved: bool) -> int:
-    """Delete events older than a number of days; return how many.
+    """Delete events older than a number of days; return their number.
 
     If the clock has just jumped ahead, every event looks old. So an unproved clock needs a witness: a kept event that
-    is at least a day old.
-
-    Args:
-        now: aware.
-        proved: the clock has run steadily for a day (`service.times.WatchedClock`).
+    is at least a day old. `proved`: the clock has run steadily for a day (`service.times.WatchedClock`).
     """
     until, removed = now - timedelta(days=days), 0
     first = select(AuditEvent.sequence, AuditEvent.at).order_by(AuditEvent.sequence).limit(EVENTS_REMOVED_MAX)
@@ -159,11 +147,7 @@ def remove_old(factory: SessionFactory, *, days: int, now: datetime, proved: boo
 
 
 def record(session: Session, act: Act, object_id: str, *, project_id: str | None) -> None:
-    """Have an act written at the end of its transaction, if there is an audit log.
-
-    Args:
-        project_id: that the act concerns; None for the installation.
-    """
+    """Write an act at the end of its transaction, if there is an audit log. `project_id` None is the installation."""
     if LAST in session.info:
         session.info.setdefault(_ACTS, []).append((act, object_id, project_id))
 
@@ -174,8 +158,7 @@ class Recorder:
 
     Attributes:
         required: fail the transaction if its events cannot be written; otherwise log that.
-        clock: returns the time, aware.
-        caller: None is the operator, on the machine.
+        caller: returns None for the operator, on the machine.
     """
 
     required: bool
@@ -191,12 +174,8 @@ class Recorder:
         ]
 
     def before_commit(self, session: Session) -> None:
-        """Append the events.
-
-        Raises:
-            AuditLogUnavailable: they cannot be written, and must be.
-        """
-        session.flush()  # what is wrong with the transaction itself is said as ever
+        """Append the events. Raise AuditLogUnavailable if they cannot be written but must be."""
+        session.flush()  # errors of the transaction itself come first, unchanged
         events = self.events(session)
         if not events:
             return
