@@ -1,4 +1,4 @@
-"""The second opinion on the ledger: logs are replayed from their stored bytes and compared with all that repeats them.
+"""The second opinion on the ledger: replay the logs from their stored bytes and compare them.
 
-Of the code that writes, this knows what a hash is taken of (`ledger.chain`, `ledger.commitments`) and nothing else.
+Of the code that writes, this imports only the definitions of the hashes (`ledger.chain`).
 """

@@ -1,9 +1,9 @@
-"""Compare the logs with the rows beside them: holds, jobs, releases, orders and approved raises. Reads only."""
+"""Compare the logs with the rows that they commit to: holds, jobs, releases, orders and approved raises. Read only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Row, Text, and_, bindparam, cast, func, or_, select
 from sqlalchemy.orm import Session
@@ -17,7 +17,7 @@ from service.db.access_tables import Decision
 from service.db.base import Base
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import ENDS_A_HOLD, Account, Entry, Hold
-from service.ledger.commitments import ORDER_COLUMNS, order_digests, outcome_of, parts_of_order, row_digest
+from service.ledger.chain import ORDER_COLUMNS, order_digests, outcome_of, parts_of_order, row_digest
 
 _PAGE_ROWS = 500
 _TABLES = Base.metadata.tables
@@ -139,7 +139,7 @@ def find_unapproved_raises(session: Session) -> Iterator[Finding]:
             or any(details.get(fact) != getattr(request, name) for fact, name in _RAISE.items())
             or str(details.get("requested_at"))[:_HOUR] != str(rows[request.id]["asked_at"])[:_HOUR]
         ):
-            message = f"Entry {entry.sequence} of account {entry.account_id} raises the limit as no request asked for."
+            message = f"Entry {entry.sequence} of account {entry.account_id} raises the limit without a request."
             yield Finding(FindingCode.RAISE_UNAPPROVED, message, entry.account_id, entry.sequence)
     for request in approved.values():
         message = f"Request {request.id} was approved, but no entry of account {request.account_id} raises its limit."
@@ -154,22 +154,18 @@ def find_unpaid_releases(session: Session, trusted: Mapping[str, bytes]) -> Iter
     rows = session.execute(_RELEASES, {"after": ""}).all()
     while rows:
         for row in rows:
-            yield _unpaid(row) or _bad_receipt(row, trusted)
-        rows = session.execute(_RELEASES, {"after": rows[-1].id}).all() if len(rows) == _PAGE_ROWS else []
+            yield _unpaid_release(row, trusted)
+        rows = session.execute(_RELEASES, {"after": rows[-1].id}).all()
 
 
-def _unpaid(row: Row[Any]) -> Finding | None:
+def _unpaid_release(row: Row[Any], trusted: Mapping[str, bytes]) -> Finding | None:
     if row.payer is None:
-        message = f"Release {row.id} can be read, but no entry captured what it cost."
+        message = f"Release {row.id} can be read, but no entry captured its cost."
         return Finding(FindingCode.RELEASE_UNPAID, message, row.account_id)
     listed = read_object(row.details).get("artifact_sha256")
     if row.payer != row.account_id or listed is None or listed != row.artifact_sha256:
         message = f"Release {row.id} is not the artifact that entry {row.sequence} of account {row.payer} paid for."
         return Finding(FindingCode.RELEASE_UNPAID, message, row.account_id, row.sequence)
-    return None
-
-
-def _bad_receipt(row: Row[Any], trusted: Mapping[str, bytes]) -> Finding | None:
     try:
         statement = check_receipt(read_object(row.receipt), trusted)
         if statement["release_id"] != row.id:
@@ -182,19 +178,9 @@ def _bad_receipt(row: Row[Any], trusted: Mapping[str, bytes]) -> Finding | None:
     return None
 
 
-class _Commitment(NamedTuple):
-    """An entry with digests of other rows."""
-
-    account_id: str
-    sequence: int
-    hold_id: str | None
-    job_id: str | None
-    kind: str
-    details: dict[str, Any]
-
-    def finding(self, code: FindingCode, what: str) -> Finding:
-        message = f"Account {self.account_id}: entry {self.sequence} {what}."
-        return Finding(code, message, self.account_id, self.sequence)
+def _finding(code: FindingCode, entry: Row[Any], what: str) -> Finding:
+    message = f"Account {entry.account_id}: entry {entry.sequence} {what}."
+    return Finding(code, message, entry.account_id, entry.sequence)
 
 
 def find_changed_rows(session: Session, accounts: Iterable[str], expected: Mapping[str, int]) -> Iterator[Finding]:
@@ -209,11 +195,7 @@ def find_changed_rows(session: Session, accounts: Iterable[str], expected: Mappi
     releases = RowReader(session, _TABLES["releases"], "job_id")
     for account_id in sorted(accounts):
         after = count = 0
-        while stored := session.execute(_COMMITMENTS, {"account_id": account_id, "after": after}).all():
-            page = [
-                _Commitment(row.account_id, row.sequence, row.hold_id, row.job_id, row.kind, read_object(row.details))
-                for row in stored
-            ]
+        while page := session.execute(_COMMITMENTS, {"account_id": account_id, "after": after}).all():
             after, count = page[-1].sequence, count + len(page)
             jobs = rows["jobs"].by(entry.job_id for entry in page)
             yield from _changed_orders(session, rows, jobs, [each for each in page if each.kind == EntryKind.HOLD])
@@ -228,7 +210,7 @@ def find_changed_rows(session: Session, accounts: Iterable[str], expected: Mappi
 
 
 def _changed_orders(
-    session: Session, rows: Mapping[str, RowReader], jobs: Mapping[str, Any], page: Sequence[_Commitment]
+    session: Session, rows: Mapping[str, RowReader], jobs: Mapping[str, Any], page: Sequence[Row[Any]]
 ) -> Iterator[Finding]:
     holds = rows["holds"].by(entry.hold_id for entry in page)
     ended = session.execute(_ENDS.where(Entry.hold_id.in_([entry.hold_id for entry in page])))
@@ -237,28 +219,27 @@ def _changed_orders(
     places = [place for parts in named.values() for place in parts.values()]
     read = {name: rows[name].by(row_id for table, row_id in places if table == name) for name in ("datasets", "sweeps")}
     for entry in page:
-        job = jobs.get(str(entry.job_id))
+        job, details = jobs.get(str(entry.job_id)), read_object(entry.details)
         if job is None:
-            if "order" in entry.details:
-                yield entry.finding(FindingCode.JOB_MISMATCH, f"holds for job {entry.job_id}, which is gone")
+            if "order" in details:
+                yield _finding(FindingCode.JOB_MISMATCH, entry, f"holds for job {entry.job_id}, which is gone")
             continue
         changed = [name for name in ("hold_id", "account_id") if job[name] != getattr(entry, name)]
-        if "order" in entry.details:
+        if "order" in details:
             parts = {
                 part: (table, read[table][row_id])
                 for part, (table, row_id) in named[str(entry.job_id)].items()
                 if row_id in read[table]
             }
             updated_at = holds.get(str(entry.hold_id), {}).get("updated_at")
-            changed += _changed_parts(entry.details["order"], job, parts)
+            changed += _changed_parts(details["order"], job, parts)
             changed += _changed_state(job, updated_at, ends.get(entry.hold_id))
         if changed:
-            what = f"holds for job {entry.job_id}, which is another one now: {', '.join(changed)}"
-            yield entry.finding(FindingCode.JOB_MISMATCH, what)
+            what = f"holds for job {entry.job_id}, which was changed since: {', '.join(changed)}"
+            yield _finding(FindingCode.JOB_MISMATCH, entry, what)
 
 
 def _changed_parts(held: Any, job: Mapping[str, Any], parts: Mapping[str, tuple[str, Any]]) -> list[str]:
-    """Name the parts of an order that are not as they were held for."""
     order = {name: job[name] for name in ORDER_COLUMNS}
     now: Mapping[str, Any] = _digest(order_digests, order, str(job["secret"]), parts) or {}
     if not isinstance(held, dict):
@@ -283,30 +264,31 @@ def _changed_state(job: Mapping[str, Any], updated_at: object, end: tuple[str, d
     if end is None:
         return changed if sound and state in _OPEN else [*changed, "state"]
     outcome = outcome_of(*end) or (state, job["failure_code"])
-    ended = state in _ENDED and _in_that_hour(job["finished_at"], updated_at)
+    finished_at = job["finished_at"]
+    same_hour = (  # the hold's last entry has the beginning of the hour in which the job ended
+        isinstance(finished_at, str)
+        and isinstance(updated_at, str)
+        and finished_at >= updated_at
+        and finished_at[:_HOUR] == updated_at[:_HOUR]
+    )
+    ended = state in _ENDED and same_hour
     return changed if sound and ended and outcome == (state, job["failure_code"]) else [*changed, "state"]
 
 
-def _in_that_hour(finished_at: object, updated_at: object) -> bool:
-    """Return whether a job ended in the hour of its hold's last entry, which bears the beginning of that hour."""
-    if not (isinstance(finished_at, str) and isinstance(updated_at, str)):
-        return False
-    return finished_at >= updated_at and finished_at[:_HOUR] == updated_at[:_HOUR]
-
-
 def _changed_releases(
-    releases: Mapping[str, Any], jobs: Mapping[str, Any], page: Sequence[_Commitment]
+    releases: Mapping[str, Any], jobs: Mapping[str, Any], page: Sequence[Row[Any]]
 ) -> Iterator[Finding]:
     for entry in page:
         release, job = releases.get(str(entry.job_id)), jobs.get(str(entry.job_id))
         if release is None or job is None:
             continue  # `find_unpaid_releases` compares from the other side
         stored = {"id": release["id"], "sha256": _digest(row_digest, "releases", release)}
-        if entry.details.get("release", stored) != stored:
-            what = f"paid for release {release['id']}, whose row says something else now"
-            yield entry.finding(FindingCode.RELEASE_MISMATCH, what)
+        if read_object(entry.details).get("release", stored) != stored:
+            what = f"paid for release {release['id']}, whose row was changed since"
+            yield _finding(FindingCode.RELEASE_MISMATCH, entry, what)
         if job["release_id"] != release["id"]:
-            yield entry.finding(FindingCode.JOB_MISMATCH, f"paid for a release that job {job['id']} does not name")
+            what = f"paid for a release that job {job['id']} does not name"
+            yield _finding(FindingCode.JOB_MISMATCH, entry, what)
 
 
 def _digest(function: Callable[..., Any], *values: Any) -> Any:

@@ -1,14 +1,14 @@
-"""Compare the data folder with the database: what journals, releases, uploads and signatures prove and it lacks.
+"""Find spending and uploads that the data folder proves and the database lacks.
 
-Read the folder before the snapshot of the database is taken. A job's row is committed before its runner writes
-anything, a charge before its line in the journal, and an upload before its line. So a current database knows
-everything that the folder proves; one that knows less is older than its folder, or belongs to another one.
+Read the folder before the snapshot of the database is taken. The database commits a job, a charge or an upload before
+the folder shows it. So a database that lacks something is older than its folder, or belongs to another one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +37,7 @@ from service.storage.journals import (
 )
 
 _NAMED_MAX = 500  # jobs in one statement
-_WHY = "it is older than the data folder, or that of another installation."
+_WHY = "it is older than the data folder, or belongs to another installation."
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,8 @@ def read_data_folder(storage: Storage, journals: Collection[str] | None = None) 
 
 
 def jobs_with_open_holds(session: Session) -> Collection[str]:
-    """Return the jobs that may still charge: those that a database of an earlier moment knows least about."""
-    is_open = Hold.state.in_((HoldState.HELD, HoldState.ARMED))
-    return set(session.scalars(select(Hold.job_id).where(is_open)))
+    """Return the jobs that may still charge."""
+    return set(session.scalars(select(Hold.job_id).where(Hold.state.in_((HoldState.HELD, HoldState.ARMED)))))
 
 
 def unknown_to(session: Session, folder: DataFolder) -> DataFolder:
@@ -158,7 +157,7 @@ class Shortfall:
 
 @dataclass(frozen=True)
 class Gaps:
-    """What a data folder proves, the database lacks, and no ACCEPT entry accounts for.
+    """The proofs in a data folder that the database lacks and no ACCEPT entry accounts for.
 
     Attributes:
         journals: by job.
@@ -179,12 +178,31 @@ class Gaps:
 def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
     """Compare a data folder, which was read before the session's snapshot, with the database."""
     unknown, accepted = unknown_to(session, folder), read_accepted(session)
-    return Gaps(
-        journals=_shortfalls(session, storage, folder, unknown.journals, accepted),
-        unknown=unknown.journals,
-        releases=unknown.releases - accepted.releases,
-        datasets=_missing_uploads(session, folder),
-    )
+    known_jobs = folder.read.keys() - unknown.journals
+    query = select(Hold.job_id, Hold.account_id, Hold.charged_nano)
+    if len(known_jobs) <= _NAMED_MAX:
+        query = query.where(Hold.job_id.in_(known_jobs))
+    rows = session.execute(query)
+    charges = {row.job_id: (row.account_id, row.charged_nano) for row in rows if row.job_id in known_jobs}
+    journals: dict[str, Shortfall] = {}
+    for job_id in sorted(folder.journals):
+        journal = folder.read.get(job_id)
+        if job_id in unknown.journals:
+            journal = journal or journalled(storage, job_id)
+        elif journal is None:
+            continue
+        account_id, charged_nano = charges.get(job_id, (journal.account_id, 0))
+        missing_nano = journal.price_nano - charged_nano - accepted.journals[job_id, account_id or ""]
+        if missing_nano > 0 or (job_id in unknown.journals and job_id not in accepted.jobs):
+            journals[job_id] = Shortfall(account_id, journal.price_nano, missing_nano)
+
+    uploaded = sorted(folder.uploaded)
+    received = among(session, select(Dataset.id).where(Dataset.ready_at.is_not(None)), Dataset.id, uploaded)
+    contents = sorted(name for name in folder.contents if is_id(name, "ds") and name not in folder.uploaded)
+    known = among(session, select(Dataset.id), Dataset.id, contents)
+    datasets: dict[str, Uploaded | None] = {name: folder.uploaded[name] for name in uploaded if name not in received}
+    datasets |= dict.fromkeys(name for name in contents if name not in known)
+    return Gaps(journals, unknown.journals, unknown.releases - accepted.releases, datasets)
 
 
 def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
@@ -209,47 +227,9 @@ def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> It
         yield Finding(FindingCode.DATASET_UNKNOWN, message)
 
 
-def _shortfalls(
-    session: Session, storage: Storage, folder: DataFolder, unknown: Collection[str], accepted: Accepted
-) -> dict[str, Shortfall]:
-    charges = _charges(session, folder.read.keys() - unknown)
-    missing: dict[str, Shortfall] = {}
-    for job_id in sorted(folder.journals):
-        journal = folder.read.get(job_id)
-        if job_id in unknown:
-            journal = journal or journalled(storage, job_id)
-        elif journal is None:
-            continue
-        account_id, charged_nano = charges.get(job_id, (journal.account_id, 0))
-        missing_nano = journal.price_nano - charged_nano - accepted.journals[job_id, account_id or ""]
-        if missing_nano > 0 or (job_id in unknown and job_id not in accepted.jobs):
-            missing[job_id] = Shortfall(account_id, journal.price_nano, missing_nano)
-    return missing
-
-
-def _charges(session: Session, job_ids: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """Return the account and the charges of each job's hold."""
-    wanted = set(job_ids)
-    query = select(Hold.job_id, Hold.account_id, Hold.charged_nano)
-    if len(wanted) <= _NAMED_MAX:
-        query = query.where(Hold.job_id.in_(wanted))
-    rows = session.execute(query)
-    return {row.job_id: (row.account_id, row.charged_nano) for row in rows if row.job_id in wanted}
-
-
-def _missing_uploads(session: Session, folder: DataFolder) -> dict[str, Uploaded | None]:
-    """Return the datasets that a journal or stored content proves and the database lacks."""
-    uploaded = sorted(folder.uploaded)
-    accepted = among(session, select(Dataset.id).where(Dataset.ready_at.is_not(None)), Dataset.id, uploaded)
-    contents = sorted(name for name in folder.contents if is_id(name, "ds") and name not in folder.uploaded)
-    known = among(session, select(Dataset.id), Dataset.id, contents)
-    missing: dict[str, Uploaded | None] = {name: folder.uploaded[name] for name in uploaded if name not in accepted}
-    return missing | dict.fromkeys(name for name in contents if name not in known)
-
-
 @dataclass
 class Loss:
-    """What storage proves of one account and the database lacks.
+    """Spending and uploads of one account that storage proves and the database lacks.
 
     Attributes:
         known: whether the database has the account.
@@ -286,16 +266,17 @@ def find_losses(
     kept: Signed | None,
     terms: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Loss]:
-    """Return what a database lacks, by account.
+    """Return the losses of a database by account.
 
     Args:
-        session: reading one moment.
-        folder: read before that moment, as was everything that follows.
-        witnesses: what receipts say.
-        kept: the checkpoint that is kept beside the database.
+        session: in a snapshot.
+        folder: read before that snapshot, as was everything that follows.
+        witnesses: entries that receipts prove.
+        kept: the checkpoint beside the database.
         terms: of accounts, by their newest receipts.
     """
-    gaps, accepted, found = find_gaps(session, storage, folder), read_accepted(session), dict[str, Loss]()
+    gaps, accepted = find_gaps(session, storage, folder), read_accepted(session)
+    found: dict[str, Loss] = {}
 
     def loss(account_id: str) -> Loss:
         return found.setdefault(account_id, Loss(account_id))
@@ -325,32 +306,24 @@ def find_losses(
     first = session.scalar(select(Account.id).order_by(Account.id).limit(1))
     if not found and first is not None and (gaps or absent):
         loss(first)
+    unattributed = sorted(name for name, upload in gaps.datasets.items() if upload is None)
     for each in found.values():
-        _complete(session, each, proved.get(each.account_id, 0), terms.get(each.account_id, {}))
+        row: Any = session.get(Account, each.account_id)
+        each.known, each.terms = row is not None, {} if row is not None else terms.get(each.account_id, {})
+        each.head_sequence = 0 if row is None else row.head_sequence
+        signed_nano = proved.get(each.account_id, 0) - (0 if row is None else row.spent_nano)
+        each.missing_nano = max(sum(each.journals.values()), signed_nano)
+        with suppress(TypeError, ValueError, PrivacyError):
+            if row is not None:
+                by = open_filter(row.epsilon, row.delta, row.rate, row.base)
+                each.epsilon = by.epsilon_of(each.missing_nano)
+            elif each.terms:
+                by = open_filter(each.terms["epsilon"], each.terms["delta"])
+                each.epsilon = by.epsilon_of(each.missing_nano)
         each.journals |= unpaid
-        each.releases = sorted(gaps.releases | _published(session, folder, each))
-        each.unattributed = sorted(name for name, upload in gaps.datasets.items() if upload is None)
-        each.checkpoint = absent
+        # Releases of known jobs that were published since: discarding the job keeps them.
+        published = sorted({release_id_of(job_id) for job_id in each.journals} & folder.releases)
+        published_since = set(published) - among(session, select(Release.id), Release.id, published)
+        each.releases = sorted(gaps.releases | published_since)
+        each.unattributed, each.checkpoint = unattributed, absent
     return dict(sorted(found.items()))
-
-
-def _published(session: Session, folder: DataFolder, loss: Loss) -> set[str]:
-    """Return the releases of jobs that the database knows, which were published since: discarding a job keeps them."""
-    names = sorted({release_id_of(job_id) for job_id in loss.journals} & folder.releases)
-    return set(names) - among(session, select(Release.id), Release.id, names)
-
-
-def _complete(session: Session, loss: Loss, proved_nano: int, terms: Mapping[str, Any]) -> None:
-    """Fill in how much is missing: what journals show, or what was signed as spent, whichever is more."""
-    row: Any = session.get(Account, loss.account_id)
-    loss.known, loss.terms = row is not None, {} if row is not None else terms
-    loss.head_sequence = 0 if row is None else row.head_sequence
-    loss.missing_nano = max(sum(loss.journals.values()), proved_nano - (0 if row is None else row.spent_nano))
-    try:
-        if row is not None:
-            by = open_filter(row.epsilon, row.delta, row.rate, row.base)
-            loss.epsilon = by.epsilon_of(loss.missing_nano)
-        elif terms:
-            loss.epsilon = open_filter(terms["epsilon"], terms["delta"]).epsilon_of(loss.missing_nano)
-    except (TypeError, ValueError, PrivacyError):
-        loss.epsilon = None

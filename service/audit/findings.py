@@ -93,7 +93,6 @@ class Finding:
         return self.account_id or EVERYWHERE
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able description."""
         return {**asdict(self), "code": self.code.value}
 
 
@@ -123,12 +122,11 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Return whether there are no findings."""
         return not self.findings
 
     @property
     def stops(self) -> bool:
-        """Return whether any finding blocks arming."""
+        """Return whether any finding stops arming."""
         return any(finding.stops for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
@@ -190,18 +188,11 @@ def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime)
     return new
 
 
-def stop_restored(session: Session, made_at: str, *, now: datetime) -> None:
-    """Stop every account of a database that was restored without its files, until its losses are accepted.
-
-    Args:
-        made_at: when the backup was made.
-    """
-    for account_id in session.scalars(select(Account.id).order_by(Account.id)).all():
-        message = (
-            f"The database was restored from a backup of {made_at}. What account {account_id} spent after that is not "
-            f"in it. Record what may have been spent by `obscura ledger accept {account_id} --epsilon E`."
-        )
-        stop_arming(session, [Finding(FindingCode.RESTORED, message, account_id)], now=now)
+def stop_restored(session: Session, *, now: datetime) -> None:
+    """Stop every account of a database that was restored without its files, until its losses are accepted."""
+    message = "The database was restored without its files: spending after the backup is missing."
+    accounts = session.scalars(select(Account.id).order_by(Account.id)).all()
+    stop_arming(session, [Finding(FindingCode.RESTORED, message, account_id) for account_id in accounts], now=now)
 
 
 def end_restored(session: Session, account_id: str) -> None:

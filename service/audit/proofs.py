@@ -53,12 +53,7 @@ _MISSING = (
 
 @dataclass(frozen=True)
 class Witness:
-    """A signed entry of a log.
-
-    Attributes:
-        source: for people.
-        spent_nano: the spending of the account up to this entry; None where only the hash is known.
-    """
+    """A signed entry of a log, with the account's spending by then, if that is known; `source` is for people."""
 
     account_id: str
     sequence: int
@@ -68,13 +63,7 @@ class Witness:
 
 
 def make_receipt(session: Session, capture: Entry, *, release_id: str, key: SigningKey) -> dict[str, Any]:
-    """Sign that a release was paid for. Call it in the transaction that has just captured the hold.
-
-    Args:
-        session: in the capturing transaction, which holds the account's lock.
-        capture: the entry that paid, checked.
-        key: the ledger's.
-    """
+    """Sign that a release was paid for by an entry. Call it in the transaction that captured the hold."""
     account = session.get_one(Account, capture.account_id)
     terms = {name: getattr(account, name) for name in TERMS}
     return key.sign(
@@ -91,14 +80,10 @@ def make_receipt(session: Session, capture: Entry, *, release_id: str, key: Sign
 
 
 def check_receipt(document: object, trusted: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the statement of a receipt, after a check of its signature and of its parts against each other.
-
-    Args:
-        document: of any type.
-        trusted: public keys by fingerprint.
+    """Return the statement of a receipt of any type, after a check of its signature and its consistency.
 
     Raises:
-        SignatureRefused: it is malformed, contradicts itself, or no trusted key has signed it.
+        SignatureRefused: it is malformed, contradicts itself, or no trusted key (by fingerprint) has signed it.
     """
     statement = check_signed(document, format=RECEIPT_FORMAT, version=VERSION, trusted=trusted)
     try:
@@ -143,12 +128,11 @@ def kept_receipts(storage: Storage) -> dict[str, bytes | None]:
 def keep_receipt(storage: Storage, receipt: Mapping[str, Any]) -> bool:
     """Keep a receipt beside the database unless a newer one is there. Call it after the commit.
 
-    A process that dies between its commit and this leaves the file one receipt behind until `keep_newest` runs, which
-    weakens detection by that receipt and raises no false alarm. A newer file is the evidence that the database is too
-    old, so it stays.
+    After a crash between commit and file, the file is one receipt behind until `keep_newest` runs; no false alarm
+    follows. A newer file proves that the database is too old, so it stays.
 
     Returns:
-        Whether the file was written.
+        True if the file was written.
     """
     name = f"{receipt['statement']['entry']['account_id']}.json"
     if not _RECEIPT_NAME.fullmatch(name):
@@ -179,11 +163,7 @@ def keep_newest(session: Session, storage: Storage) -> int:
 
 @dataclass(frozen=True)
 class Signed:
-    """A checkpoint with a sound signature.
-
-    Attributes:
-        heads: by account, [sequence, hash, spent_nano] of its newest entry.
-    """
+    """A checkpoint with a sound signature; `heads` is [sequence, hash, spent_nano] of the newest entry, by account."""
 
     sequence: int
     hash: str
@@ -214,11 +194,7 @@ def checkpoint_due(session: Session, *, now: datetime) -> bool:
 
 
 def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: SigningKey, now: datetime) -> Checkpoint:
-    """Sign heads that were just verified.
-
-    Args:
-        heads: by account, [sequence, hash, spent_nano] of its newest verified entry.
-        key: the ledger's.
+    """Sign heads that were just verified: [sequence, hash, spent_nano] of the newest entry, by account.
 
     Raises:
         sqlalchemy.exc.IntegrityError: another process has written this checkpoint.
@@ -243,23 +219,18 @@ def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: Signing
 
 
 def keep_checkpoint(storage: Storage, checkpoint: Checkpoint, trusted: Mapping[str, bytes]) -> bool:
-    """Keep a committed checkpoint beside the database unless a newer one is there, or its key is not trusted here.
-
-    Returns:
-        Whether the file was written.
-    """
+    """Keep a committed checkpoint beside the database; return False if a newer one is there or its key is unknown."""
     public = trusted.get(checkpoint.key_id)
     if public is None:
         return False
     created_at = utc_text(checkpoint.created_at)
     statement = _statement(checkpoint.sequence, checkpoint.heads, checkpoint.previous_hash, created_at)
     document = _document(statement | {"key_id": checkpoint.key_id}, public, checkpoint.signature)
-    return keep_newer(storage, CHECKPOINT_FILE, document, _age)
 
+    def age_of(kept: Mapping[str, Any]) -> tuple[str, int]:  # time first: after a restore numbers are given again
+        return str(kept["statement"]["created_at"]), int(kept["statement"]["sequence"])
 
-def _age(document: Mapping[str, Any]) -> tuple[str, int]:
-    """Order by time first, because numbers are given again after a restore."""
-    return str(document["statement"]["created_at"]), int(document["statement"]["sequence"])
+    return keep_newer(storage, CHECKPOINT_FILE, document, age_of)
 
 
 def read_checkpoint_file(storage: Storage, trusted: Mapping[str, bytes]) -> Signed | None:

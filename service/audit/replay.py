@@ -1,7 +1,7 @@
 """Replay an account's log from its entries alone: hash chain, states of holds, prices, balances, admission. Pure.
 
-This is an independent second implementation of every transition: it shares the definition of the hash and the price
-functions with the code that writes, and nothing else. `LogReplay._take` has the rules of each kind of entry.
+This is an independent second implementation of every transition. It shares with the writers only the definition of the
+hash and the price functions. `LogReplay._take` has the rules for each kind of entry.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from privacy.errors import PrivacyError
 from service.audit.findings import Fault, FindingCode, require, truth, whole
 from service.ledger.chain import CHAIN_VERSION, GENESIS_HASH
 
-TERMS = ("name", "owner", "delta", "unit", "adjacency")  # fixed at opening, for ever
+TERMS = ("name", "owner", "delta", "unit", "adjacency")  # fixed at opening, forever
 # Prices of unsampled releases are rational and must agree exactly. Capacities and prices of sampled stages are computed
 # in floating point: another machine, or another version of a library, may change the last digits within these margins.
 FLOAT_TOLERANCE = 4e-9
@@ -46,19 +46,15 @@ class Line(NamedTuple):
 
 def check_hash(account_id: str, line: Line) -> None:
     """Raise Fault unless an entry's hash covers its contents, down to the spelling of its details."""
-    sound = hashlib.sha256(_body(account_id, line).encode()).hexdigest() == line.hash
-    require(sound, FindingCode.HASH_MISMATCH, "does not match its hash: it was changed after it was written")
-
-
-def _body(account_id: str, line: Line) -> str:
-    """Return the canonical JSON of an entry, with the details as they are stored, so that no changed byte is lost."""
-    return (
+    body = (  # canonical JSON, with the details as they are stored, so that no changed byte is lost
         f'{{"account_id":{_quote(account_id)},"amount_nano":{line.amount_nano},"capacity_nano":{line.capacity_nano},'
         f'"created_at":{_quote(line.created_at)},"details":{line.text},"held_nano":{line.held_nano},'
         f'"hold_id":{_text(line.hold_id)},"job_id":{_text(line.job_id)},"kind":{_text(line.kind)},'
         f'"previous_hash":{_text(line.previous_hash)},"sequence":{line.sequence},"spent_nano":{line.spent_nano},'
         f'"version":{CHAIN_VERSION}}}'
     )
+    sound = hashlib.sha256(body.encode()).hexdigest() == line.hash
+    require(sound, FindingCode.HASH_MISMATCH, "does not match its hash: it was changed after it was written")
 
 
 def _text(value: str | None) -> str:
@@ -128,25 +124,18 @@ class Prices:
         )
 
     def _check(self, event: Event, price_nano: int) -> None:
-        wanted_nano = self._price(event)
+        assert self._filter is not None
+        # The price of an unsampled release is the same in every account.
+        key = (event, self._filter.rate) if event.is_sampled else (replace(event, count=1),)
+        if key not in self._known:
+            self._known[key] = self._filter.price_nano(key[0])
+        wanted_nano = self._known[key] * (1 if event.is_sampled else event.count)
         slack_nano = 1 + PRICE_MARGIN * wanted_nano if event.is_sampled else 0
         require(
             abs(whole(price_nano) - wanted_nano) <= slack_nano,
             FindingCode.PRICE_MISMATCH,
             f"has the price {price_nano} where its parameters cost {wanted_nano}",
         )
-
-    def _price(self, event: Event) -> int:
-        assert self._filter is not None
-        if not event.is_sampled:  # one release's price is the same in every account
-            key: tuple[Any, ...] = (replace(event, count=1),)
-            if key not in self._known:
-                self._known[key] = self._filter.price_nano(key[0])
-            return event.count * self._known[key]
-        key = (event, self._filter.rate)
-        if key not in self._known:
-            self._known[key] = self._filter.price_nano(event)
-        return self._known[key]
 
 
 @dataclass(slots=True)
@@ -175,12 +164,10 @@ class HoldReplay:
 
     @classmethod
     def opened_by(cls, line: Line, stages: dict[str, Mapping[str, Any]]) -> HoldReplay:
-        """Open a hold by a HOLD entry."""
         sequence, at = line.sequence, line.created_at
         return cls(str(line.hold_id), str(line.job_id), sequence, line.amount_nano, stages, at, at, sequence)
 
     def arm(self, line: Line) -> None:
-        """Apply an ARM entry."""
         require(self.state in (HoldState.HELD, HoldState.ARMED), FindingCode.TRANSITION_REFUSED, "arms a closed hold")
         require(line.amount_nano == 0, FindingCode.AMOUNT_MISMATCH, "arms with an amount")
         attempt = whole(line.details["attempt"])
@@ -215,7 +202,6 @@ class HoldReplay:
         require(counts == self.released, FindingCode.AMOUNT_MISMATCH, "counts other releases than its hold has made")
 
     def capture(self, line: Line) -> None:
-        """Apply a CAPTURE entry."""
         details = line.details
         require(self.state is HoldState.ARMED, FindingCode.TRANSITION_REFUSED, "captures a hold that is not armed")
         require(
@@ -233,7 +219,6 @@ class HoldReplay:
         self.state, self.captured_nano = HoldState.CAPTURED, self.charged_nano
 
     def give_back(self, line: Line) -> None:
-        """Apply a RETURN entry."""
         require(self.state is HoldState.HELD, FindingCode.TRANSITION_REFUSED, "returns a hold that was armed")
         require(
             line.amount_nano == self.amount_nano, FindingCode.AMOUNT_MISMATCH, "returns another amount than was held"
@@ -319,7 +304,11 @@ class LogReplay:
         require(kind in _OF_HOLDS or line.hold_id is None, refused, "concerns a hold and should not")
         match kind:
             case EntryKind.OPEN:
-                self._open(line)
+                self.terms = {name: line.details[name] for name in TERMS}
+                self.created_at, self.rate = line.created_at, float(line.details["rate"])
+                wanted = open_filter(line.details["epsilon"], self.terms["delta"]).rate
+                require(_close(self.rate, wanted), FindingCode.CAPACITY_MISMATCH, "has another rate")
+                self._set_limit(line)
             case EntryKind.HOLD:
                 self._hold(line)
             case EntryKind.ARM | EntryKind.CHARGE | EntryKind.CAPTURE | EntryKind.RETURN:
@@ -341,13 +330,6 @@ class LogReplay:
             case _:
                 assert_never(kind)
 
-    def _open(self, line: Line) -> None:
-        self.terms = {name: line.details[name] for name in TERMS}
-        self.created_at, self.rate = line.created_at, float(line.details["rate"])
-        wanted = open_filter(line.details["epsilon"], self.terms["delta"]).rate
-        require(_close(self.rate, wanted), FindingCode.CAPACITY_MISMATCH, "has another rate")
-        self._set_limit(line, line.details["epsilon"])
-
     def _limit(self, line: Line) -> None:
         details = line.details
         require(
@@ -368,7 +350,7 @@ class LogReplay:
             "has another rate than its limit gives it",
         )
         self.rate, self.base = rate, base
-        self._set_limit(line, details["epsilon"])
+        self._set_limit(line)
         frozen = self.frozen or self.spent_nano + self.held_nano > self.capacity_nano  # I13
         same = truth(details["frozen"]) == frozen
         require(same, FindingCode.TRANSITION_REFUSED, "turns the freeze switch with a limit")
@@ -378,8 +360,8 @@ class LogReplay:
         """Price by this account's filter from now on."""
         return self.prices.use(open_filter(self.epsilon, self.terms["delta"], self.rate, self.base))
 
-    def _set_limit(self, line: Line, epsilon: float) -> None:
-        self.epsilon = epsilon
+    def _set_limit(self, line: Line) -> None:
+        self.epsilon = line.details["epsilon"]
         wanted_nano = self.use_filter().capacity_nano
         require(
             abs(line.capacity_nano - wanted_nano) <= 2 + FLOAT_TOLERANCE * wanted_nano

@@ -1,6 +1,6 @@
-"""Read the ledger's tables for verification: plain values as they are stored, and JSON as the text that was hashed.
+"""Read the ledger's tables for verification: values as they are stored, and JSON as the text that was hashed.
 
-A changed byte must not vanish in a conversion. So the statements are SQL of their own, and enums and times are text.
+A conversion could hide a changed byte. So the statements are plain SQL, and enums and times are read as text.
 """
 
 from __future__ import annotations
@@ -86,10 +86,14 @@ class EntryReader:
                 with savepoint(self._session):
                     rows = self._rows(self._after, account_id, after=after, rows=count)
             except DBAPIError as error:
-                if not _is_unreadable(error):
+                # `with_marks` handles text that cannot be decoded.
+                if error.connection_invalidated or "decode" in str(error.orig).lower():
                     raise
                 if count == 1:
-                    raise Fault(*_unreadable_after(max(after, 0))) from error
+                    last = max(after, 0)
+                    where = f"beyond entry {last}" if last else "at all"
+                    message = f"entry {last + 1} cannot be read: the log could not be read {where}. The rest is unknown"
+                    raise Fault(FindingCode.LOG_UNREADABLE, message, last + 1) from error
                 count = max(count // 10, 1)  # smaller pages reach closer to the broken place
                 continue
             if not rows:
@@ -109,19 +113,6 @@ class EntryReader:
 
     def _rows(self, statement: Any, account_id: str, **values: Any) -> Sequence[Row[Any]]:
         return self._session.execute(statement, {"account_id": account_id, **values}).all()
-
-
-def _unreadable_after(sequence: int) -> tuple[FindingCode, str, int]:
-    where = f"beyond entry {sequence}" if sequence else "at all"
-    message = (
-        f"entry {sequence + 1} cannot be read: the log could not be read {where}, and nothing is known of the rest"
-    )
-    return FindingCode.LOG_UNREADABLE, message, sequence + 1
-
-
-def _is_unreadable(error: DBAPIError) -> bool:
-    """Return whether the database answers but cannot read stored rows. `with_marks` handles undecodable text."""
-    return not error.connection_invalidated and "decode" not in str(error.orig).lower()
 
 
 @contextmanager
@@ -154,7 +145,7 @@ class RowReader:
 
     def __init__(self, session: Session, table: Table, key: str = "id") -> None:
         self._session, self._columns, self._key = session, list(table.columns), key
-        named = ", ".join(f"{_readable(session, column)} AS {column.name}" for column in self._columns)
+        named = ", ".join(f"{self._sql_of(column)} AS {column.name}" for column in self._columns)
         query = f"SELECT {named} FROM {table.name} WHERE {key} IN :keys"
         self._by_key = text(query).bindparams(bindparam("keys", expanding=True))
 
@@ -165,34 +156,28 @@ class RowReader:
         for start in range(0, len(wanted), _IDS_PER_QUERY):
             for row in self._session.execute(self._by_key, {"keys": wanted[start : start + _IDS_PER_QUERY]}):
                 read = zip(self._columns, row, strict=True)
-                values = {column.name: _read_column(column, value) for column, value in read}
+                values = {column.name: self._value_of(column, value) for column, value in read}
                 rows[str(values[self._key])] = values
         return rows
 
+    def _sql_of(self, column: Column[Any]) -> str:
+        if isinstance(column.type, JSON | CanonicalJson):
+            return f"CAST({column.name} AS TEXT)"
+        return _time(self._session, column.name) if isinstance(column.type, UtcDateTime) else column.name
 
-def _readable(session: Session, column: Column[Any]) -> str:
-    if _is_json(column):
-        return f"CAST({column.name} AS TEXT)"
-    return _time(session, column.name) if isinstance(column.type, UtcDateTime) else column.name
-
-
-def _read_column(column: Column[Any], value: Any) -> Any:
-    if value is None:
-        return None
-    if isinstance(column.type, UtcDateTime):
-        return moment(value) or [str(value)]
-    if isinstance(column.type, Boolean):
-        return bool(value) if value in (0, 1) else [str(value)]
-    if _is_json(column):
-        try:
-            return json.loads(value)
-        except (TypeError, ValueError, RecursionError):
-            return [str(value)]
-    return value
-
-
-def _is_json(column: Column[Any]) -> bool:
-    return isinstance(column.type, JSON | CanonicalJson)
+    def _value_of(self, column: Column[Any], value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(column.type, UtcDateTime):
+            return moment(value) or [str(value)]
+        if isinstance(column.type, Boolean):
+            return bool(value) if value in (0, 1) else [str(value)]
+        if isinstance(column.type, JSON | CanonicalJson):
+            try:
+                return json.loads(value)
+            except (TypeError, ValueError, RecursionError):
+                return [str(value)]
+        return value
 
 
 def read_object(stored: Any) -> dict[str, Any]:

@@ -54,13 +54,12 @@ class SigningKey:
 
     @property
     def public(self) -> bytes:
-        """The public key, 32 bytes."""
         return self.private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
 
     @property
     def key_id(self) -> str:
         """The fingerprint: SHA-256 of the public key, as hex."""
-        return fingerprint(self.public)
+        return hashlib.sha256(self.public).hexdigest()
 
     def sign(self, statement: Mapping[str, Any]) -> dict[str, Any]:
         """Return a signed statement; the fingerprint is added to it as `key_id`."""
@@ -69,14 +68,8 @@ class SigningKey:
         return {"statement": signed, "public_key": self.public.hex(), "signature": signature.hex()}
 
     def public_pem(self) -> str:
-        """The public key as PEM text."""
         encoded = self.private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         return encoded.decode("ascii")
-
-
-def fingerprint(public_key: bytes) -> str:
-    """Return the SHA-256 of a raw public key, as hex."""
-    return hashlib.sha256(public_key).hexdigest()
 
 
 def make_signing_key(path: Path) -> SigningKey:
@@ -136,19 +129,15 @@ def trusted_keys(path: Path) -> dict[str, bytes]:
         if not isinstance(public, Ed25519PublicKey):
             raise SigningKeyUnusable(f"The public key at {file} is not an Ed25519 key.")
         raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
-        keys[fingerprint(raw)] = raw
+        keys[hashlib.sha256(raw).hexdigest()] = raw
     return keys
 
 
 def check_signed(document: object, *, format: str, version: int, trusted: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the statement of a signed document after a check of its format, key and signature.
-
-    Args:
-        document: of any type.
-        trusted: public keys by fingerprint.
+    """Return the statement of a signed document of any type, after a check of its format, key and signature.
 
     Raises:
-        SignatureRefused: it is malformed, or no trusted key has signed it.
+        SignatureRefused: it is malformed, or no trusted key (by fingerprint) has signed it.
     """
     if not isinstance(document, dict) or set(document) != {"statement", "public_key", "signature"}:
         raise SignatureRefused("It is not a signed statement.")
@@ -172,11 +161,7 @@ def check_signed(document: object, *, format: str, version: int, trusted: Mappin
 
 
 def read_document(path: Path) -> Any:
-    """Read a signed document's file as JSON, without a check of its contents.
-
-    Raises:
-        SignatureRefused: it cannot be read or is not JSON.
-    """
+    """Read a signed document's file as JSON, without a check of its contents; raise SignatureRefused."""
     try:
         with path.open("rb") as file:
             content = file.read(DOCUMENT_BYTES_MAX + 1)
@@ -186,11 +171,7 @@ def read_document(path: Path) -> Any:
 
 
 def document_in(content: bytes | None) -> Any:
-    """Parse a signed document's bytes, without a check of its contents.
-
-    Raises:
-        SignatureRefused: they are None, too many, or no JSON.
-    """
+    """Parse a signed document, unchecked; raise SignatureRefused if it is None, too long, or not JSON."""
     if content is None:
         raise SignatureRefused("It cannot be read.")
     if len(content) > DOCUMENT_BYTES_MAX:
@@ -202,7 +183,6 @@ def document_in(content: bytes | None) -> Any:
 
 
 def bytes_of(document: Mapping[str, Any]) -> bytes:
-    """Serialize a signed document for a file."""
     return json.dumps(document, indent=1, sort_keys=True).encode("ascii")
 
 
@@ -215,7 +195,7 @@ def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], age_of:
         age_of: returns the key that orders documents by age.
 
     Returns:
-        Whether the file was written.
+        True if the file was written.
     """
     if storage.holds(f"{RECEIPTS}/{name}"):
         try:

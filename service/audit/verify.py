@@ -155,11 +155,17 @@ class _Reading:
             self.findings.append(Finding(FindingCode.ACCOUNT_MISMATCH, message))
             return
         log, facts = LogReplay(row.id, self._prices), 0
-        witnesses = self._witnessed(row)
+        accepted, witnesses = self._accepted.get(row.id, frozenset()), dict[int, list[Witness]]()
+        for sequence, known in self._witnesses.pop(row.id, {}).items():
+            for each in known:  # without those that the account's ACCEPT entries account for
+                if (sequence, each.hash) not in accepted or (each.spent_nano or 0) > (row.spent_nano or 0):
+                    witnesses.setdefault(sequence, []).append(each)
         try:
             if row.id in self._starts:
-                self._start(log, *self._starts[row.id][:2])
-            self._earlier(log, witnesses)
+                self._resume(log, *self._starts[row.id][:2])
+            for sequence in [number for number in witnesses if number <= log.sequence]:
+                earlier = self._one(log, sequence)
+                _compare(witnesses.pop(sequence), None if earlier is None else earlier.hash)
             for line in self._entries.after(row.id, log.sequence):
                 log.apply(line)
                 if line.sequence in witnesses:
@@ -180,53 +186,41 @@ class _Reading:
             self._compare_holds(log, closing=True)
         self._latest(witnesses, row)
 
-    def _witnessed(self, row: Row[Any]) -> dict[int, list[Witness]]:
-        """Return an account's witnesses by sequence, without those that its ACCEPT entries account for."""
-        accepted, open_ones = self._accepted.get(row.id, frozenset()), dict[int, list[Witness]]()
-        for sequence, witnesses in self._witnesses.pop(row.id, {}).items():
-            for each in witnesses:
-                if (sequence, each.hash) not in accepted or (each.spent_nano or 0) > (row.spent_nano or 0):
-                    open_ones.setdefault(sequence, []).append(each)
-        return open_ones
-
     def missing_accounts(self) -> None:
         """Report witnesses of accounts that do not exist."""
         for witnesses in self._witnesses.values():
             self._latest(witnesses)
 
-    def _start(self, log: LogReplay, sequence: int, digest: str) -> None:
+    def _resume(self, log: LogReplay, sequence: int, digest: str) -> None:
+        """Continue from a checkpointed head, as if every entry up to it had just been read."""
         try:
-            self._resume(log, sequence, digest)
+            opening, head = (self._one(log, number) for number in (1, sequence))
+            if head is None or head.hash != digest:
+                raise _Contradicted(Witness(log.account_id, sequence, digest, "the newest checkpoint"))
+            if opening is None:
+                raise Fault(FindingCode.ENTRY_MISSING, "entry 1 is missing")
+            log.terms = {name: opening.details[name] for name in TERMS}
+            log.rate, log.epsilon = opening.details["rate"], opening.details["epsilon"]
+            log.created_at = opening.created_at
+            for kinds, names in (((EntryKind.LIMIT,), ("epsilon", "rate", "base")), (_FREEZING, ("frozen",))):
+                newest = select(func.max(Entry.sequence)).where(
+                    Entry.account_id == log.account_id, Entry.kind.in_(kinds), Entry.sequence <= sequence
+                )
+                number = self._session.scalar(newest)
+                entry = None if number is None else self._one(log, number)
+                details = {} if entry is None else entry.details
+                for name in names:
+                    setattr(log, name, details.get(name, getattr(log, name)))
+            log.sequence, log.hash = head.sequence, head.hash
+            log.capacity_nano, log.spent_nano, log.held_nano = head.capacity_nano, head.spent_nano, head.held_nano
+            log.use_filter()
+            is_open = Hold.state.in_((HoldState.HELD, HoldState.ARMED))
+            job_ids = select(Hold.job_id).where(Hold.account_id == log.account_id, is_open)
+            for job_id in self._session.scalars(job_ids):
+                self._adopt(log, job_id, sequence)
+            log.find_hold = lambda line: self._adopt(log, line.job_id, sequence)
         except (KeyError, TypeError, ValueError, AttributeError, PrivacyError):
             raise Fault(FindingCode.ENTRY_MALFORMED, "or one before it cannot be understood", sequence) from None
-
-    def _resume(self, log: LogReplay, sequence: int, digest: str) -> None:
-        """Go on from a checkpointed head, as if every entry up to it had just been read."""
-        opening, head = (self._one(log, number) for number in (1, sequence))
-        if head is None or head.hash != digest:
-            raise _Contradicted(Witness(log.account_id, sequence, digest, "the newest checkpoint"))
-        if opening is None:
-            raise Fault(FindingCode.ENTRY_MISSING, "entry 1 is missing")
-        log.terms = {name: opening.details[name] for name in TERMS}
-        log.rate = opening.details["rate"]
-        log.created_at, log.epsilon = opening.created_at, opening.details["epsilon"]
-        of_limits = ("epsilon", "rate", "base")
-        for kinds, name in (*(((EntryKind.LIMIT,), name) for name in of_limits), (_FREEZING, "frozen")):
-            newest = select(func.max(Entry.sequence)).where(
-                Entry.account_id == log.account_id, Entry.kind.in_(kinds), Entry.sequence <= sequence
-            )
-            number = self._session.scalar(newest)
-            entry = None if number is None else self._one(log, number)
-            if entry is not None:
-                setattr(log, name, entry.details.get(name, getattr(log, name)))
-        log.sequence, log.hash = head.sequence, head.hash
-        log.capacity_nano, log.spent_nano, log.held_nano = head.capacity_nano, head.spent_nano, head.held_nano
-        log.use_filter()
-        is_open = Hold.state.in_((HoldState.HELD, HoldState.ARMED))
-        job_ids = select(Hold.job_id).where(Hold.account_id == log.account_id, is_open)
-        for job_id in self._session.scalars(job_ids):
-            self._adopt(log, job_id, sequence)
-        log.find_hold = lambda line: self._adopt(log, line.job_id, sequence)
 
     def _adopt(self, log: LogReplay, job_id: str | None, until: int) -> HoldReplay | None:
         """Replay a hold from the entries before the checkpoint, if it was open then."""
@@ -245,12 +239,6 @@ class _Reading:
         except Fault as fault:
             raise Fault(fault.code, fault.message, sequence) from None
         return line
-
-    def _earlier(self, log: LogReplay, witnesses: dict[int, list[Witness]]) -> None:
-        """Look up the witnesses of entries before the ones that are read."""
-        for sequence in [number for number in witnesses if number <= log.sequence]:
-            line = self._one(log, sequence)
-            _compare(witnesses.pop(sequence), None if line is None else line.hash)
 
     def _compare_account(self, row: Row[Any], log: LogReplay) -> bool:
         if log.sequence == 0 or (type(row.head_sequence) is int and row.head_sequence > log.sequence):

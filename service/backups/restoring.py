@@ -86,7 +86,7 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
             session.execute(delete(SignIn))  # people may have signed out since
         discarded = 0
         if not keep_files:
-            discarded = _stop(factory, manifest, now=now)
+            discarded = _stop(factory, now=now)
             mark = f"{FILES}/{installation.FILE}"
             if mark in manifest.files:  # last: without this file, no start opens or removes anything
                 storage.write(installation.FILE, (backup / mark).read_bytes())
@@ -121,10 +121,10 @@ def _publish(storage: Storage, backup: Path, key: str, paths: list[str]) -> None
         storage.publish(staging, key)
 
 
-def _stop(factory: SessionFactory, manifest: Manifest, *, now: datetime) -> int:
+def _stop(factory: SessionFactory, *, now: datetime) -> int:
     """Lock every account until an admin has accepted it, and discard unfinished trainings."""
     with transaction(factory) as session:
-        stop_restored(session, manifest.made_at, now=now)
+        stop_restored(session, now=now)
         unfinished = select(Job.id).where(Job.state.in_(UNFINISHED_STATES), Job.hold_id.is_not(None))
         job_ids = session.scalars(unfinished.order_by(Job.id)).all()
         for job_id in job_ids:

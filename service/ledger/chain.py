@@ -1,12 +1,21 @@
-"""The hash chain of an account's log: canonical JSON, and what the hash of an entry covers. Pure."""
+"""Definitions of the hashes in the log: of entries, and of the rows of other tables that entries commit to. Pure.
+
+An entry's details are hashed, so a digest in them covers a row: a change of that row afterwards contradicts the log.
+Digests leave out columns without a value, so that a new, empty column changes no digest.
+"""
 
 from __future__ import annotations
 
+import enum
 import hashlib
+import hmac
+import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from service.db.base import canonical_text
+from privacy.plans.options import PUBLIC_DATASET_OPTIONS
+from service.db.base import Base, canonical_text
 from service.db.ledger_tables import Entry
 
 CHAIN_VERSION = 1
@@ -15,15 +24,35 @@ _HASHED = (
     *("account_id", "sequence", "hold_id", "job_id", "amount_nano", "capacity_nano", "spent_nano", "held_nano"),
     *("details", "previous_hash"),
 )
+# The columns of a training that never change once it is accepted. The hold and its entries record its progress.
+ORDER_COLUMNS = (
+    "id",
+    "kind",
+    "account_id",
+    "dataset_id",
+    "evaluation_dataset_id",
+    "recipe",
+    "epsilon",
+    "options",
+    "plan",
+    "sweep_id",
+    "created_at",
+)
+# Columns that no entry commits to, by table, because they change later. A receipt contains the entry, and is signed.
+CHANGING_COLUMNS: Mapping[str, frozenset[str]] = {
+    # A withdrawal changes the stored content of a dataset; the log keeps the digest of the content that was uploaded.
+    # The log records no project, of accounts neither.
+    "datasets": frozenset(
+        {"state", "failure_code", "upload_lease_until", "erased_at", "project_id", "content_name", "content_key_id"}
+    ),
+    "releases": frozenset({"receipt"}),
+    "sweeps": frozenset(),
+}
+_ORDER_LABEL = b"obscura order 1\0"
 
 
 def canonical_json(value: object) -> bytes:
-    """Serialize a JSON value canonically: sorted keys, no spaces, ASCII, no NaN.
-
-    Raises:
-        ValueError: the value holds NaN or an infinity.
-        TypeError: the value is not JSON.
-    """
+    """Serialize a JSON value canonically: sorted keys, no spaces, ASCII. Raise ValueError for NaN."""
     return canonical_text(value).encode("ascii")
 
 
@@ -44,5 +73,81 @@ def entry_body(entry: Entry) -> dict[str, Any]:
 
 
 def entry_hash(entry: Entry) -> str:
-    """Return the hash that an entry's contents require."""
     return body_hash(entry_body(entry))
+
+
+def columns_of(row: Base) -> dict[str, Any]:
+    """Return the columns of a loaded row by name, without those that change later or a job's secret."""
+    left_out = CHANGING_COLUMNS.get(row.__tablename__, frozenset({"secret"}))
+    return {column.name: getattr(row, column.name) for column in row.__table__.columns if column.name not in left_out}
+
+
+def row_digest(table: str, values: Mapping[str, Any]) -> str:
+    """Return the SHA-256, as hex, of a row's columns by name; columns that change later are left out."""
+    kept = {name: value for name, value in values.items() if name not in CHANGING_COLUMNS[table]}
+    return body_hash({"table": table, "row": _facts(kept)})
+
+
+def parts_of_order(job: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return table and id of the rows that a training uses, by part: dataset, evaluation, anchors, sweep.
+
+    `anchors` is the public dataset that the job's plan names.
+    """
+    config = job["plan"].get("config") if isinstance(job["plan"], dict) else None
+    options = config if isinstance(config, dict) else {}
+    named = {
+        "dataset": ("datasets", job["dataset_id"]),
+        "evaluation": ("datasets", job["evaluation_dataset_id"]),
+        "anchors": ("datasets", next(filter(None, map(options.get, PUBLIC_DATASET_OPTIONS)), None)),
+        "sweep": ("sweeps", job["sweep_id"]),
+    }
+    return {part: place for part, place in named.items() if isinstance(place[1], str) and place[1]}
+
+
+def order_digests(
+    job: Mapping[str, Any], secret: str, parts: Mapping[str, tuple[str, Mapping[str, Any]]]
+) -> dict[str, str]:
+    """Return the digests in a HOLD entry, by part: the job with its secret, and the rows that it uses.
+
+    Every digest is keyed by the secret, 256 random bits that never leave the database and the runner. So it reveals
+    nothing about a private dataset's content to readers of the log, and it covers the secret itself.
+
+    Args:
+        job: columns by name; only ORDER_COLUMNS count.
+        secret: as it is stored.
+        parts: table and columns of each further row, by part.
+    """
+    key = hashlib.sha256(_ORDER_LABEL + secret.encode("utf-8", "surrogatepass")).digest()
+    facts = {"job": _facts({name: job[name] for name in ORDER_COLUMNS})}
+    facts |= {part: {"row": row_digest(table, values)} for part, (table, values) in parts.items()}
+    return {
+        part: hmac.new(key, canonical_json([part, value]), hashlib.sha256).hexdigest() for part, value in facts.items()
+    }
+
+
+def outcome_of(kind: str, details: Mapping[str, Any]) -> tuple[str, str | None] | None:
+    """Return a job's state and failure code by the entry that ended its hold; None if jobs write no such reason."""
+    reason = details.get("reason")
+    if kind == "capture" and details.get("artifact_sha256") is not None:
+        return "succeeded", None
+    if not isinstance(reason, str):
+        return None
+    if reason.startswith("cancelled"):
+        return "cancelled", None
+    if reason.startswith("worker lost"):
+        return "failed", "worker_lost"
+    return ("failed", reason.removeprefix("failed: ")) if reason.startswith("failed: ") else None
+
+
+def _facts(values: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {}
+    for name, value in values.items():
+        if isinstance(value, enum.Enum):
+            facts[name] = value.value
+        elif isinstance(value, datetime):
+            facts[name] = utc_text(value)
+        elif isinstance(value, dict | list):
+            facts[name] = json.loads(canonical_json(value))
+        elif value is not None and value is not False:
+            facts[name] = value
+    return facts

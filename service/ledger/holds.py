@@ -29,7 +29,7 @@ from service.errors import (
     short_reason,
 )
 from service.ledger.accounts import insufficient, require_unfrozen
-from service.ledger.commitments import ORDER_COLUMNS, columns_of, order_digests, parts_of_order
+from service.ledger.chain import ORDER_COLUMNS, columns_of, order_digests, parts_of_order
 from service.ledger.rows import append, entry_of_hold, entry_time, get_hold, lock_account, lock_hold
 from service.ledger.stops import require_armable
 
@@ -53,8 +53,7 @@ def lock_to_hold(session: Session, account_id: str, priced_by: Filter) -> Accoun
         RateChanged: a raise has changed the rate since; end the transaction, or roll back to before the lock, and price
             again.
         AccountFrozen: the account takes no new holds.
-        ArmingStopped: a check of the ledger found a fault: the job would wait, with its price held, for no stated
-            reason.
+        ArmingStopped: a check of the ledger found a fault, and the job would wait with its price held.
     """
     account = lock_account(session, account_id)
     require_armable(session, account_id)
@@ -88,10 +87,10 @@ def hold(
         details: public JSON facts from which the price can be recomputed.
 
     Raises:
-        RateChanged: the price is of a rate that the account no longer has.
+        RateChanged: the account's rate has changed since the price was computed.
         InsufficientBudget: too little is left; carries all numbers.
         AccountFrozen: the account takes no new holds.
-        ArmingStopped: a check of the ledger found a fault that is not yet mended.
+        ArmingStopped: a check of the ledger found a fault.
         Conflict: the job has a hold already.
     """
     _require_amount(amount_nano)
@@ -122,7 +121,7 @@ def fence(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Non
     Raises:
         StaleAttempt: a later attempt has taken over, or the hold has ended.
     """
-    hold = lock_hold(session, hold_id)  # with its account, in the usual order: a step may follow in this transaction
+    hold = lock_hold(session, hold_id)  # with its account: another step may follow in this transaction
     if attempt < hold.attempt or hold.state not in (HoldState.HELD, HoldState.ARMED):
         raise _stale(hold, attempt)
     hold.attempt = attempt
@@ -148,13 +147,14 @@ def arm(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
             f"Account *{hold.account.name}* was frozen; a job that has not read its data may not start."
         )
     details = {"attempt": attempt, "charged_nano": hold.charged_nano, "hold_nano": hold.amount_nano}
+    counts = _released_by(hold)
     append(
         session,
         hold.account,
         EntryKind.ARM,
         hold,
         moves={"state": HoldState.ARMED, "armed_attempt": attempt},
-        details=details | _tally(_released_by(hold)),
+        details=details | ({"released": counts} if counts else {}),
         now=now,
     )
     return hold
@@ -218,6 +218,10 @@ def charge(
         )
     charged_nano = hold.charged_nano + amount_nano
     details = {"attempt": attempt, "stage": stage, "charged_nano": charged_nano, "hold_nano": hold.amount_nano}
+    if event is not None:
+        details["event"] = dict(event)
+    if counts:
+        details["released"] = counts
     append(
         session,
         hold.account,
@@ -225,7 +229,7 @@ def charge(
         hold,
         moves={"charged_nano": charged_nano},
         amount_nano=amount_nano,
-        details={**details, **({} if event is None else {"event": dict(event)}), **_tally(counts)},
+        details=details,
         now=now,
     )
     return charged_nano
@@ -247,7 +251,7 @@ def capture(
         attempt: the current one.
         artifact_sha256: hash of the artifact that becomes readable (I7); None when nothing is published.
         reason: public, short.
-        release: id and digest of the row that shows the artifact (`commitments.row_digest`), if one is published.
+        release: id and digest of the row that shows the artifact (`chain.row_digest`), if one is published.
 
     Raises:
         StaleAttempt: the attempt has been superseded.
@@ -373,10 +377,6 @@ def _released_by(hold: Hold) -> dict[str, int]:
     return {} if hold.last_entry is None else dict(hold.last_entry.details.get("released", {}))
 
 
-def _tally(counts: Mapping[str, int]) -> dict[str, Any]:
-    return {"released": dict(counts)} if counts else {}
-
-
 def _lock_open(session: Session, hold_id: str, attempt: int) -> Hold:
     hold = lock_hold(session, hold_id)
     _require_attempt(hold, attempt)
@@ -386,8 +386,7 @@ def _lock_open(session: Session, hold_id: str, attempt: int) -> Hold:
 
 
 def _require_attempt(hold: Hold, attempt: int) -> None:
-    """Refuse every attempt except the current one (I6). Attempts count from 1; a hold at 0 has none that may write."""
-    if attempt < 1 or attempt != hold.attempt:
+    if attempt < 1 or attempt != hold.attempt:  # I6: attempts count from 1; at 0 none may write
         raise _stale(hold, attempt)
 
 

@@ -95,13 +95,13 @@ def lock_hold(session: Session, hold_id: str) -> Hold:
 
 
 def audited_accounts(session: Session, ids: Collection[str]) -> dict[str, tuple[Account, LedgerCorruption | None]]:
-    """Return accounts by id, each with the error of its check or None: one query for any number."""
+    """Return accounts by id, each with the error of its check or None, by one query."""
     rows = session.scalars(_ACCOUNTS.where(Account.id.in_(sorted(ids)))) if ids else ()
     return {account.id: (account, _fault(check_account, account)) for account in rows}
 
 
 def audited_holds(session: Session, ids: Collection[str]) -> dict[str, tuple[Hold, LedgerCorruption | None]]:
-    """Return holds by id, each with the error of its check or None: one query for any number."""
+    """Return holds by id, each with the error of its check or None, by one query."""
     rows = session.scalars(_HOLDS.where(Hold.id.in_(sorted(ids)))) if ids else ()
     return {hold.id: (hold, _fault(check_hold, hold)) for hold in rows}
 
@@ -208,10 +208,14 @@ def append(
     )
     entry.hash = entry_hash(entry)
     balances = {name: getattr(entry, name) for name in ("capacity_nano", "spent_nano", "held_nano")}
-    _set(account, **balances, head_sequence=entry.sequence, head_hash=entry.hash, **(also or {}))
+    of_account = {**balances, "head_sequence": entry.sequence, "head_hash": entry.hash, **(also or {})}
+    for name, value in of_account.items():
+        setattr(account, name, value)
     session.add(entry)
     if hold is not None:
-        _set(hold, **(moves or {}), last_sequence=entry.sequence, updated_at=entry.created_at)
+        of_hold = {**(moves or {}), "last_sequence": entry.sequence, "updated_at": entry.created_at}
+        for name, value in of_hold.items():
+            setattr(hold, name, value)
         session.add(hold)
     try:
         session.flush()
@@ -223,11 +227,6 @@ def append(
         set_committed_value(hold, "last_entry", entry)
         check_hold(hold)
     return entry
-
-
-def _set(row: Account | Hold, **columns: Any) -> None:
-    for name, value in columns.items():
-        setattr(row, name, value)
 
 
 def entry_time(session: Session, account: Account, kind: EntryKind, now: datetime) -> datetime:
@@ -327,26 +326,22 @@ def check_hold(hold: Hold) -> None:
     last = hold.last_entry
     if last is not None:
         check_entry(last)
-    if not (_fits_state(hold) and last is not None and _fits_log(hold, last)):
+    armed = hold.state in (HoldState.ARMED, HoldState.CAPTURED)
+    fits_state = (
+        hold.amount_nano > 0
+        and 0 <= hold.charged_nano <= hold.amount_nano
+        and hold.captured_nano == (hold.charged_nano if hold.state is HoldState.CAPTURED else 0)
+        and (armed or hold.charged_nano == 0)
+        and (hold.armed_attempt >= 1 if armed else hold.armed_attempt == 0)
+        and hold.armed_attempt <= hold.attempt
+    )
+    if not (fits_state and last is not None and _fits_log(hold, last)):
         raise LedgerCorruption(
             "Ledger: a hold's amounts do not fit its state, or the log.",
             hold_id=hold.id,
             account_id=hold.account_id,
             sequence=hold.last_sequence,
         )
-
-
-def _fits_state(hold: Hold) -> bool:
-    armed = hold.state in (HoldState.ARMED, HoldState.CAPTURED)
-    captured_nano = hold.charged_nano if hold.state is HoldState.CAPTURED else 0
-    return (
-        hold.amount_nano > 0
-        and 0 <= hold.charged_nano <= hold.amount_nano
-        and hold.captured_nano == captured_nano
-        and (armed or hold.charged_nano == 0)
-        and (hold.armed_attempt >= 1 if armed else hold.armed_attempt == 0)
-        and hold.armed_attempt <= hold.attempt
-    )
 
 
 def _fits_log(hold: Hold, last: Entry) -> bool:
@@ -370,7 +365,6 @@ def _fits_log(hold: Hold, last: Entry) -> bool:
 
 
 def corrupt(why: str, account: Account) -> LedgerCorruption:
-    """Return the error for an account that contradicts its log."""
     return LedgerCorruption(
         f"Ledger: account {account.id}: {why}.", account_id=account.id, sequence=account.head_sequence
     )

@@ -29,8 +29,7 @@ from service.jobs.planning import plan_on, require_anchors_ready, require_conten
 from service.jobs.submission import planned_job, queue_job
 from service.jobs.training_sets import TrainingSet, training_set
 from service.ledger import Account
-from service.ledger.chain import body_hash, canonical_json
-from service.ledger.commitments import columns_of, row_digest
+from service.ledger.chain import body_hash, canonical_json, columns_of, row_digest
 from service.wording import RECIPE_TITLES
 
 PRICINGS_MAX = 3  # of one request: a raise takes two people, and rarely happens while a price is computed
