@@ -1,22 +1,18 @@
-"""Kill -9 of random processes of the service at random moments, under clients that keep asking; then look what is left.
+"""Kill random processes of the service at random moments, while clients use it; then audit it.
 
-Run `python -m benchmarks.chaos --json FILE`. Everything is real: `obscura up`, its runners, the HTTP API, and in mode
-celery PostgreSQL, Redis and a Celery worker. PostgreSQL and Redis are taken from OBSCURA_TEST_POSTGRES and
-OBSCURA_TEST_REDIS, else from the usual local ports; a database of its own is made on each and dropped. In mode embedded
-there is SQLite and nothing else. In mode cluster two API processes and two Celery workers share one data folder, and
-PostgreSQL and Redis are the benchmark's own: each is ended without notice in the middle of everything and stays away
-for half a minute, Redis without its messages. In mode storage there are two API processes and three workers that share
-no folder but a bucket of an S3 server (`benchmarks.chaos_storage`). Whatever died is started again, as an init system
-would. When the kills are done, the service has time to bring every job to its end, is stopped in order, started and
-stopped once more, and audited.
+    python -m benchmarks.chaos --json FILE
 
-Mode restore is another exercise (`benchmarks.chaos_restores`): scenarios with an older, wrong or missing database, a
-lost or full disk, or a machine that fails.
+Everything is real: `obscura up`, its runners, the HTTP API, and PostgreSQL, Redis and Celery workers. Dead processes
+are restarted. After the kills every job comes to its end; the service is stopped in order, restarted once, and audited.
 
-The exit status is 1 when an accepted job has not ended, a job is charged less than its runners' journal says they
-released, an artifact has no capture, an upload that was reported ready cannot be read, the ledger does not verify, or
-anything else of `benchmarks.chaos_audit` is wrong; in mode restore when a release is lost, spending is refunded, known
-images are accepted by another account, or a stale database does not start locked with a reason.
+* embedded: SQLite, one process.
+* celery: PostgreSQL, Redis and a Celery worker.
+* cluster: two APIs and two workers share a data folder. PostgreSQL, then Redis, is away for half a minute.
+* storage: two APIs and three workers share only a bucket of an S3 server (`benchmarks.chaos_storage`).
+* restore: scenarios with an older, wrong or missing database, or a lost or full disk (`benchmarks.chaos_restores`).
+
+The exit status is 1 if the audit finds a fault (`benchmarks.chaos_audit`); in mode restore if a release is lost,
+spending is refunded, known images are accepted by another account, or a stale database does not start locked.
 """
 
 from __future__ import annotations
@@ -40,8 +36,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos_audit import audit
-from benchmarks.chaos_clients import Customer, Heard, Uploader, publish_pictures, set_up, trainings
-from benchmarks.chaos_restores import SCENARIOS, Outcome, restores
+from benchmarks.chaos_clients import PUBLIC_PICTURES, Asker, Customer, Heard, Uploader, push_random, set_up, trainings
+from benchmarks.chaos_restores import SCENARIOS, restores
 from benchmarks.chaos_services import Mode, Services, installation
 from obscura.client import Client
 from scripts.swift_server import SwiftServer
@@ -50,27 +46,25 @@ from scripts.with_services import PostgresServer, RedisServer
 MODES: tuple[Mode, ...] = ("embedded", "celery", "cluster")
 STORAGE: Mode = "storage"  # needs an S3 server to be installed
 RESTORE = "restore"
-_LEFT_OUT = f"all leaves out {STORAGE} and {RESTORE}"
 _Server = PostgresServer | RedisServer | SwiftServer
-OUTAGE_SECONDS = 30.0  # that PostgreSQL, then Redis, then S3, is away
+OUTAGE_SECONDS = 30.0  # of PostgreSQL, then Redis, then S3
 CUSTOMERS = 2
 RECOVERY_SECONDS_MAX = 900.0  # from the last kill to the end of the last job
 KEEP_SECONDS = 0.2
 KILLS_IN_AN_OUTAGE = 3
-# Between two kills, on average: in starts, as an API did it last, shorter the more APIs share the kills, or seconds.
+# The average pause between two kills: this many times the last start of an API, divided by the number of APIs.
 PAUSES_PER_START, PAUSE_SECONDS_MIN = 1.5, 2.0
 EVERYTHING = "everything"  # a kill of all processes at once, as when the machine fails
-# How often which role is chosen, where it lives. In mode embedded the dispatcher is a part of the API.
+# How often each living role is chosen. In mode embedded the dispatcher is a part of the API.
 WEIGHTS = {"api": 3, "worker": 2, "dispatcher": 3, "runner": 6, "s3": 1, EVERYTHING: 1}
-SPARED = 0.8  # how often an API that has not come back yet is spared: killed each time, it would never serve
+SPARED = 0.8  # how often an API that is starting is spared, because otherwise it would never serve
 
 
 def killing(services: Services, servers: tuple[_Server, ...], wanted: int, dice: random.Random) -> Counter[str]:
-    """Kill until there were `wanted` kills; returns how often which role was hit.
+    """Kill `wanted` times; return the number of kills by role. A kill of everything counts once.
 
-    A kill is one moment: that of everything counts once. Pauses are exponential, so every moment is as likely, and
-    longer where the machine is slow: a service that never comes back has nothing to lose. The servers' outages are
-    spread evenly among the kills, which go on meanwhile.
+    Pauses are exponential, so that every moment is as likely. The servers' outages are spread evenly among the kills,
+    which continue meanwhile.
     """
     kills: Counter[str] = Counter()
     outages = [(wanted * (number + 1) // (len(servers) + 1), server) for number, server in enumerate(servers)]
@@ -98,7 +92,7 @@ def killing(services: Services, servers: tuple[_Server, ...], wanted: int, dice:
 
 @contextmanager
 def away(server: _Server) -> Iterator[None]:
-    """End a server without notice; it comes back after half a minute, or at the end of the block if that is later."""
+    """Stop a server without notice; start it again after half a minute, or at the end of the block if that is later."""
     print(f"  {type(server).__name__} is away", flush=True)
     back_at = time.monotonic() + OUTAGE_SECONDS
     server.stop()
@@ -110,7 +104,7 @@ def away(server: _Server) -> Iterator[None]:
 
 
 def choose(services: Services, dice: random.Random) -> tuple[str, list[int]]:
-    """Return whom to kill now: a role and process ids; none when nobody lives who may be killed."""
+    """Return a role and the process ids to kill now; no ids if none may be killed."""
     alive = services.victims()
     roles = [*alive, EVERYTHING]
     if not services.ready and dice.random() < SPARED:
@@ -122,7 +116,7 @@ def choose(services: Services, dice: random.Random) -> tuple[str, list[int]]:
 
 
 def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
-    """Run one mode; returns its figures."""
+    """Run one mode; return its figures."""
     dice = random.Random(f"{mode} {seed}")
     began = time.monotonic()
     with installation(mode, folder) as installed:
@@ -133,20 +127,16 @@ def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
             services.start()
             token = settings.admin_key_path.read_text("ascii").strip()
             with Client(services.urls[0], token) as client:
-                asked = trainings(set_up(client), publish_pictures(client))
+                public_id = push_random(client, 1, PUBLIC_PICTURES, name="pictures", visibility="public")
+                asked = trainings(set_up(client), public_id)
             heard, closing = Heard(), threading.Event()
             deadline = [float("inf")]
             shared: dict[str, Any] = {"heard": heard, "closing": closing, "until": lambda: deadline[0]}
-            customers: list[threading.Thread] = [
-                Customer(
-                    services.urls[number % len(services.urls) :] + services.urls[: number % len(services.urls)],
-                    token,
-                    trainings=asked,
-                    seed=dice.randrange(2**31),
-                    **shared,
-                )
-                for number in range(CUSTOMERS)
-            ]
+            customers: list[Asker] = []
+            for number in range(CUSTOMERS):
+                first = number % len(services.urls)
+                urls = services.urls[first:] + services.urls[:first]
+                customers.append(Customer(urls, token, trainings=asked, seed=dice.randrange(2**31), **shared))
             customers.append(Uploader(services.urls, token, seed=dice.randrange(2**31), **shared))
             for customer in customers:
                 customer.start()
@@ -160,7 +150,7 @@ def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
                 time.sleep(KEEP_SECONDS)
             recovery_seconds = time.monotonic() - killed_at
             in_order = services.stop()
-            services.start()  # the start-up clears what kills have left
+            services.start()  # a start cleans up after kills
             in_order = services.stop() and in_order
         finally:
             services.stop()
@@ -170,7 +160,7 @@ def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
         "kills": kills.total(),
         "kills_by_role": dict(sorted(kills.items())),
         "jobs_accepted": len(heard.jobs),
-        **found.to_json(),
+        **asdict(found),
         "requests_repeated": heard.repeated,
         "requests_duplicated": heard.duplicated,
         "cancels": heard.cancels,
@@ -187,7 +177,6 @@ def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def together(modes: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Totals of all modes; the ledger has verified if each has."""
     summed = ("kills", "jobs_accepted", "jobs_unfinished", "undercharged", "artifacts_without_capture", "uploads_lost")
     summed = (*summed, "releases_lost", "orphans")
     totals: dict[str, Any] = {name: sum(figures[name] for figures in modes.values()) for name in summed}
@@ -197,10 +186,10 @@ def together(modes: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run, print and, where asked, write the figures as JSON; returns the exit status."""
+    """Run the modes, print their figures and write them as JSON; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--mode", choices=[*MODES, STORAGE, "all", RESTORE], default="all", help=_LEFT_OUT)
+    parser.add_argument("--mode", choices=[*MODES, STORAGE, "all", RESTORE], default="all", help="all: the first three")
     parser.add_argument("--kills", type=int, default=100, help="in each mode")
     parser.add_argument("--scenarios", type=int, default=SCENARIOS, help=f"in mode {RESTORE}")
     parser.add_argument("--at-once", type=int, default=1, help="scenarios that run at the same time")
@@ -210,9 +199,12 @@ def main(arguments: list[str] | None = None) -> int:
     modes: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="obscura-chaos-") as temporary:
         if options.mode == RESTORE:
-            figures = restores(
-                options.scenarios, options.seed, options.keep or Path(temporary), _print, at_once=options.at_once
-            )
+            folder = options.keep or Path(temporary)
+
+            def show(outcome: Any) -> None:
+                print(", ".join(f"{name} {value}" for name, value in asdict(outcome).items()), flush=True)
+
+            figures = restores(options.scenarios, options.seed, folder, show, at_once=options.at_once)
             print(", ".join(f"{name} {value}" for name, value in figures.items() if name != "rows"))
             return _end(figures, options.seed, options.json)
         for mode in MODES if options.mode == "all" else (options.mode,):
@@ -226,12 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
     return _end(together(modes) | {"modes": modes}, options.seed, options.json)
 
 
-def _print(outcome: Outcome) -> None:
-    print(", ".join(f"{name} {value}" for name, value in asdict(outcome).items()), flush=True)
-
-
 def _end(figures: dict[str, Any], seed: int, file: Path | None) -> int:
-    """Write the figures down, where that is asked for; returns the exit status."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     results = figures | {
         "seed": seed,

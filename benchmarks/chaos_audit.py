@@ -1,15 +1,11 @@
-"""What the chaos benchmark looks at when the killing is over: jobs, ledger, journals and files of one installation.
-
-The service is stopped while this reads. Nothing is repaired here: a start of the service has had its chance to.
-"""
+"""The audit of the chaos benchmark: jobs, ledger, journals and files of an installation that is stopped. Read only."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from sqlalchemy import func, select
@@ -30,56 +26,35 @@ from service.storage.files import digest_directory
 from service.storage.interface import key_of
 from service.storage.journals import journalled, journalled_jobs
 
+FAULTS = (
+    *("jobs_unfinished", "jobs_unknown", "jobs_twice", "uploads_lost", "undercharged", "artifacts_without_capture"),
+    *("releases_lost", "releases_changed", "orphans", "holds_open", "held_nano", "arming_stops", "work_left"),
+)
 _CAPTURES = select(Entry.job_id, Entry.account_id).where(Entry.kind == EntryKind.CAPTURE)
 
 
 @dataclass
 class Audit:
-    """Counts of what is wrong, all 0 in a sound installation, and a few facts.
+    """Counts of FAULTS, all 0 in a sound installation, and a few facts."""
 
-    Attributes:
-        jobs_unfinished: accepted jobs that have neither succeeded, failed nor been cancelled.
-        jobs_unknown: jobs in the database that no client was told of, or the other way round.
-        jobs_twice: jobs with more than one release, or more than one hold or capture of an account.
-        uploads_lost: datasets that a client was told are ready, and whose images are not those that it sent.
-        undercharged: jobs whose journal shows more than their hold has captured, or than the log counts.
-        artifacts_without_capture: release folders, or releases, whose digest no capture lists.
-        releases_lost: releases whose files are not there.
-        releases_changed: releases whose files are not those that were captured.
-        orphans: objects of a bucket that nobody names after the grace periods; `claims_left` tells of the empty ones
-            that the next publication removes, which is not wrong.
-        holds_open: holds that are neither captured nor released.
-        held_nano: what accounts still hold.
-        arming_stops: stops that the service has written itself, on findings of its own.
-        work_left: work folders, which may hold private state, of jobs that have ended.
-        ledger_verified: whether the full verification finds nothing.
-        findings: of that verification.
-        states: jobs by final state.
-        trainings_paid: trainings that have charged anything, by recipe and the preset that was asked for.
-        attempts: all attempts of all jobs.
-        attempts_lost: those that were lost.
-        journalled_nano: what the journals say together.
-        captured_nano: what the ledger says.
-    """
-
-    jobs_unfinished: int = 0
-    jobs_unknown: int = 0
-    jobs_twice: int = 0
-    uploads_lost: int = 0
-    undercharged: int = 0
-    artifacts_without_capture: int = 0
-    releases_lost: int = 0
-    releases_changed: int = 0
-    orphans: int = 0
-    claims_left: int = 0
+    jobs_unfinished: int = 0  # accepted jobs that have not ended
+    jobs_unknown: int = 0  # jobs in the database that no client was told of, or the reverse
+    jobs_twice: int = 0  # jobs with two releases, or two holds or captures of an account
+    uploads_lost: int = 0  # datasets reported ready whose images are not those that were sent
+    undercharged: int = 0  # jobs whose journal shows more than their hold has captured, or than the log counts
+    artifacts_without_capture: int = 0  # release folders or rows whose digest no capture lists
+    releases_lost: int = 0  # releases without files
+    releases_changed: int = 0  # releases with other files than were captured
+    orphans: int = 0  # objects of a bucket that nothing names after the grace periods
     holds_open: int = 0
     held_nano: int = 0
     arming_stops: int = 0
-    work_left: int = 0
+    work_left: int = 0  # work folders, which may hold private state, of jobs that have ended
+    claims_left: int = 0  # claims in a bucket that the next publication removes: not a fault
     ledger_verified: bool = False
     findings: list[str] = field(default_factory=list)
     states: dict[str, int] = field(default_factory=dict)
-    trainings_paid: dict[str, int] = field(default_factory=dict)
+    trainings_paid: dict[str, int] = field(default_factory=dict)  # by recipe and preset
     attempts: int = 0
     attempts_lost: int = 0
     journalled_nano: int = 0
@@ -87,36 +62,23 @@ class Audit:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
-        wrong = (
-            *(self.jobs_unfinished, self.jobs_unknown, self.jobs_twice, self.uploads_lost),
-            *(self.undercharged, self.artifacts_without_capture),
-            *(
-                self.releases_lost,
-                self.releases_changed,
-                self.orphans,
-                self.holds_open,
-                self.held_nano,
-                self.arming_stops,
-                self.work_left,
-            ),
-        )
-        return self.ledger_verified and not any(wrong)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able description."""
-        return asdict(self)
+        return self.ledger_verified and not any(getattr(self, name) for name in FAULTS)
 
 
 def audit(settings: Settings, accepted: set[str], uploads: Mapping[str, bytes]) -> Audit:
-    """Look at everything that an installation has left."""
+    """Audit a stopped installation.
+
+    Args:
+        accepted: jobs that clients were told of.
+        uploads: SHA-256 of the images of each dataset that was reported ready.
+    """
     engine = make_engine(settings.database_url, pool_size=2)
     factory = make_session_factory(engine)
     try:
         found = Audit()
-        _look_at_jobs(found, factory, accepted)
-        _look_at_charges(found, settings, factory)
-        _look_at_files(found, settings, factory)
+        _audit_jobs(found, factory, accepted)
+        _audit_charges(found, settings, factory)
+        _audit_files(found, settings, factory)
         found.uploads_lost = sum(pixels_sha256(settings, factory, name) != sent for name, sent in uploads.items())
         report = inspect_ledger(settings, factory, full=True)
         found.ledger_verified = report.clean
@@ -127,13 +89,13 @@ def audit(settings: Settings, accepted: set[str], uploads: Mapping[str, bytes]) 
             from benchmarks.chaos_storage import old_claims, orphans  # which needs a package of an extra
 
             found.claims_left = old_claims(settings)
-            found.orphans = orphans(settings, factory)  # the last: it sets the clock forward
+            found.orphans = orphans(settings, factory)  # last, because it sets the clock forward
         return found
     finally:
         engine.dispose()
 
 
-def _look_at_jobs(found: Audit, factory: SessionFactory, accepted: set[str]) -> None:
+def _audit_jobs(found: Audit, factory: SessionFactory, accepted: set[str]) -> None:
     with transaction(factory, read_only=True) as session:
         rows = session.execute(select(Job.id, Job.state, Job.attempt, Job.attempts_lost)).all()
         charged = select(Job.recipe, Job.options).join(Hold, Hold.id == Job.hold_id)
@@ -156,7 +118,7 @@ def _look_at_jobs(found: Audit, factory: SessionFactory, accepted: set[str]) -> 
 
 
 def pixels_sha256(settings: Settings, factory: SessionFactory, dataset_id: str) -> bytes | None:
-    """Return the SHA-256 of a stored dataset's pixels; None when it is not ready or cannot be read."""
+    """Return the SHA-256 of a stored dataset's pixels; None if it is not ready or cannot be read."""
     with transaction(factory, read_only=True) as session:
         dataset = session.get(Dataset, dataset_id)
     if dataset is None or dataset.state is not DatasetState.READY:
@@ -168,7 +130,7 @@ def pixels_sha256(settings: Settings, factory: SessionFactory, dataset_id: str) 
         return None
 
 
-def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) -> None:
+def _audit_charges(found: Audit, settings: Settings, factory: SessionFactory) -> None:
     with transaction(factory, read_only=True) as session:
         rows = session.execute(select(Hold.job_id, Hold.captured_nano, Hold.id)).all()
         captured = {row.job_id: row.captured_nano for row in rows}
@@ -192,7 +154,7 @@ def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) 
     found.captured_nano = sum(captured.values())
 
 
-def _look_at_files(found: Audit, settings: Settings, factory: SessionFactory) -> None:
+def _audit_files(found: Audit, settings: Settings, factory: SessionFactory) -> None:
     with transaction(factory, read_only=True) as session:
         details = session.scalars(select(Entry.details).where(Entry.kind == EntryKind.CAPTURE)).all()
         rows = session.execute(select(Release.id, Release.artifact_sha256))

@@ -1,7 +1,7 @@
-"""What the chaos benchmark kills: a service of its own with its databases, kept alive by restarts, and its processes.
+"""The service that the chaos benchmark kills.
 
-`installation` makes databases and folders and removes them again. `Services` plays the init system of a real
-deployment: it starts the parts, and starts each again that has died. `/proc` says which processes are theirs.
+`installation` starts the servers of a mode and removes them again. `Services` plays the init system of a deployment: it
+starts the service's processes, and restarts each one that died. It finds them by a mark in their environment.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-import redis
-from sqlalchemy import create_engine, text
 
 from obscura.client import Client
 from obscura.client.transport import Transport
@@ -30,8 +27,6 @@ from service.settings import Settings
 from workers.supervise.supervisor import runner_environment
 
 Mode = Literal["embedded", "celery", "cluster", "storage"]
-LOCAL_POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
-LOCAL_REDIS = "redis://127.0.0.1:6379"
 MARK = "OBSCURA_CHAOS_RUN"  # in the environment of every process of one run, and of no other
 START_SECONDS_MAX = 300.0
 LOOK_SECONDS, LOOK_SECONDS_MAX = 0.2, 2.0
@@ -53,8 +48,8 @@ class Installation:
         settings: of its first API process and of all workers.
         apis: how many API processes share its data folder; each has a port of its own.
         workers: how many Celery workers.
-        servers: PostgreSQL, Redis and S3 where they are its own, to be stopped and started; else empty.
-        s3: of the servers, the one that keeps the files where the processes share no folder.
+        servers: those that are stopped and started while the service runs.
+        s3: the one of them that keeps the files, if the processes share no folder.
     """
 
     settings: Settings
@@ -64,7 +59,7 @@ class Installation:
     s3: SwiftServer | None = None
 
     def of(self, name: str) -> Settings:
-        """Return the settings of one process, `api-1` or `worker-2`: with a folder of its own where none is shared."""
+        """Return the settings of a process such as `worker-2`: with a folder of its own if none is shared."""
         if self.s3 is None or name == "api-1":
             return self.settings
         own = self.settings.data_dir.parent / name
@@ -74,44 +69,44 @@ class Installation:
 
 @contextmanager
 def installation(mode: Mode, folder: Path) -> Iterator[Installation]:
-    """Yield an empty service; its databases are dropped at the end, its files stay in `folder`."""
-    given = {
-        "data_dir": folder,
-        "port": free_port(),
-        "lease_seconds": LEASE_SECONDS,
-        "heartbeat_seconds": HEARTBEAT_SECONDS,
-        "attempts_max": ATTEMPTS_MAX,
-    }
-    if mode == "embedded":
-        yield Installation(Settings(**given, mode="embedded"))  # type: ignore[arg-type]
-        return
-    if mode == "storage":
+    """Yield an empty service; its servers are gone at the end, its files stay in `folder`."""
+    settings = Settings(
+        data_dir=folder,
+        port=free_port(),
+        lease_seconds=LEASE_SECONDS,
+        heartbeat_seconds=HEARTBEAT_SECONDS,
+        attempts_max=ATTEMPTS_MAX,
+        mode="embedded" if mode == "embedded" else "celery",
+    )
+    with ExitStack() as stack:
+        if mode == "embedded":
+            yield Installation(settings)
+            return
+        postgres = PostgresServer(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="obscura-chaos-"))))
+        broker = RedisServer(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        for server in (postgres, broker):
+            stack.callback(server.stop)
+            server.start()
+        settings = settings.model_copy(update={"database_url": postgres.url, "redis_url": broker.url})
+        if mode == "celery":
+            yield Installation(settings, workers=1)
+            return
+        if mode == "cluster":
+            yield Installation(settings, apis=2, workers=2, servers=(postgres, broker))
+            return
         from benchmarks.chaos_storage import URL, WORKERS, Courier, own_bucket  # which needs a package of an extra
 
-        with _own_servers() as servers, own_bucket() as s3:
-            given |= {"database_url": servers[0].url, "redis_url": servers[1].url, "mode": "celery"}
-            given |= {"data_dir": folder / "api-1", "keys_dir": folder / "keys", "storage": URL}
-            installed = Installation(Settings(**given), apis=2, workers=WORKERS, servers=(*servers, s3), s3=s3)  # type: ignore[arg-type]
-            courier = Courier(folder / "keys", [folder / f"worker-{n + 1}" / "keys" for n in range(WORKERS)])
-            courier.start()
-            try:
-                yield installed
-            finally:
-                courier.stop()
-        return
-    if mode == "cluster":
-        with _own_servers() as servers:
-            urls = {"database_url": servers[0].url, "redis_url": servers[1].url}
-            yield Installation(Settings(**given, **urls, mode="celery"), apis=2, workers=2, servers=servers)  # type: ignore[arg-type]
-        return
-    with _postgres_database() as database_url, _redis_database() as redis_url:
-        urls = {"database_url": database_url, "redis_url": redis_url}
-        yield Installation(Settings(**given, **urls, mode="celery"), workers=1)  # type: ignore[arg-type]
+        s3, keys = stack.enter_context(own_bucket()), folder / "keys"
+        settings = settings.model_copy(update={"data_dir": folder / "api-1", "keys_dir": keys, "storage": URL})
+        courier = Courier(keys, [folder / f"worker-{number + 1}" / "keys" for number in range(WORKERS)])
+        courier.start()
+        stack.callback(courier.stop)
+        yield Installation(settings, apis=2, workers=WORKERS, servers=(postgres, broker, s3), s3=s3)
 
 
 @dataclass
 class _Part:
-    """One process that is kept alive. `client` asks an API whether it serves; other parts have none."""
+    """A process that is kept alive. `client` asks an API whether it serves; other parts have none."""
 
     role: str
     command: tuple[str, ...]
@@ -145,33 +140,29 @@ class Services:
                 command = ("nice", *command)
             self._parts[f"worker-{number + 1}"] = _Part("worker", command, installed.of(f"worker-{number + 1}"))
         self.starts = dict.fromkeys((part.role for part in self._parts.values()), 0)
-        self.start_seconds = 0.0  # that an API needed last, from its start to its first answer
+        self.start_seconds = 0.0  # from the last start of an API to its first answer
 
     @property
     def ready(self) -> bool:
-        """Whether every API serves, as far as was seen."""
         return all(part.ready for part in self._parts.values() if part.client is not None)
 
     def start(self) -> None:
         """Start the first API, which prepares the database, then the others, and then everything else."""
         for name, part in self._parts.items():
             deadline = time.monotonic() + START_SECONDS_MAX
-            self._keep(name)
+            self._keep(name, part)
             while part.client is not None and not part.ready:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"the service did not start; see {self._logs}")
-                self._keep(name)
-                self._look(part)
                 time.sleep(LOOK_SECONDS)
+                self._keep(name, part)
 
     def keep(self) -> None:
         """Start every part that does not run, and notice when an API serves again."""
         if self._s3 is not None:
             self._s3.keep()
         for name, part in self._parts.items():
-            self._keep(name)
-            if part.client is not None and not part.ready and time.monotonic() - part.looked_at > LOOK_SECONDS:
-                self._look(part)
+            self._keep(name, part)
 
     def victims(self) -> dict[str, list[int]]:
         """Return the process ids that live now, by role.
@@ -196,11 +187,11 @@ class Services:
         return roles
 
     def left(self) -> list[int]:
-        """Return the ids of all processes of this installation that live."""
+        """Return the ids of all living processes of this installation."""
         return [pid for pid, _ in self._marked()]
 
     def stop(self) -> bool:
-        """Shut down in order; returns whether everything went by itself, orphans of earlier kills included."""
+        """Shut down in order; return whether every process, orphans of kills included, ended by itself."""
         running = [part.process for part in self._parts.values() if part.process is not None]
         for process in running:
             if process.poll() is None:
@@ -221,41 +212,32 @@ class Services:
         return not stubborn
 
     def close(self) -> None:
-        """Close the connections by which was looked whether it serves; nothing can be started after that."""
+        """Close the connections; nothing can be started after that."""
         for part in self._parts.values():
             if part.client is not None:
                 part.client.close()
 
-    def _keep(self, name: str) -> None:
-        part = self._parts[name]
+    def _keep(self, name: str, part: _Part) -> None:
+        now = time.monotonic()
         if part.process is None or part.process.poll() is not None:
-            part.process, part.ready, part.spawned_at = self._spawn(name), False, time.monotonic()
+            part.process, part.ready, part.spawned_at = self._spawn(name, part), False, now
+        elif part.client is not None and not part.ready and now - part.looked_at > LOOK_SECONDS:
+            part.ready, part.looked_at = part.client.ready(), time.monotonic()
+            if part.ready:
+                self.start_seconds = part.looked_at - part.spawned_at
 
-    def _look(self, part: _Part) -> None:
-        assert part.client is not None
-        part.ready = part.client.ready()
-        part.looked_at = time.monotonic()
-        if part.ready:
-            self.start_seconds = part.looked_at - part.spawned_at
-
-    def _spawn(self, name: str) -> subprocess.Popen[bytes]:
-        part = self._parts[name]
+    def _spawn(self, name: str, part: _Part) -> subprocess.Popen[bytes]:
         self.starts[part.role] += 1
         environment = {key: value for key, value in os.environ.items() if not key.startswith("OBSCURA_")}
         environment = runner_environment(part.settings, environment) | {MARK: self._mark}
         environment.setdefault("OMP_NUM_THREADS", "1")
         with (self._logs / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                part.command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                part.command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
     def _marked(self) -> Iterator[tuple[int, str]]:
-        """Yield process id and command line of every living process with our mark."""
+        """Yield id and command line of every living process with our mark."""
         wanted = f"{MARK}={self._mark}".encode()
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -266,54 +248,3 @@ class Services:
                 yield int(folder.name), (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except (OSError, IndexError):  # another user's, or it has just ended
                 continue
-
-
-@contextmanager
-def _own_servers() -> Iterator[tuple[PostgresServer, RedisServer]]:
-    """Yield servers of this benchmark's own, running; they and what they stored are gone at the end."""
-    with tempfile.TemporaryDirectory(prefix="obscura-chaos-postgresql-") as data, tempfile.TemporaryDirectory() as rest:
-        postgres, broker = PostgresServer(Path(data)), RedisServer(Path(rest))
-        try:
-            postgres.start()
-            broker.start()
-            yield postgres, broker
-        finally:
-            broker.stop()
-            postgres.stop()
-
-
-@contextmanager
-def _postgres_database() -> Iterator[str]:
-    server = create_engine(
-        os.environ.get("OBSCURA_TEST_POSTGRES", LOCAL_POSTGRES),
-        isolation_level="AUTOCOMMIT",
-        connect_args={"connect_timeout": 5},
-    )
-    name = f"obscura_chaos_{secrets.token_hex(6)}"
-    try:
-        with server.connect() as connection:
-            connection.execute(text(f'CREATE DATABASE "{name}"'))
-        try:
-            yield server.url.set(database=name).render_as_string(hide_password=False)
-        finally:
-            with server.connect() as connection:
-                connection.execute(text(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
-    finally:
-        server.dispose()
-
-
-@contextmanager
-def _redis_database() -> Iterator[str]:
-    """Take the highest of the server's numbered databases that is empty, and leave it empty."""
-    server = os.environ.get("OBSCURA_TEST_REDIS", LOCAL_REDIS)
-    base = server.rsplit("/", 1)[0] if server.count("/") > 2 else server
-    for number in range(15, 0, -1):
-        url = f"{base}/{number}"
-        with redis.Redis.from_url(url, socket_connect_timeout=5) as connection:
-            if connection.dbsize() == 0:
-                try:
-                    yield url
-                finally:
-                    connection.flushdb()
-                return
-    raise redis.RedisError("none of the databases 1 to 15 is empty")

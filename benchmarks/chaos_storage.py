@@ -1,8 +1,7 @@
-"""Mode storage of the chaos benchmark: machines that share no disk, only PostgreSQL, Redis and an S3 server's bucket.
+"""Mode storage of the chaos benchmark: machines that share only PostgreSQL, Redis and an S3 bucket.
 
-Two API processes stand for one machine, with folders of their own and one folder of keys. Three workers have a folder
-each, and one for keys, to which a courier brings copies, as `rsync --delete` would (docs/storage.md). The S3 server is
-OpenStack Swift, a process of which is among those that are killed; like the other servers it is also away for a while.
+Two API processes have folders of their own and one folder of keys. Three workers have a folder each, and a folder of
+keys, which a courier keeps up to date, as `rsync --delete` would (docs/storage.md). The S3 server is OpenStack Swift.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _BRINGS_SECONDS = 0.3
 
 @contextmanager
 def own_bucket() -> Iterator[SwiftServer]:
-    """Yield a running S3 server, which this process and those that it starts can ask; it is gone at the end."""
+    """Yield a running S3 server, whose address is in the environment of this process."""
     with tempfile.TemporaryDirectory(prefix="obscura-chaos-swift-") as folder:
         server = SwiftServer(Path(folder))
         try:
@@ -45,42 +44,35 @@ def own_bucket() -> Iterator[SwiftServer]:
 
 
 class Courier(threading.Thread):
-    """Keeps copies of a folder of keys, until it is told to stop."""
+    """Keep copies of a folder of keys up to date."""
 
     def __init__(self, source: Path, targets: list[Path]) -> None:
         super().__init__(name="courier", daemon=True)
         self._source, self._targets, self._over = source, targets, threading.Event()
 
     def run(self) -> None:
-        """Bring what is new, and remove what is gone."""
         while not self._over.wait(_BRINGS_SECONDS):
             for target in self._targets:
-                with suppress(FileNotFoundError):  # removed as we looked
-                    self._bring(target)
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    wanted = {path.relative_to(self._source) for path in self._source.rglob("*") if path.is_file()}
+                    for copy in [target / name for name in wanted if not (target / name).exists()]:
+                        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                        fresh = copy.with_name(f".{copy.name}")
+                        shutil.copy2(self._source / copy.relative_to(target), fresh)
+                        fresh.replace(copy)
+                    for path in [path for path in target.rglob("[!.]*") if path.is_file()]:
+                        if path.relative_to(target) not in wanted:
+                            path.unlink()
 
     def stop(self) -> None:
-        """End it."""
         self._over.set()
         self.join()
 
-    def _bring(self, target: Path) -> None:
-        wanted = {path.relative_to(self._source) for path in self._source.rglob("*") if path.is_file()}
-        for name in wanted:
-            copy = target / name
-            if not copy.exists():
-                copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                fresh = copy.with_name(f".{copy.name}")
-                shutil.copy2(self._source / name, fresh)
-                fresh.replace(copy)
-        for path in [path for path in target.rglob("*") if path.is_file()]:
-            if path.relative_to(target) not in wanted and not path.name.startswith("."):
-                path.unlink()
-
 
 def orphans(settings: Settings, factory: SessionFactory) -> int:
-    """Let the grace periods pass and sweep twice, as the service does; return how many objects nobody names then.
+    """Let the grace periods pass, sweep twice as the service does, and count the objects that nothing names then.
 
-    No process of the service runs: what is unfinished now is what crashes have left.
+    No process of the service runs, so everything unfinished was left by a crash.
     """
     later = datetime.now(UTC) + timedelta(days=settings.trash_days + 1)
     stale, reconcile.STALE_FOLDER_SECONDS = reconcile.STALE_FOLDER_SECONDS, -1.0
@@ -100,5 +92,5 @@ def orphans(settings: Settings, factory: SessionFactory) -> int:
 
 
 def old_claims(settings: Settings) -> int:
-    """Return how many claims a crash has left that the next publication will remove."""
+    """Count the claims of crashed processes, which the next publication removes."""
     return sum(listed.seconds > CLAIM_SECONDS for listed in Bucket(settings.storage).list("claims/"))

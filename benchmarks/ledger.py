@@ -1,8 +1,7 @@
 """Speed of the ledger on SQLite and PostgreSQL: concurrent clients, long logs, verification.
 
-`python -m benchmarks.ledger --json FILE`. PostgreSQL is that of OBSCURA_TEST_POSTGRES, or of the usual local port; the
-benchmark creates and drops its own databases. The code is the service's own, and a database whose commits would not
-survive a power cut is refused.
+`python -m benchmarks.ledger --json FILE`. The server is OBSCURA_TEST_POSTGRES, or that of the usual local port; the
+benchmark creates and drops its own databases, and refuses one whose commits would not survive a power cut.
 
 A *pair* is two transactions: a hold for a new job, and the capture of another job's armed and charged hold. A *life* is
 hold, fence, arm, charge and capture in five transactions, as a job takes them.
@@ -20,8 +19,9 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -51,14 +51,6 @@ Step = Callable[[Session], Any]
 Run = Callable[[Step], Any]  # in a transaction of its own
 
 
-class Pair(NamedTuple):
-    """When a client began and ended a pair, by `time.monotonic`, and the seconds of its two transactions."""
-
-    began: float
-    ended: float
-    transactions: tuple[float, float]
-
-
 def hold(run: Run, account_id: str, planned: int, now: datetime) -> str:
     """Hold the price of a new job."""
     terms: dict[str, Any] = {"amount_nano": priced(planned).price_nano, "priced_by": FILTER, "details": stages(planned)}
@@ -85,8 +77,6 @@ def one_life(run: Run, account_id: str, dice: random.Random) -> None:
 
 
 def running(factory: SessionFactory) -> Run:
-    """Return a function that runs a step in a transaction of its own."""
-
     def run(step: Step) -> Any:
         with transaction(factory) as session:
             return step(session)
@@ -94,35 +84,26 @@ def running(factory: SessionFactory) -> Run:
     return run
 
 
-class Client(NamedTuple):
-    """An account, its holds that wait to be captured, and the seed of its choices."""
+def process(url: str, clients: list[tuple[str, list[str]]], seconds: float, ready: Any, reports: Any) -> None:
+    """Run clients (an account and its armed holds), each in a thread, on one engine.
 
-    account_id: str
-    armed: list[str]
-    seed: int
-
-
-def make_pairs(factory: SessionFactory, client: Client, until: float, pairs: list[Pair]) -> None:
-    """Make pairs until a time, and add them to a list."""
-    run, dice = running(factory), random.Random(client.seed)
-    while time.monotonic() < until:
-        now, planned = datetime.now(UTC), dice.randint(1, COUNT_MAX)
-        began = time.monotonic()
-        hold(run, client.account_id, planned, now)
-        between = time.monotonic()
-        capture(run, client.armed.pop(), now)  # IndexError: ARMED_PER_SECOND is too low for this machine
-        ended = time.monotonic()
-        pairs.append(Pair(began, ended, (between - began, ended - between)))
-
-
-def process(url: str, clients: list[Client], seconds: float, ready: Any, reports: Any) -> None:
-    """Run some clients, each in a thread, on one engine; report when the warm-up ended, and the pairs."""
+    Report the end of the warm-up, and of each pair the times before, between and after its two transactions.
+    """
     engine = make_engine(url, pool_size=len(clients))
-    factory, pairs = make_session_factory(engine), list[Pair]()
+    run, pairs = running(make_session_factory(engine)), list[tuple[float, float, float]]()
     ready.wait(PATIENCE_SECONDS)
     start = time.monotonic() + WARM_UP_SECONDS
-    until = start + seconds
-    threads = [threading.Thread(target=make_pairs, args=(factory, client, until, pairs)) for client in clients]
+
+    def make_pairs(account_id: str, armed: list[str]) -> None:
+        dice = random.Random(account_id)
+        while (began := time.monotonic()) < start + seconds:
+            now = datetime.now(UTC)
+            hold(run, account_id, dice.randint(1, COUNT_MAX), now)
+            between = time.monotonic()
+            capture(run, armed.pop(), now)  # IndexError: ARMED_PER_SECOND is too low for this machine
+            pairs.append((began, between, time.monotonic()))
+
+    threads = [threading.Thread(target=make_pairs, args=client) for client in clients]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -131,13 +112,12 @@ def process(url: str, clients: list[Client], seconds: float, ready: Any, reports
     reports.put((start, pairs))
 
 
-def throughput(url: str, accounts: list[str], *, processes: int, seconds: float, seed: int) -> Row:
+def throughput(url: str, accounts: list[str], *, processes: int, seconds: float) -> Row:
     """Run one client for each account; return pairs per second, and milliseconds of a transaction."""
     engine = make_engine(url)
     count = math.ceil(ARMED_PER_SECOND / len(accounts) * (seconds + WARM_UP_SECONDS))
     factory = make_session_factory(engine)
-    armed = [leave_armed(factory, account_id, count) for account_id in accounts]
-    clients = [Client(account_id, armed[n], seed + n) for n, account_id in enumerate(accounts)]
+    clients = [(account_id, leave_armed(factory, account_id, count)) for account_id in accounts]
     engine.dispose()
     spawning = multiprocessing.get_context("spawn")
     reports, ready = spawning.Queue(), spawning.Barrier(processes)
@@ -151,10 +131,10 @@ def throughput(url: str, accounts: list[str], *, processes: int, seconds: float,
     for child in children:
         child.join()
     start, pairs = max(starts), [pair for part in made for pair in part]
-    measured = [pair for pair in pairs if pair.began >= start]
-    transactions = sorted(1e3 * spent for pair in measured for spent in pair.transactions)
+    measured = [pair for pair in pairs if pair[0] >= start]
+    transactions = sorted(1e3 * (end - begin) for pair in measured for begin, end in pairwise(pair))
     return {
-        "pairs_per_second": len(measured) / (max(pair.ended for pair in measured) - start),
+        "pairs_per_second": len(measured) / (max(pair[2] for pair in measured) - start),
         "p50_ms": transactions[len(transactions) // 2],
         "p99_ms": transactions[int(0.99 * len(transactions))],
         "pairs": len(pairs),
@@ -176,7 +156,7 @@ def check(url: str, accounts: list[str], run: Row) -> None:
 
 
 def growth(urls: dict[int, str], lives: int) -> dict[int, float]:
-    """Return the median milliseconds of a life on each log, measured in turns so that noise meets both alike."""
+    """Return the median milliseconds of a life on each log, measured in turns, so that noise affects both alike."""
     engines = {entries: make_engine(url, pool_size=1) for entries, url in urls.items()}
     factories = {entries: make_session_factory(engine) for entries, engine in engines.items()}
     accounts: dict[int, str] = {}
@@ -215,12 +195,12 @@ def verified_per_second(url: str) -> float:
 def measure(kind: str, options: argparse.Namespace, folder: Path) -> Row:
     """Return one database's figures, medians of the repeats."""
     runs = []
-    for seed in range(options.repeats):
+    for _ in range(options.repeats):
         with database(kind, folder) as url:
             settings, engine = durability(url), make_engine(url)
             accounts = open_accounts(make_session_factory(engine), options.clients)
             engine.dispose()
-            runs.append(throughput(url, accounts, processes=PROCESSES[kind], seconds=options.seconds, seed=100 * seed))
+            runs.append(throughput(url, accounts, processes=PROCESSES[kind], seconds=options.seconds))
             check(url, accounts, runs[-1])
     row: Row = {"database": kind} | {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     with database(kind, folder) as short, database(kind, folder) as long:

@@ -1,4 +1,4 @@
-"""Empty databases for the ledger's benchmark, and what makes a commit durable there."""
+"""Empty databases for benchmarks, and the durability of their commits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WRITES, _PAGE_BYTES = 200, 8192
 
 @contextmanager
 def database(kind: str, folder: Path) -> Iterator[str]:
-    """Create and migrate an empty database; it is dropped at the end."""
+    """Create and migrate an empty database, and drop it at the end."""
     if kind == "sqlite":
         path = folder / secrets.token_hex(4)
         path.mkdir()
@@ -67,7 +67,7 @@ def durability(url: str) -> dict[str, Any]:
 
 
 def fdatasync_ms(folder: Path) -> float:
-    """Return the median milliseconds that the disk takes to make one appended page durable: what a commit waits for."""
+    """Return the median milliseconds that the disk needs to make one appended page durable, as for a commit."""
     spent = []
     with (folder / "fdatasync").open("wb", buffering=0) as file:
         for _ in range(_WRITES):

@@ -1,4 +1,4 @@
-"""Long logs for the ledger's benchmark: valid chains, written in bulk instead of step by step."""
+"""Long logs for the ledger's benchmark: valid chains, hash for hash as the ledger writes them, inserted in bulk."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ EPSILON, DELTA = 8.0, 1e-5
 COUNT_MAX = 20  # of the releases that a job plans
 EVENT = GaussianEvent(sensitivity=1.0, stddev=5000.0)  # so little that the budget outlasts the benchmark
 ACCOUNTS, ENTRIES, HOLDS = (cast(Table, table.__table__) for table in (Account, Entry, Hold))
-
-
 FILTER = open_filter(EPSILON, DELTA)
 _UNIT_NANO = FILTER.price_nano(EVENT)
 
@@ -35,7 +33,7 @@ def priced(count: int) -> Stage:
 
 
 def stages(count: int) -> dict[str, Any]:
-    """Return what a hold's entry tells of its plan: as much as that of a training does."""
+    """Return the details of a hold's entry, as long as those of a training."""
     return {
         "recipe": "datalens",
         "dataset_id": "ds_aaaaaaaaaaaaaaaaaaaa",
@@ -47,67 +45,47 @@ def stages(count: int) -> dict[str, Any]:
 
 def open_accounts(factory: SessionFactory, count: int) -> list[str]:
     """Open accounts and return their ids."""
-    opened = []
-    for _ in range(count):
-        with transaction(factory) as session:
-            opened.append(
-                ledger.open_account(
-                    session,
-                    name=new_id("name"),
-                    owner="benchmark",
-                    epsilon=EPSILON,
-                    delta=DELTA,
-                    unit="record",
-                    adjacency="add_remove",
-                    now=datetime.now(UTC),
-                ).id
-            )
-    return opened
+    terms: dict[str, Any] = {"owner": "benchmark", "epsilon": EPSILON, "delta": DELTA}
+    terms |= {"unit": "record", "adjacency": "add_remove"}
+    with transaction(factory) as session:
+        names = [new_id("name") for _ in range(count)]
+        return [ledger.open_account(session, name=name, now=datetime.now(UTC), **terms).id for name in names]
 
 
 def fill(factory: SessionFactory, account_id: str, entries: int) -> None:
-    """Lengthen an account's log to `entries` (or up to three fewer): jobs held, armed, charged and captured.
-
-    What is written is what `service.ledger` would have written, hash for hash.
-    """
-    with transaction(factory) as session:
-        account = ledger.lock_account(session, account_id)
-        head = _head(account)
-        rows: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
-        for _ in range((entries - account.head_sequence) // 4):
-            hold, of_hold = _life(account_id, head)
-            rows[0].append(hold)
-            rows[1].extend(of_hold)
-            if len(rows[1]) >= ROWS_AT_ONCE:
-                _write(session, *rows)
-        _write(session, *rows)
-        session.execute(update(ACCOUNTS).where(ACCOUNTS.c.id == account_id).values(**head))
+    """Lengthen an account's log to `entries` (or up to three fewer) by jobs that were captured."""
+    with transaction(factory, read_only=True) as session:
+        length = ledger.get_account(session, account_id).head_sequence
+    _append_jobs(factory, account_id, (entries - length) // 4, captured=True)
 
 
 def leave_armed(factory: SessionFactory, account_id: str, count: int) -> list[str]:
-    """Add `count` holds that are armed and charged, and wait to be captured by attempt 1; returns their ids."""
+    """Add `count` holds that attempt 1 has armed and charged, but not captured; return their ids."""
+    return _append_jobs(factory, account_id, count, captured=False)
+
+
+def _append_jobs(factory: SessionFactory, account_id: str, count: int, *, captured: bool) -> list[str]:
+    ids: list[str] = []
+    holds: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
+    names = ("head_sequence", "head_hash", "capacity_nano", "spent_nano", "held_nano")
     with transaction(factory) as session:
-        head = _head(ledger.lock_account(session, account_id))
-        rows: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+        account = ledger.lock_account(session, account_id)
+        head = {name: getattr(account, name) for name in names}
         for _ in range(count):
-            hold, of_hold = _life(account_id, head, captured=False)
-            rows[0].append(hold)
-            rows[1].extend(of_hold)
-        ids = [hold["id"] for hold in rows[0]]
-        _write(session, *rows)
+            hold, of_hold = _job(account_id, head, captured=captured)
+            ids.append(hold["id"])
+            holds.append(hold)
+            entries.extend(of_hold)
+            if len(entries) >= ROWS_AT_ONCE:
+                _write(session, holds, entries)
+        _write(session, holds, entries)
         session.execute(update(ACCOUNTS).where(ACCOUNTS.c.id == account_id).values(**head))
     return ids
 
 
-def _head(account: Any) -> dict[str, Any]:
-    names = ("head_sequence", "head_hash", "capacity_nano", "spent_nano", "held_nano")
-    return {name: getattr(account, name) for name in names}
-
-
-def _life(
-    account_id: str, head: dict[str, Any], *, captured: bool = True
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the row and the entries of one hold that was captured, or is to be; `head` moves on."""
+def _job(account_id: str, head: dict[str, Any], *, captured: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the hold's row and its entries; moves `head` forward."""
     hold_id, job_id, now = new_id("hold"), new_id("job"), datetime.now(UTC)
     held, made = priced(2), priced(1)
     armed = {"attempt": 1, "hold_nano": held.price_nano, "charged_nano": 0}
@@ -167,19 +145,10 @@ def _write(session: Any, holds: list[dict[str, Any]], entries: list[dict[str, An
     else:
         for table, rows in ((HOLDS, holds), (ENTRIES, entries)):
             names = [column.name for column in table.columns]
-            with (
-                session.connection()
-                .connection.cursor()
-                .copy(f"COPY {table.name} ({', '.join(names)}) FROM STDIN") as to
-            ):
+            statement = f"COPY {table.name} ({', '.join(names)}) FROM STDIN"
+            with session.connection().connection.cursor().copy(statement) as copy:
                 for row in rows:
-                    to.write_row([_text(row[name]) for name in names])
+                    values = [row[name] for name in names]
+                    copy.write_row([canonical_json(it).decode() if isinstance(it, dict) else it for it in values])
     holds.clear()
     entries.clear()
-
-
-def _text(value: Any) -> Any:
-    """Return a value as COPY takes it."""
-    if isinstance(value, dict):
-        return canonical_json(value).decode()
-    return value.value if isinstance(value, EntryKind | HoldState) else value

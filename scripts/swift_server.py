@@ -1,18 +1,17 @@
-"""A real S3 server of a test's or a benchmark's own: OpenStack Swift, with its S3 API, in a folder.
+"""A private S3 server for tests and benchmarks: OpenStack Swift in a folder.
 
-From Debian's packages swift-proxy, swift-account, swift-container and swift-object, which need not be configured.
+It needs Debian's packages swift-proxy, swift-account, swift-container and swift-object, without configuration.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from scripts.with_services import free_port
 
@@ -65,7 +64,7 @@ use = egg:swift#slo
 use = egg:swift#dlo
 """
 )
-# Says for each kind where its only copy lies; run by the Python that Swift is installed for.
+# Writes the place of the only copy of each kind; run by the Python that Swift is installed for.
 _RINGS = """
 import sys
 from swift.common.ring import RingBuilder
@@ -79,7 +78,7 @@ for kind, port in (each.split(":") for each in sys.argv[1:]):
 
 
 class SwiftServer:
-    """A server with one bucket, not yet started; what was written survives `stop`.
+    """A server with one bucket, not yet started. Written objects survive `stop`.
 
     Raises:
         FileNotFoundError: Swift is not installed.
@@ -106,19 +105,18 @@ class SwiftServer:
         (folder / "proxy.conf").write_text(_PROXY.format(**given))
 
     def start(self) -> None:
-        """Start it, wait for its answer, and make the bucket if there is none."""
+        """Start it, wait until it answers, and create the bucket if it is missing."""
         self.spawn()
         wait_for_bucket(self.url)
 
     def spawn(self) -> None:
-        """Start it."""
         for kind in (*_KINDS, "proxy"):
             self._processes[kind] = self._spawn(kind)
 
     def stop(self) -> None:
-        """Kill all of it, as a power cut does."""
+        """Kill all processes, as a power cut does."""
         for process in self._processes.values():
-            with suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         for process in self._processes.values():
             process.wait()
@@ -126,25 +124,24 @@ class SwiftServer:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that live."""
         return [process.pid for process in self._processes.values() if process.poll() is None]
 
     def keep(self) -> None:
-        """Start those again that have died, unless it was stopped."""
+        """Restart processes that have died, unless the server was stopped."""
         for kind, process in self._processes.items():
             if process.poll() is not None:
                 self._processes[kind] = self._spawn(kind)
 
     def _spawn(self, kind: str) -> subprocess.Popen[bytes]:
         command = (str(self._binaries / f"swift-{kind}-server"), str(self._folder / f"{kind}.conf"))
-        with (self._folder / "said").open("ab") as said:
+        with (self._folder / "said").open("ab") as log:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd="/", start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
             )
 
 
 def environment_of(url: str) -> dict[str, str]:
-    """Return what lets every AWS tool find such a server, and in."""
+    """Return the environment by which every AWS tool finds such a server and signs in."""
     return {
         "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": KEY,
@@ -155,34 +152,24 @@ def environment_of(url: str) -> dict[str, str]:
 
 
 def wait_for_bucket(url: str) -> None:
-    """Wait until a server answers, and make the bucket if there is none.
-
-    Raises:
-        TimeoutError: it does not answer.
-    """
+    """Wait until a server answers, and create the bucket if it is missing; raise TimeoutError if it does not answer."""
     import botocore.session  # of an extra
     from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
 
     config = Config(connect_timeout=2, read_timeout=10, retries={"total_max_attempts": 1})
     given = {"endpoint_url": url, "aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "config": config}
     client = botocore.session.get_session().create_client("s3", region_name="us-east-1", **given)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    try:
-        while not _has_bucket(client):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no answer from {url}")
+    with contextlib.closing(client):
+        while time.monotonic() < deadline:
+            try:
+                client.create_bucket(Bucket=BUCKET)
+                return
+            except ClientError as error:
+                if error.response["Error"]["Code"] in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
+                    return
+            except BotoCoreError:
+                pass
             time.sleep(0.1)
-    finally:
-        client.close()
-
-
-def _has_bucket(client: Any) -> bool:
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        client.create_bucket(Bucket=BUCKET)
-    except ClientError as error:
-        return error.response["Error"]["Code"] in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists")
-    except BotoCoreError:
-        return False
-    return True
+    raise TimeoutError(f"no answer from {url}")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Check the receipt of a release offline: `verify_receipt.py RECEIPT --key FINGERPRINT|PEM_FILE [--artifact FOLDER]`.
 
-Needs the standard library and `cryptography`, and nothing of the service that issued the receipt. Pin the key: take the
-fingerprint (SHA-256 of the public key) from the operator once, by another way than the receipt.
+It needs only the standard library and `cryptography`, nothing of the service that issued the receipt. Pin the key: get
+the fingerprint (SHA-256 of the public key) from the operator once, not together with the receipt.
 
 Exit codes: 0 the receipt is genuine (and the folder is the artifact it names), 1 it is not, 2 it could not be checked.
 """
@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 STATEMENT = {"format", "version", "release_id", "artifact_sha256", "account", "entry", "entry_hash", "key_id"}
 ACCOUNT = {"id", "epsilon", "delta", "unit", "adjacency", "rate", "base", "capacity_nano", "spent_nano"}
-ACCOUNT_BEFORE = ACCOUNT - {"rate", "base"} | {"filter", "filter_order"}  # of receipts from before accounts had a rate
 ENTRY = {"version", "account_id", "sequence", "kind", "hold_id", "job_id", "amount_nano", "capacity_nano"}
 ENTRY |= {"spent_nano", "held_nano", "details", "previous_hash", "created_at"}
 
@@ -33,24 +32,23 @@ class Refused(Exception):
 
 
 def canonical(value: object) -> bytes:
-    """The one spelling of a JSON value: sorted keys, no spaces, ASCII, no NaN."""
+    """Serialize a JSON value canonically: sorted keys, no spaces, ASCII, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
 
 
 def require(condition: bool, why: str) -> None:
-    """Refuse the receipt unless the condition holds."""
     if not condition:
         raise Refused(why)
 
 
-def said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Read a JSON object; one that says the same name twice would show people something else than is checked."""
-    require(len(dict(pairs)) == len(pairs), "it says something twice")
+def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. A name that occurs twice could show people another value than the checked one."""
+    require(len(dict(pairs)) == len(pairs), "a name occurs twice")
     return dict(pairs)
 
 
 def pinned_fingerprint(text: str) -> str:
-    """Read a fingerprint, or compute that of a public key in a PEM file."""
+    """Return a fingerprint, or that of the public key in a PEM file."""
     if len(text) == 64 and set(text.lower()) <= set("0123456789abcdef"):
         return text.lower()
     key = load_pem_public_key(Path(text).read_bytes())
@@ -62,7 +60,7 @@ def check(receipt: Any, fingerprint: str) -> dict[str, Any]:
     require(isinstance(receipt, dict) and set(receipt) == {"statement", "public_key", "signature"}, "not a receipt")
     statement = receipt["statement"]
     require(isinstance(statement, dict) and set(statement) == STATEMENT, "its statement has other fields")
-    require((statement["format"], statement["version"]) == ("obscura receipt", 1), "its format is not known here")
+    require((statement["format"], statement["version"]) == ("obscura receipt", 1), "its format is unknown")
     public = bytes.fromhex(receipt["public_key"])
     require(public.hex() == receipt["public_key"], "its public key is misspelt")
     require(hashlib.sha256(public).hexdigest() == statement["key_id"] == fingerprint, "another key has signed it")
@@ -73,13 +71,11 @@ def check(receipt: Any, fingerprint: str) -> dict[str, Any]:
     except InvalidSignature:
         raise Refused("its signature does not match: something in it was changed") from None
     entry, account = statement["entry"], statement["account"]
-    known = set(entry) == ENTRY and set(account) in (ACCOUNT, ACCOUNT_BEFORE)
-    require(known, "its entry or account has other fields")
+    require(set(entry) == ENTRY and set(account) == ACCOUNT, "its entry or account has other fields")
     require(hashlib.sha256(canonical(entry)).hexdigest() == statement["entry_hash"], "its entry has another hash")
     require(entry["kind"] == "capture" and entry["account_id"] == account["id"], "its entry pays for something else")
     require(entry["details"]["artifact_sha256"] == statement["artifact_sha256"], "its entry lists another artifact")
-    named = entry["details"].get("release", {"id": statement["release_id"]})  # entries of the first version name none
-    require(named["id"] == statement["release_id"], "its entry pays for another release")
+    require(entry["details"]["release"]["id"] == statement["release_id"], "its entry pays for another release")
     for name in ("capacity_nano", "spent_nano"):
         require(entry[name] == account[name], "its account has other balances than its entry")
     return statement
@@ -91,43 +87,39 @@ def digest_of(folder: Path) -> str:
     for directory, names, files in os.walk(folder):
         for name in [*names, *files]:
             path = Path(directory, name)
-            require(not path.is_symlink(), "the folder holds links")
+            require(not path.is_symlink(), "the folder contains links")
             if name in files:
-                require(path.is_file(), "the folder holds something that is no file")
+                require(path.is_file(), "the folder contains something that is not a file")
                 manifest[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
     return hashlib.sha256(canonical(manifest)).hexdigest()
 
 
 def main() -> int:
-    """Run the command line."""
     parser = argparse.ArgumentParser(description="Check the receipt of a release offline.")
     parser.add_argument("receipt", type=Path, help="the receipt as it was served")
     parser.add_argument("--key", required=True, help="fingerprint of the public key, or a PEM file with the key")
     parser.add_argument("--artifact", type=Path, help="folder of the release, to be compared with the receipt")
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        fingerprint, content = pinned_fingerprint(given.key), given.receipt.read_bytes()
+        fingerprint, content = pinned_fingerprint(options.key), options.receipt.read_bytes()
     except (OSError, ValueError) as error:
-        return _leave(2, f"cannot be checked: {type(error).__name__}: {error}")
+        sys.stderr.write(f"cannot be checked: {type(error).__name__}: {error}\n")
+        return 2
     try:
-        statement = check(json.loads(content, object_pairs_hook=said_once), fingerprint)
-        if given.artifact is not None:
-            require(given.artifact.is_dir(), "there is no such folder")
-            require(digest_of(given.artifact) == statement["artifact_sha256"], "the folder is another artifact")
+        statement = check(json.loads(content, object_pairs_hook=without_duplicates), fingerprint)
+        if options.artifact is not None:
+            require(options.artifact.is_dir(), "there is no such folder")
+            require(digest_of(options.artifact) == statement["artifact_sha256"], "the folder is another artifact")
     except (Refused, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        return _leave(1, f"NOT GENUINE: {error}")
+        sys.stderr.write(f"NOT GENUINE: {error}\n")
+        return 1
     account, entry = statement["account"], statement["entry"]
-    return _leave(
-        0,
+    sys.stdout.write(
         f"genuine: entry {entry['sequence']} of account {account['id']} paid {entry['amount_nano']} nano-units for "
         f"release {statement['release_id']}; {account['spent_nano']} of {account['capacity_nano']} were spent by then, "
-        f"under epsilon {account['epsilon']}, delta {account['delta']}, unit {account['unit']}",
+        f"under epsilon {account['epsilon']}, delta {account['delta']}, unit {account['unit']}\n"
     )
-
-
-def _leave(code: int, text: str) -> int:
-    (sys.stdout if code == 0 else sys.stderr).write(text + "\n")
-    return code
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
-"""Run a command with a PostgreSQL, a Redis and an S3 server at hand.
+"""Run a command with PostgreSQL, Redis and an S3 server; exit with its status.
 
     python scripts/with_services.py COMMAND [ARGUMENT ...]
 
-For each of the three, in this order: the address in the environment (OBSCURA_TEST_POSTGRES, OBSCURA_TEST_REDIS,
-OBSCURA_TEST_S3), a server that answers on this machine's usual port (not for S3), a private throw-away server started
-from the installed binaries (for S3 of OpenStack Swift) and stopped when the command ends. Where none can be had, the
-address stays unset and the tests that need it are left out, which is said here and in pytest's summary. The command's
-exit status is passed on.
+Each server is the first available of these: the address in the environment (OBSCURA_TEST_POSTGRES, OBSCURA_TEST_REDIS,
+OBSCURA_TEST_S3); a server on the usual local port (not for S3); a private server from the installed binaries (for S3,
+OpenStack Swift), which is stopped at the end. Without any, the address stays unset, and the tests that need the server
+are skipped.
 
-The command's temporary files (TMPDIR) are kept in memory where there is room: whatever the tests write, they wait for
-until it is on the disk, which is most of what they wait for.
+Temporary files (TMPDIR) are kept in memory if there is room, because the tests mostly wait for the disk.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -76,7 +75,7 @@ def free_port() -> int:
 
 
 def postgresql_binaries() -> Path | None:
-    """The newest folder that holds initdb and pg_ctl, on the path or where Debian puts them."""
+    """Return the newest folder with initdb and pg_ctl, on the path or where Debian puts them."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name), reverse=True)
     found = shutil.which("initdb")
     for folder in [*([Path(found).resolve().parent] if found else []), *debian]:
@@ -86,11 +85,11 @@ def postgresql_binaries() -> Path | None:
 
 
 class PostgresServer:
-    """A new cluster in a folder, not yet started; what was committed survives `stop`.
+    """A new cluster in a folder, not yet started. Committed data survives `stop`.
 
     Raises:
-        FileNotFoundError: PostgreSQL's programs, or for root the one that becomes another user, are not installed.
-        CalledProcessError: the cluster could not be made.
+        FileNotFoundError: PostgreSQL's programs, or `runuser` if the caller is root, are not installed.
+        CalledProcessError: initdb failed.
     """
 
     def __init__(self, folder: Path, *options: str) -> None:
@@ -107,24 +106,23 @@ class PostgresServer:
         self._run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
 
     def start(self) -> None:
-        """Start it and wait for its answer."""
         patience = ("-w", "-t", str(PATIENCE_SECONDS))
         self._run("pg_ctl", *patience, "-l", f"{self._folder}/log", "-o", self._options, "start")
         wait_for(postgresql_answers, self.url)
 
     def stop(self, how: str = "immediate") -> None:
-        """End it: "immediate" is a power cut, in which nobody is told and nothing is finished."""
+        """Stop it; "immediate" acts like a power cut."""
         self._run("pg_ctl", "-w", "-m", how, "stop")
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [*self._as_user, str(self._binaries / program), "-D", f"{self._folder}/data", *arguments]
         # To a file, not a pipe: the server inherits it and would keep a pipe open.
-        with (self._folder / "said").open("ab") as said:
-            subprocess.run(command, check=True, stdout=said, stderr=said, cwd="/")
+        with (self._folder / "said").open("ab") as output:
+            subprocess.run(command, check=True, stdout=output, stderr=output, cwd="/")
 
 
 class RedisServer:
-    """A Redis server that keeps nothing on disk, not yet started: `stop` loses every message.
+    """A Redis server without persistence, not yet started: `stop` loses every message.
 
     Raises:
         FileNotFoundError: redis-server is not installed.
@@ -141,13 +139,11 @@ class RedisServer:
         self.url = f"redis://127.0.0.1:{port}/0"
 
     def start(self) -> None:
-        """Start it and wait for its answer."""
         quiet = subprocess.DEVNULL
         self._process = subprocess.Popen(self._command, stdin=quiet, stdout=quiet, stderr=quiet)
         wait_for(redis_answers, self.url)
 
     def stop(self) -> None:
-        """Kill it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -155,11 +151,7 @@ class RedisServer:
 
 
 def wait_for(answers: Callable[[str], bool], url: str) -> None:
-    """Wait for a server that was started.
-
-    Raises:
-        TimeoutError: it does not answer.
-    """
+    """Wait until a server answers; raise TimeoutError if it does not."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not answers(url):
         if time.monotonic() > deadline:
@@ -168,69 +160,51 @@ def wait_for(answers: Callable[[str], bool], url: str) -> None:
 
 
 @contextlib.contextmanager
-def private_postgresql() -> Iterator[str | None]:
-    """Start a PostgreSQL cluster in a temporary folder; yield its address, or None when that is not possible."""
-    with tempfile.TemporaryDirectory(prefix="obscura-postgresql-") as folder:
+def private(make: Callable[[Path], Any], start: Callable[[Any], None]) -> Iterator[str | None]:
+    """Start a server in a temporary folder; yield its address, or None if that is not possible."""
+    with tempfile.TemporaryDirectory(prefix="obscura-") as folder, contextlib.ExitStack() as stack:
+        url: str | None = None
         try:
-            server = PostgresServer(Path(folder), "-c fsync=off")
-            server.start()
-        except FileNotFoundError:
-            yield None
-            return
-        except (subprocess.CalledProcessError, TimeoutError):
-            logs = [
-                path.read_text(errors="replace") for name in ("said", "log") if (path := Path(folder, name)).exists()
-            ]
-            say(f"PostgreSQL did not start: {''.join(logs).strip()[-200:]}")
-            yield None
-            return
-        try:
-            yield server.url
-        finally:
-            server.stop("fast")
-
-
-@contextlib.contextmanager
-def private_redis() -> Iterator[str | None]:
-    """Start a Redis server that keeps nothing on disk; yield its address, or None when that is not possible."""
-    with tempfile.TemporaryDirectory(prefix="obscura-redis-") as folder, contextlib.ExitStack() as stack:
-        try:
-            server = RedisServer(Path(folder))
+            server = make(Path(folder))
+            start(server)
             stack.callback(server.stop)
-            server.start()
-        except (FileNotFoundError, TimeoutError):
-            yield None
-            return
-        yield server.url
+            url = server.url
+        except FileNotFoundError:
+            pass  # not installed
+        except (subprocess.CalledProcessError, TimeoutError) as error:
+            logs = [
+                path.read_text(errors="replace")
+                for path in (Path(folder, "said"), Path(folder, "log"))
+                if path.exists()
+            ]
+            say(f"a server did not start: {error} {''.join(logs).strip()[-200:]}")
+        yield url
 
 
-@contextlib.contextmanager
-def private_s3() -> Iterator[str | None]:
-    """Start OpenStack Swift in a temporary folder; yield its address, at which it will answer in a few seconds."""
+def private_postgresql() -> contextlib.AbstractContextManager[str | None]:
+    return private(lambda folder: PostgresServer(folder, "-c fsync=off"), PostgresServer.start)
+
+
+def private_redis() -> contextlib.AbstractContextManager[str | None]:
+    return private(RedisServer, RedisServer.start)
+
+
+def private_s3() -> contextlib.AbstractContextManager[str | None]:
+    """Start OpenStack Swift, which answers a few seconds later."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    with tempfile.TemporaryDirectory(prefix="obscura-swift-") as folder:
-        try:
-            from scripts.swift_server import SwiftServer
+    from scripts.swift_server import SwiftServer
 
-            server = SwiftServer(Path(folder))
-        except (FileNotFoundError, subprocess.CalledProcessError):
-            yield None
-            return
-        try:
-            server.spawn()
-            yield server.url
-        finally:
-            server.stop()
+    return private(SwiftServer, SwiftServer.spawn)
 
 
 @contextlib.contextmanager
 def folder_in_memory() -> Iterator[str | None]:
-    """Make a folder in memory; yield None where there is no room for it."""
+    """Make a folder in memory; yield None if there is no room."""
     if not MEMORY.is_mount() or shutil.disk_usage(MEMORY).free < MEMORY_BYTES_MIN:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="obscura-", dir=MEMORY) as folder:
-        os.chmod(folder, 0o711)  # PostgreSQL's user finds what is below
+        os.chmod(folder, 0o711)  # PostgreSQL's user must reach its own folder below
         yield folder
 
 

@@ -283,7 +283,7 @@ def _changed_releases(
         if release is None or job is None:
             continue  # `find_unpaid_releases` compares from the other side
         stored = {"id": release["id"], "sha256": _digest(row_digest, "releases", release)}
-        if read_object(entry.details).get("release", stored) != stored:
+        if read_object(entry.details).get("release") != stored:
             what = f"paid for release {release['id']}, whose row was changed since"
             yield _finding(FindingCode.RELEASE_MISMATCH, entry, what)
         if job["release_id"] != release["id"]:

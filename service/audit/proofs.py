@@ -92,7 +92,7 @@ def check_receipt(document: object, trusted: Mapping[str, bytes]) -> dict[str, A
             body_hash(entry) == statement["entry_hash"]
             and entry["kind"] == EntryKind.CAPTURE.value
             and entry["details"]["artifact_sha256"] == statement["artifact_sha256"]
-            and entry["details"].get("release", {"id": statement["release_id"]})["id"] == statement["release_id"]
+            and entry["details"]["release"]["id"] == statement["release_id"]
             and entry["account_id"] == account["id"]
             and (entry["capacity_nano"], entry["spent_nano"]) == (account["capacity_nano"], account["spent_nano"])
             and set(account) == set(TERMS)
