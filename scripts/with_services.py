@@ -112,13 +112,13 @@ class PostgresServer:
 
     def stop(self, how: str = "immediate") -> None:
         """Stop it; "immediate" acts like a power cut."""
-        self._run("pg_ctl", "-w", "-m", how, "stop")
+        self._run("pg_ctl", "-w", "-m", how, "stop", check=False)  # it may not have started
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def _run(self, program: str, *arguments: str, check: bool = True) -> None:
         command = [*self._as_user, str(self._binaries / program), "-D", f"{self._folder}/data", *arguments]
         # To a file, not a pipe: the server inherits it and would keep a pipe open.
         with (self._folder / "said").open("ab") as output:
-            subprocess.run(command, check=True, stdout=output, stderr=output, cwd="/")
+            subprocess.run(command, check=check, stdout=output, stderr=output, cwd="/")
 
 
 class RedisServer:
@@ -166,8 +166,8 @@ def private(make: Callable[[Path], Any], start: Callable[[Any], None]) -> Iterat
         url: str | None = None
         try:
             server = make(Path(folder))
-            start(server)
             stack.callback(server.stop)
+            start(server)
             url = server.url
         except FileNotFoundError:
             pass  # not installed
