@@ -10,49 +10,48 @@ OWNED = {
     *("Account", "Admin", "ApiKey", "AuditEvent", "Dataset", "Decision", "Entry", "Evaluation"),
     *("Hold", "Job", "Preview", "Project", "Release", "Sample", "Share", "Sweep", "Webhook"),
 }
-LEAVE_OUT = {"visible", "newest", "answer_newest"}  # what takes a query and leaves out what the caller may not see
+FILTERS = {"visible", "newest", "answer_newest"}  # functions that filter a query for the caller
 READERS = {"select", "get", "get_one"}
 
-# Who reads whole tables, and why nothing of it reaches a caller who may not see it.
+# Modules that may query these tables without `visible`, and why no caller sees a hidden row by them.
 WHOLE = {
-    "identity/access.py": "says by its account, release or job whose a row is",
-    "identity/admins.py": "who may decide, and that two admins stay, does not depend on who asks",
     "audit": "verifies every row",
-    "identity/auth.py": "finds the caller, and revokes with a key all that it made",
     "backups": "copies and restores every row",
-    "dashboard/sessions.py": "finds the caller, whose own name it shows",
-    "datasets/deletion.py": "images stay while any job needs them; ends deletions without being asked, and erases",
-    "datasets/fingerprints.py": "an image must be known whoever's it is",
-    "datasets/receiving.py": "journals accepted uploads at the start, whoever's they are",
-    "datasets/states.py": "ends everybody's uploads whose lease has run out",
-    "datasets/withdrawal.py": "goes on with what was begun, and tells a restored database, without being asked",
-    "identity/decisions.py": "finds who asks and decides and whom they count as, and whether the same was asked for",
-    "installation.py": "compares database and data folder",
-    "ledger/accounts.py": "a name must be free in every project; pages read an account that was found",
-    "ledger/holds.py": "a job has one hold, whoever asks",
-    "ledger/rows.py": "checks that the account is visible, then locks and verifies; audits read every hold",
-    "ledger/limits.py": "writes down who asked for a raise and who approved it",
-    "metrics.py": "counts everybody's jobs, for whoever is on call",
-    "notices.py": "tells each webhook what its own project's members see",
-    "quotas.py": "counts the jobs of a project once it was found, and puts everybody's jobs in their order",
-    "identity/people.py": "finds who signs in and is asked about, whom no project owns, and their own roles",
-    "identity/projects.py": "names projects whose ids stand in rows that the caller sees, and counts all",
-    "identity/recording.py": "deletes old events, whoever's they are",
-    "jobs/lifecycle.py": "workers take any job",
-    "jobs/lookup.py": "what is known with a release that was found: its classes, recipe and options",
-    "jobs/sharing.py": "finds a project to share with, and ends what others draw when it ends",
-    "webhooks/delivering.py": "sends what was written for a webhook to its own address",
-    "webhooks/hooks.py": "counts those of whoever asks, and says of one that was found whose key made it",
-    "jobs/sweeps.py": "ends the jobs of a sweep that was found already",
+    "dashboard/sessions.py": "finds the key of the caller",
+    "datasets/deletion.py": "runs in the background, and keeps images that any job still needs",
+    "datasets/fingerprints.py": "compares images with those of every project",
+    "datasets/receiving.py": "journals accepted uploads of every project at the start",
+    "datasets/states.py": "ends expired uploads of every project",
+    "datasets/withdrawal.py": "continues unfinished withdrawals of every project in the background",
+    "identity/access.py": "is the rule itself",
+    "identity/admins.py": "counts all admins, so that two remain",
+    "identity/auth.py": "finds the key of the caller, and revokes the keys that it created",
+    "identity/decisions.py": "finds the admins who ask and decide, and duplicates of a request",
+    "identity/people.py": "finds the person who signs in, and their keys",
+    "identity/projects.py": "names the projects of rows that the caller sees, and counts all projects",
+    "identity/recording.py": "deletes old events of every project",
+    "installation.py": "compares the database with the data folder",
+    "jobs/lifecycle.py": "lets workers claim jobs of every project",
+    "jobs/lookup.py": "reads the job and dataset of a release that was found",
+    "jobs/sharing.py": "finds the project to share with, and ends its jobs when the share ends",
+    "jobs/sweeps.py": "ends the jobs of a sweep that was found",
+    "ledger/accounts.py": "requires unique names in all projects, and reads the log of an account that was found",
+    "ledger/holds.py": "allows one hold for each job",
+    "ledger/limits.py": "reads the admins who asked for a raise and approved it",
+    "ledger/rows.py": "requires a visible account, then locks and verifies it",
+    "metrics.py": "counts all jobs, for operators",
+    "notices.py": "finds the webhooks of the project that an event concerns",
+    "quotas.py": "counts the jobs of a project that was found, and orders the jobs of all projects",
+    "webhooks/delivering.py": "sends each delivery to its own webhook",
+    "webhooks/hooks.py": "counts the webhooks of the caller, and finds the key that created one",
 }
 
 
 def readings(tree: ast.AST, stored: set[str]) -> Iterator[int]:
-    """Lines that read an owned table, by a query or by an id, and are not handed to what leaves out what is hidden.
+    """Yield lines below a node that read an owned table, by a query or an id, without a filter.
 
     Args:
-        tree: below which is searched.
-        stored: names of queries that stand at the top of a module, built once.
+        stored: names of module-level queries of owned tables.
     """
     for node in ast.iter_child_nodes(tree):
         name = getattr(node, "id", getattr(node, "attr", ""))
@@ -63,18 +62,18 @@ def readings(tree: ast.AST, stored: set[str]) -> Iterator[int]:
             read = {part.id for given in node.args for part in ast.walk(given) if isinstance(part, ast.Name)}
             if name in READERS and read & OWNED:
                 yield node.lineno
-        if not isinstance(node, ast.Call) or name not in LEAVE_OUT:
+        if not isinstance(node, ast.Call) or name not in FILTERS:
             yield from readings(node, stored)
 
 
-def past(sources: dict[str, str]) -> list[str]:
-    """Places in files that read what belongs to somebody past the one place."""
+def unfiltered(sources: dict[str, str]) -> list[str]:
+    """Return the lines, as `file:line`, that read owned tables without a filter."""
     trees = {file: parse(source) for file, source in sources.items()}
     tops = [node for tree in trees.values() for node in tree.body if isinstance(node, ast.Assign)]
     stored: set[str] = set()
-    for _ in range(2):  # a query may be made of another one
-        made = [node.targets for node in tops if any(readings(node, stored))]
-        stored |= {target.id for targets in made for target in targets if isinstance(target, ast.Name)}
+    for _ in range(2):  # a query may be built from another one
+        targets = [node.targets for node in tops if any(readings(node, stored))]
+        stored |= {target.id for each in targets for target in each if isinstance(target, ast.Name)}
     return [
         f"{file}:{line}"
         for file, tree in trees.items()
@@ -87,23 +86,19 @@ def past(sources: dict[str, str]) -> list[str]:
 parse = cache(ast.parse)
 
 
-def of(place: str, found: list[str]) -> list[str]:
-    """Those of some places that are in a file, or below a folder."""
-    return [one for one in found if one.startswith((f"{place}:", f"{place}/"))]
-
-
 def sources() -> dict[str, str]:
     service = ROOT / "service"
     return {str(path.relative_to(service)): path.read_text("utf-8") for path in sorted(service.rglob("*.py"))}
 
 
-def test_what_belongs_to_somebody_is_read_in_one_place_but_for_exceptions_that_are_needed() -> None:
-    found = past(sources())
-    assert {place: of(place, found) for place in WHOLE if not of(place, found)} == {}
-    assert set(found) - {one for place in WHOLE for one in of(place, found)} == set()
+def test_only_the_listed_modules_read_owned_tables_without_a_filter() -> None:
+    found = unfiltered(sources())
+    by_place = {place: {one for one in found if one.startswith((f"{place}:", f"{place}/"))} for place in WHOLE}
+    assert [place for place, lines in by_place.items() if not lines] == [], "not needed any more"
+    assert set(found) - set().union(*by_place.values()) == set()
 
 
-def test_readings_past_it_are_found() -> None:
+def test_planted_queries_are_found() -> None:
     planted = {
         "views/datasets.py": "session.scalars(select(Dataset)).all()",
         "views/jobs.py": "session.execute(ON_PAGES).all()",
@@ -111,8 +106,8 @@ def test_readings_past_it_are_found() -> None:
         "reports.py": "session.get(Release, 'rel_x')",
         "dashboard/jobs.py": "session.scalar(select(func.count(Job.id)))",
     }
-    whole = sources()
-    before = past(whole)
-    for file, reading in planted.items():
-        whole[file] += f"\n\ndef planted(session):\n    return {reading}\n"
-    assert {place.partition(":")[0] for place in past(whole) if place not in before} == set(planted)
+    files = sources()
+    before = unfiltered(files)
+    for file, query in planted.items():
+        files[file] += f"\n\ndef planted(session):\n    return {query}\n"
+    assert {line.partition(":")[0] for line in unfiltered(files) if line not in before} == set(planted)

@@ -1,4 +1,4 @@
-"""The documents name only what exists: files, links, make targets, commands, settings, routes."""
+"""The documents name only existing files, links, make targets, commands, settings and routes; tables are generated."""
 
 import importlib.util
 import re
@@ -10,6 +10,9 @@ import pytest
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
+from privacy.plans.registry import RECIPES
+from scripts.recipe_tables import PAGES, with_tables
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TOP_FOLDERS = (
@@ -19,7 +22,6 @@ TOP_FOLDERS = (
 
 @pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def document(request: pytest.FixtureRequest) -> Path:
-    """Each document in its turn."""
     return request.param
 
 
@@ -61,7 +63,7 @@ def test_make_targets_exist(document, text):
 
 
 def command_of(words: list[str]) -> tuple[TyperCommand | TyperGroup, list[str]]:
-    """The command that a line names, and the rest of the line."""
+    """Return the command that a line names, and the rest of the line."""
     from obscura.cli.app import app
 
     command: Any = typer.main.get_command(app)
@@ -116,3 +118,15 @@ def test_the_api_guide_names_every_error_code_of_the_api():
     guide = (ROOT / "docs" / "routes.md").read_text(encoding="utf-8")
     internal = {"stale_attempt", "hold_exhausted", "range_not_satisfiable"}  # of workers, and plain HTTP
     assert set(STATUSES) - internal <= set(re.findall(r"`([a-z_]+)`", guide))
+
+
+def test_the_tables_of_options_follow_from_the_models():
+    pages = [path.read_text("utf-8") for path in PAGES]
+    for page in pages:
+        assert with_tables(page) == page, "options changed: run `python -m scripts.recipe_tables`"
+        assert with_tables(page.replace("an integer between", "between")) == page
+    page = "\n".join(pages)
+    for recipe in RECIPES.values():
+        assert f"| `{recipe.name}` |" in page
+        for option in recipe.config.model_fields:
+            assert f"| `{option}` | " in page

@@ -9,13 +9,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
 from sqlalchemy import select, text
 
 from obscura.wire.words import EntryKind
@@ -132,18 +132,18 @@ def test_killed_processes_never_overspend_lose_or_double(
 LIMIT = 60
 
 
-@pytest.fixture
-def naive_tables(database_url: str) -> str:
-    """Two bare tables, without the ledger's checks, for the control."""
-    engine = make_engine(database_url)
-    with transaction(make_session_factory(engine)) as session:
-        session.execute(text("DROP TABLE IF EXISTS grants"))
-        session.execute(text("DROP TABLE IF EXISTS limits"))
-        session.execute(text("CREATE TABLE grants (amount INTEGER)"))
-        session.execute(text("CREATE TABLE limits (amount INTEGER)"))
+@contextmanager
+def naive_tables(url: str) -> Iterator[SessionFactory]:
+    """Create two bare tables, without the ledger's checks, for the control."""
+    engine = make_engine(url)
+    factory = make_session_factory(engine)
+    with transaction(factory) as session:
+        for table in ("grants", "limits"):
+            session.execute(text(f"DROP TABLE IF EXISTS {table}"))
+            session.execute(text(f"CREATE TABLE {table} (amount INTEGER)"))
         session.execute(text("INSERT INTO limits VALUES (:limit)"), {"limit": LIMIT})
+    yield factory
     engine.dispose()
-    return database_url
 
 
 def granted(factory: SessionFactory) -> int:
@@ -152,21 +152,14 @@ def granted(factory: SessionFactory) -> int:
     return total
 
 
-def test_read_then_write_in_default_transactions_overspends(
-    naive_tables: str, factory: SessionFactory, tmp_path: Path
-) -> None:
-    journals = run_processes("unsafe", naive_tables, tmp_path / "journals", 40)
-    assert granted(factory) == sum(read_journal(path)[0]["done"] for path in journals)
-    assert granted(factory) > LIMIT
+def test_read_then_write_in_default_transactions_overspends(database_url: str, tmp_path: Path) -> None:
+    with naive_tables(database_url) as factory:
+        journals = run_processes("unsafe", database_url, tmp_path / "journals", 40)
+        assert granted(factory) == sum(read_journal(path)[0]["done"] for path in journals)
+        assert granted(factory) > LIMIT
 
 
 def test_the_same_code_on_our_sqlite_engine_stops_at_the_limit(sqlite_url: str, tmp_path: Path) -> None:
-    engine = make_engine(sqlite_url)
-    factory = make_session_factory(engine)
-    with transaction(factory) as session:
-        session.execute(text("CREATE TABLE grants (amount INTEGER)"))
-        session.execute(text("CREATE TABLE limits (amount INTEGER)"))
-        session.execute(text("INSERT INTO limits VALUES (:limit)"), {"limit": LIMIT})
-    run_processes("unsafe-on-our-engine", sqlite_url, tmp_path / "journals", 20)
-    assert granted(factory) == LIMIT
-    engine.dispose()
+    with naive_tables(sqlite_url) as factory:
+        run_processes("unsafe-on-our-engine", sqlite_url, tmp_path / "journals", 20)
+        assert granted(factory) == LIMIT

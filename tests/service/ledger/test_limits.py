@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -19,12 +19,13 @@ from service.audit.verify import verify
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.ledger_tables import Entry
 from service.db.session import SessionFactory, transaction
-from service.errors import AccountFrozen, Conflict, Forbidden, InvalidInput, NotFound
+from service.errors import AccountFrozen, Conflict, Forbidden, InvalidInput
 from service.identity import decisions
 from service.ledger.chain import utc_text
 from service.times import to_the_hour
 from tests.service.ledger.account_book import AccountBook
 from tests.service.people import make_key
+from tests.together import at_once
 
 LATER = timedelta(hours=1)
 
@@ -62,10 +63,6 @@ class Board(AccountBook):
     def approve(self, request_id: str, *, by: str | None = None, after: timedelta = LATER) -> Decision:
         facts = {"decided_with": by or self.bob, "now": self.now + after, "effects": ledger.LIMIT_EFFECTS}
         return self.do(decisions.decide, request_id, **facts, approved=True)
-
-    def decline(self, request_id: str, *, by: str | None = None) -> Decision:
-        facts = {"decided_with": by or self.bob, "now": self.now + LATER, "effects": ledger.LIMIT_EFFECTS}
-        return self.do(decisions.decide, request_id, **facts, approved=False)
 
     def spend(self, amount_nano: int) -> None:
         self.capture(self.armed(amount_nano, charged_nano=amount_nano), 1, sha=None)
@@ -167,18 +164,6 @@ def test_a_raise_needs_a_reason(board: Board, reason: str) -> None:
 # --- the life of a request ------------------------------------------------------------------------------------------
 
 
-def test_a_declined_request_is_over(board: Board) -> None:
-    request_id = board.ask()
-    assert board.decline(request_id).state is DecisionState.DECLINED
-    assert board.decline(request_id, by=board.alice).decided_with == board.bob
-    with pytest.raises(Conflict, match="declined already"):
-        board.approve(request_id)
-
-
-def test_one_may_withdraw_ones_own_request(board: Board) -> None:
-    assert board.decline(board.ask(), by=board.alice).decided_with == board.alice
-
-
 def test_a_request_is_approved_against_the_limit_it_was_asked_for(board: Board) -> None:
     request_id = board.ask(12.0)
     board.lower(2.0)
@@ -187,36 +172,11 @@ def test_a_request_is_approved_against_the_limit_it_was_asked_for(board: Board) 
     assert board.balance().limit_epsilon == 2.0
 
 
-def test_unknown_requests_and_accounts_are_not_found(board: Board) -> None:
-    with pytest.raises(NotFound):
-        board.approve("dec_x")
-    with pytest.raises(NotFound):
-        board.decline("dec_x")
-    board.account_id = "acc_x"
-    with pytest.raises(NotFound):
-        board.ask()
-
-
 def test_two_admins_at_once_raise_once(board: Board) -> None:
     request_id = board.ask()
     others = [board.bob, board.key(), board.key()]
-    ended: list[str] = []
-    start = threading.Barrier(len(others))
-
-    def decide(key_id: str) -> None:
-        start.wait()
-        try:
-            board.approve(request_id, by=key_id)
-            ended.append("approved")
-        except Conflict:
-            ended.append("refused")
-
-    threads = [threading.Thread(target=decide, args=(key_id,)) for key_id in others]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(ended) == ["approved", "refused", "refused"]
+    ends = at_once(*(partial(board.approve, request_id, by=key_id) for key_id in others))
+    assert sorted(type(end).__name__ for end in ends) == ["Conflict", "Conflict", "Decision"]
     assert board.kinds() == ["open", "limit"]
 
 
