@@ -193,6 +193,16 @@ def test_charges_never_exceed_the_hold(account_book: AccountBook) -> None:
     assert account_book.hold_row(hold_id).charged_nano == 100
 
 
+def test_a_charge_that_was_rolled_back_was_never_made(account_book: AccountBook) -> None:
+    hold_id = account_book.armed(100)
+    with account_book.factory() as session:  # the process dies before its commit
+        ledger.charge(session, hold_id=hold_id, attempt=1, amount_nano=30, stage="votes", now=account_book.now)
+        session.rollback()
+    assert account_book.hold_row(hold_id).charged_nano == 0
+    assert account_book.kinds() == ["open", "hold", "arm"]
+    assert account_book.charge(hold_id, 1, 30) == 30
+
+
 def test_settling_returns_what_was_held_and_captures_what_was_armed(account_book: AccountBook) -> None:
     held, armed = account_book.hold(100), account_book.armed(100, charged_nano=7)
     unpaid = account_book.armed(100)
