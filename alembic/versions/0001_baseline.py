@@ -5,7 +5,6 @@ Revision: 0001, the first. Later changes are revisions of their own.
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,20 +17,18 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-ID, MOMENT = sa.String(32), sa.DateTime(timezone=True)
-KINDS: dict[str, Any] = {
+ID, TIME = sa.String(32), sa.DateTime(timezone=True)
+TYPES: dict[str, Any] = {
     "id": ID,
-    "short": sa.String(64),
-    "name": sa.String(200),
-    "chars": sa.String(),
+    "str": sa.String(),
     "text": sa.Text(),
     "bytes": sa.LargeBinary(),
     "json": sa.JSON(),
-    "flag": sa.Boolean(),
+    "bool": sa.Boolean(),
     "int": sa.Integer(),
-    "big": sa.BigInteger(),
-    "real": sa.Double(),
-    "moment": MOMENT,
+    "bigint": sa.BigInteger(),
+    "float": sa.Double(),
+    "time": TIME,
 }
 SEQUENCE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 # An event of the audit log may be deleted once it is 12 hours old; `service.identity.recording.remove_old` does that.
@@ -39,7 +36,7 @@ OLD_EVENT = {
     "sqlite": "OLD.at < strftime('%Y-%m-%d %H:%M:%f', 'now', '-12 hours')",
     "postgresql": "OLD.at < now() - interval '12 hours'",
 }
-# Tables whose rows never change: the rule for a row in the same place, and the rule for rows that may be deleted.
+# Tables whose rows never change: the condition for a row in the same place, and for rows that may be deleted.
 APPEND_ONLY: dict[str, tuple[str, dict[str, str]]] = {
     "entries": ("account_id = NEW.account_id AND sequence = NEW.sequence", {}),
     "checkpoints": ("sequence = NEW.sequence", {}),
@@ -48,49 +45,47 @@ APPEND_ONLY: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def columns(description: str) -> list[sa.Column[Any]]:
-    """Return the columns of a description such as `name name, email chars320?, account_id accounts?`.
+    """Return the columns of a description such as `email str320?, account_id ->accounts?`.
 
-    The second word is a key of KINDS, `chars` and a length, or the table that the column refers to by id. A question
-    mark allows NULL.
+    A type is a key of TYPES, `str` and a length, or `->` and the table that the column refers to by id. A question mark
+    allows NULL.
     """
     made = []
-    for name, kind in (column.split() for column in description.split(", ")):
-        word = kind.removesuffix("?")
-        size = re.fullmatch(r"chars(\d+)", word)
-        known = sa.String(int(size[1])) if size else KINDS.get(word)
-        of_table = () if known is not None else (sa.ForeignKey(f"{word}.id"),)
-        made.append(sa.Column(name, ID if known is None else known, *of_table, nullable=kind.endswith("?")))
+    for name, word in (column.split() for column in description.split(", ")):
+        kind, nullable = word.removesuffix("?"), word.endswith("?")
+        if kind.startswith("->"):
+            made.append(sa.Column(name, ID, sa.ForeignKey(f"{kind[2:]}.id"), nullable=nullable))
+        else:
+            made.append(sa.Column(name, TYPES.get(kind) or sa.String(int(kind[3:])), nullable=nullable))
     return made
 
 
-def choice(name: str, *words: str, nullable: bool = False, rule: str | None = None) -> sa.Column[str]:
-    """Return a column that holds one of some words; `rule` names its CHECK constraint."""
-    kind = sa.Enum(*words, name=rule or name, native_enum=False, create_constraint=True, length=32)
+def choice(name: str, *words: str, nullable: bool = False) -> sa.Column[str]:
+    """Return a column that contains one of some words, and its CHECK constraint."""
+    kind = sa.Enum(*words, name=name, native_enum=False, create_constraint=True, length=32)
     return sa.Column(name, kind, nullable=nullable)
 
 
 def project() -> sa.Column[str]:
-    """Return the column of the project that a row belongs to."""
     return sa.Column("project_id", ID, nullable=False, server_default="prj_default")
 
 
 def create(name: str, *parts: Any, key: tuple[str, ...] = (), indexed: tuple[Any, ...] = (), **rules: str) -> None:
-    """Create a table with its primary key, by default `id`, its indexes, and CHECK constraints by name.
+    """Create a table with its primary key (by default `id`), indexes, and CHECK constraints by name.
 
-    Texts among the parts describe columns.
+    The parts are columns, constraints, and descriptions of columns.
     """
-    made = [made for part in parts for made in (columns(part) if isinstance(part, str) else [part])]
+    items = [item for part in parts for item in (columns(part) if isinstance(part, str) else [part])]
     if not key:
-        key, made = ("id",), [*columns("id id"), *made]
+        key, items = ("id",), [*columns("id id"), *items]
     checks = [sa.CheckConstraint(rule, name=rule_name) for rule_name, rule in rules.items()]
-    op.create_table(name, *made, sa.PrimaryKeyConstraint(*key), *checks)
+    op.create_table(name, *items, sa.PrimaryKeyConstraint(*key), *checks)
     for index in indexed:
         names = [index] if isinstance(index, str) else list(index)
         op.create_index(f"ix_{name}_{'_'.join(names)}", name, names)
 
 
 def index_where(name: str, table: str, columns: list[str], rule: str, *, unique: bool = False) -> None:
-    """Index the rows for which a rule holds."""
     where = sa.text(rule)
     op.create_index(name, table, columns, unique=unique, sqlite_where=where, postgresql_where=where)
 
@@ -102,7 +97,7 @@ def append_only_sqlite(table: str, same_place: str, removed: str) -> tuple[str, 
     return (
         f"CREATE TRIGGER {table}_no_update BEFORE UPDATE ON {table} {refuse}",
         f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} {unless}{refuse}",
-        # INSERT OR REPLACE deletes without firing a delete trigger, so a second row in the same place is refused first.
+        # INSERT OR REPLACE deletes without a delete trigger, so a second row in the same place is refused first.
         f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} "
         f"WHEN EXISTS (SELECT 1 FROM {table} WHERE {same_place}) {refuse}",
     )
@@ -124,9 +119,9 @@ def append_only_postgresql(table: str, removed: str) -> tuple[str, ...]:
 def upgrade() -> None:
     create(
         "accounts",
-        "name name, owner name, epsilon real, delta real, rate real, base real, capacity_nano big, spent_nano big",
-        "held_nano big, frozen flag, head_sequence big, head_hash short, created_at moment",
-        "subjects_key_check chars16?",
+        "name str200, owner str200, epsilon float, delta float, rate float, base float, capacity_nano bigint",
+        "spent_nano bigint, held_nano bigint, frozen bool, head_sequence bigint, head_hash str64, created_at time",
+        "subjects_key_check str16?",
         choice("unit", "record", "subject"),
         choice("adjacency", "add_remove"),
         sa.Column("closed", sa.Boolean(), nullable=False, server_default=sa.false()),
@@ -143,7 +138,7 @@ def upgrade() -> None:
     )
     create(
         "admins",
-        "name name, asked_by admins?, approved_by admins?, admitted_at moment, removed_at moment?, project_id id?",
+        "name str200, asked_by ->admins?, approved_by ->admins?, admitted_at time, removed_at time?, project_id id?",
         "person_id id?",
         choice("admission", "machine", "alone", "approved", "provider"),
         sa.UniqueConstraint("name"),
@@ -155,12 +150,12 @@ def upgrade() -> None:
     index_where("uq_admins_alone", "admins", ["admission"], "admission = 'alone' AND project_id IS NULL", unique=True)
     create(
         "arming_stops",
-        "scope id, code short, sequence big?, found_at moment",
+        "scope id, code str64, sequence bigint?, found_at time",
         key=("scope",),
     )
     create(
         "audit_events",
-        "id id, at moment, action chars128, object_id id?, key_id id?, admin_id id?, project_id id?",
+        "id id, at time, action str128, object_id id?, key_id id?, admin_id id?, project_id id?",
         sa.Column("sequence", SEQUENCE, nullable=False),
         choice("outcome", "allowed", "refused", "missing", "failed"),
         sa.UniqueConstraint("id"),
@@ -169,78 +164,78 @@ def upgrade() -> None:
     )
     create(
         "checkpoints",
-        "heads json, previous_hash short, hash short, key_id short, signature chars128, created_at moment",
+        "heads json, previous_hash str64, hash str64, key_id str64, signature str128, created_at time",
         sa.Column("sequence", sa.BigInteger(), nullable=False, autoincrement=False),
         key=("sequence",),
         sequence_positive="sequence >= 1",
     )
     create(
         "idempotency",
-        "principal name, key name, body_hash short, resource_id id, created_at moment",
+        "principal str200, key str200, body_hash str64, resource_id id, created_at time",
         key=("principal", "key"),
     )
     create(
         "installation",
-        "id id, made_at moment, clock_accepted_at moment?, clock_ahead_until moment?",
+        "id id, made_at time, clock_accepted_at time?, clock_ahead_until time?",
         sa.Column("number", sa.Integer(), nullable=False, autoincrement=False),
         key=("number",),
         only_one="number = 1",
     )
     create(
         "known_uploads",
-        "project_id id, key_id id, day chars10, count int",
+        "project_id id, key_id id, day str10, count int",
         key=("project_id", "key_id", "day"),
         count_positive="count > 0",
     )
     create(
         "outbox",
-        "task short, args json, created_at moment, sent_at moment?",
+        "task str64, args json, created_at time, sent_at time?",
         sa.Column("id", sa.Integer(), nullable=False),
         key=("id",),
     )
     index_where("ix_outbox_unsent", "outbox", ["id"], "sent_at IS NULL")
     create(
         "people",
-        "issuer chars500, subject chars255, name name, email chars320?, created_at moment, confirmed_at moment",
-        "keys_until moment, lapsed_at moment?, refresh_token text?, asked_until moment?",
+        "issuer str500, subject str255, name str200, email str320?, created_at time, confirmed_at time",
+        "keys_until time, lapsed_at time?, refresh_token text?, asked_until time?",
         sa.UniqueConstraint("issuer", "subject"),
     )
     create(
         "projects",
-        "name name, created_at moment, jobs_max big?, turn_at moment?",
+        "name str200, created_at time, jobs_max bigint?, turn_at time?",
         sa.UniqueConstraint("name"),
     )
     create(
         "sign_ins",
-        "token_sha256 short, key_id id, created_at moment, expires_at moment",
+        "token_sha256 str64, key_id id, created_at time, expires_at time",
         indexed=("key_id",),
         key=("token_sha256",),
     )
     create(
         "verifications",
-        "entries big, findings int, verified_at moment",
+        "entries bigint, findings int, verified_at time",
         choice("kind", "full", "recent"),
         key=("kind",),
     )
     create(
         "webhooks",
-        "project_id id?, url chars500, secret chars80, made_by id, created_at moment, failing_since moment?",
+        "project_id id?, url str500, secret str80, made_by id, created_at time, failing_since time?",
         indexed=("project_id",),
     )
     create(
         "api_keys",
-        "name name, hash short, scopes json, admin_id admins?, created_by api_keys?, created_at moment",
-        "expires_at moment?, last_used_at moment?, revoked_at moment?, project_id id?, person_id id?",
+        "name str200, hash str64, scopes json, admin_id ->admins?, created_by ->api_keys?, created_at time",
+        "expires_at time?, last_used_at time?, revoked_at time?, project_id id?, person_id id?",
         indexed=("admin_id", "created_by", "person_id"),
         admin_is_somebody="(CAST(scopes AS TEXT) LIKE '%\"admin\"%') = (admin_id IS NOT NULL)",
         of_a_project="admin_id IS NOT NULL OR project_id IS NOT NULL",
     )
     create(
         "datasets",
-        "account_id accounts?, name name, classes json, height int, width int, channels int, records_declared int",
-        "subjects_declared int?, format short?, joined flag, content_sha256 short?, content_bytes big?",
-        "vault_key_id short?, content_name id?, content_key_id short?, failure_code short?, created_at moment",
-        "ready_at moment?, upload_lease_until moment?, erased_at moment?",
+        "account_id ->accounts?, name str200, classes json, height int, width int, channels int, records_declared int",
+        "subjects_declared int?, format str64?, joined bool, content_sha256 str64?, content_bytes bigint?",
+        "vault_key_id str64?, content_name id?, content_key_id str64?, failure_code str64?, created_at time",
+        "ready_at time?, upload_lease_until time?, erased_at time?",
         choice("visibility", "private", "public"),
         sa.Column("subjects_recognised", sa.Boolean(), nullable=False, server_default=sa.false()),
         choice("state", "declared", "receiving", "ready", "withdrawing", "deleting", "failed", "deleted"),
@@ -257,7 +252,7 @@ def upgrade() -> None:
     )
     create(
         "deliveries",
-        "webhook_id webhooks, body text, attempts int, created_at moment, next_at moment?, delivered_at moment?",
+        "webhook_id ->webhooks, body text, attempts int, created_at time, next_at time?, delivered_at time?",
         indexed=("created_at", "webhook_id"),
         attempts_not_negative="attempts >= 0",
         delivered_is_over="delivered_at IS NULL OR next_at IS NULL",
@@ -265,8 +260,8 @@ def upgrade() -> None:
     index_where("ix_deliveries_due", "deliveries", ["next_at"], "next_at IS NOT NULL")
     create(
         "entries",
-        "account_id accounts, hold_id id?, job_id id?, amount_nano big, capacity_nano big, spent_nano big",
-        "held_nano big, details json, previous_hash short, hash short, created_at moment",
+        "account_id ->accounts, hold_id id?, job_id id?, amount_nano bigint, capacity_nano bigint, spent_nano bigint",
+        "held_nano bigint, details json, previous_hash str64, hash str64, created_at time",
         sa.Column("sequence", sa.BigInteger(), nullable=False, autoincrement=False),
         choice("kind", "open", "hold", "arm", "charge", "capture", "release", "limit", "freeze", "accept"),
         indexed=("job_id",),
@@ -279,8 +274,8 @@ def upgrade() -> None:
     index_where("uq_entries_one_terminal", "entries", ["hold_id"], "kind IN ('capture', 'release')", unique=True)
     create(
         "holds",
-        "account_id accounts, job_id id, amount_nano big, charged_nano big, captured_nano big, attempt int",
-        "armed_attempt int, last_sequence big, created_at moment, updated_at moment",
+        "account_id ->accounts, job_id id, amount_nano bigint, charged_nano bigint, captured_nano bigint, attempt int",
+        "armed_attempt int, last_sequence bigint, created_at time, updated_at time",
         choice("state", "held", "armed", "captured", "released"),
         sa.UniqueConstraint("job_id"),
         indexed=("account_id",),
@@ -295,15 +290,15 @@ def upgrade() -> None:
     index_where("ix_holds_open", "holds", ["account_id", "created_at"], "state IN ('held', 'armed')")
     create(
         "withdrawn_subjects",
-        "account_id accounts",
+        "account_id ->accounts",
         sa.Column("number", sa.BigInteger(), nullable=False, autoincrement=False),
         key=("account_id", "number"),
     )
     create(
         "decisions",
-        "account_id accounts?, epsilon_before real?, epsilon real?, name name?, admin_id admins?, key_id id?",
-        "key_hash short?, keys_revoked int?, reason chars500, asked_by admins, asked_with api_keys, asked_at moment",
-        "decided_by admins?, decided_with api_keys?, decided_at moment?, project_id id?, release_id id?",
+        "account_id ->accounts?, epsilon_before float?, epsilon float?, name str200?, admin_id ->admins?, key_id id?",
+        "key_hash str64?, keys_revoked int?, reason str500, asked_by ->admins, asked_with ->api_keys, asked_at time",
+        "decided_by ->admins?, decided_with ->api_keys?, decided_at time?, project_id id?, release_id id?",
         "shared_with id?",
         choice("action", "raise", "admit", "remove", "revoke", "share", "accept"),
         choice("state", "pending", "approved", "declined"),
@@ -329,7 +324,7 @@ def upgrade() -> None:
     )
     create(
         "fingerprints",
-        "digest bytes, dataset_id datasets",
+        "digest bytes, dataset_id ->datasets",
         sa.Column("upload_attempt", sa.Integer(), nullable=False, autoincrement=False),
         indexed=("dataset_id",),
         key=("digest", "dataset_id", "upload_attempt"),
@@ -337,16 +332,16 @@ def upgrade() -> None:
     )
     create(
         "sweeps",
-        "account_id accounts, dataset_id datasets, name name, recipe short, price_nano big, created_at moment",
+        "account_id ->accounts, dataset_id ->datasets, name str200, recipe str64, price_nano bigint, created_at time",
         indexed=("account_id", "created_at"),
         price_positive="price_nano > 0",
     )
     create(
         "jobs",
-        "kind id, account_id accounts?, dataset_id datasets?, evaluation_dataset_id datasets?, release_id id?",
-        "recipe short, epsilon real?, options json, plan json, attempt int, attempts_lost int, lease_owner name?",
-        "lease_until moment?, cancel_requested flag, salvage_attempt int?, progress json, progress_version int",
-        "hold_id holds?, sweep_id sweeps?, secret short, created_at moment, started_at moment?, finished_at moment?",
+        "kind id, account_id ->accounts?, dataset_id ->datasets?, evaluation_dataset_id ->datasets?, release_id id?",
+        "recipe str64, epsilon float?, options json, plan json, attempt int, attempts_lost int, lease_owner str200?",
+        "lease_until time?, cancel_requested bool, salvage_attempt int?, progress json, progress_version int",
+        "hold_id ->holds?, sweep_id ->sweeps?, secret str64, created_at time, started_at time?, finished_at time?",
         choice("state", "queued", "running", "succeeded", "failed", "cancelled"),
         choice(
             "ended_early",
@@ -401,22 +396,22 @@ def upgrade() -> None:
     index_where("ix_jobs_open", "jobs", ["created_at"], "state IN ('queued', 'running')")
     create(
         "previews",
-        "job_id jobs, results json?, grid bytes?, created_at moment, finished_at moment?",
+        "job_id ->jobs, results json?, grid bytes?, created_at time, finished_at time?",
         sa.UniqueConstraint("job_id"),
         results_have_time="(results IS NULL) = (finished_at IS NULL)",
     )
     create(
         "releases",
-        "job_id jobs, account_id accounts, dataset_id datasets, name name, artifact_sha256 short, artifact_dir chars",
-        "card json, summary json, incomplete json?, receipt json, created_at moment",
+        "job_id ->jobs, account_id ->accounts, dataset_id ->datasets, name str200, artifact_sha256 str64",
+        "artifact_dir str, card json, summary json, incomplete json?, receipt json, created_at time",
         choice("kind", "generator", "histogram", "classifier"),
         sa.UniqueConstraint("job_id"),
         indexed=(("account_id", "created_at"), "created_at", "dataset_id"),
     )
     create(
         "evaluations",
-        "job_id jobs, release_id releases, dataset_id datasets, samples int?, seed big, results json?",
-        "confusion json?, created_at moment, finished_at moment?",
+        "job_id ->jobs, release_id ->releases, dataset_id ->datasets, samples int?, seed bigint, results json?",
+        "confusion json?, created_at time, finished_at time?",
         sa.UniqueConstraint("job_id"),
         indexed=("created_at", "dataset_id", "release_id"),
         results_have_time="(results IS NULL) = (finished_at IS NULL)",
@@ -425,8 +420,8 @@ def upgrade() -> None:
     )
     create(
         "samples",
-        "job_id jobs, release_id releases, count int, classes json?, proportions json?, seed big, path chars?",
-        "sha256 short?, bytes big?, removed_at moment?, created_at moment",
+        "job_id ->jobs, release_id ->releases, count int, classes json?, proportions json?, seed bigint, path str?",
+        "sha256 str64?, bytes bigint?, removed_at time?, created_at time",
         choice("format", "imagefolder", "npz", "parquet", "webdataset"),
         sa.UniqueConstraint("job_id"),
         indexed=("created_at", "release_id"),
@@ -435,7 +430,7 @@ def upgrade() -> None:
     )
     create(
         "shares",
-        "release_id releases, project_id id, decision_id decisions, created_at moment, ended_at moment?",
+        "release_id ->releases, project_id id, decision_id ->decisions, created_at time, ended_at time?",
     )
     index_where("uq_shares_open", "shares", ["release_id", "project_id"], "ended_at IS NULL", unique=True)
 
@@ -447,17 +442,15 @@ def upgrade() -> None:
             triggers = append_only_postgresql(table, removed.get("postgresql", ""))
         for statement in triggers:
             op.execute(statement)
-    projects = sa.table(
-        "projects", sa.column("id", ID), sa.column("name", KINDS["name"]), sa.column("created_at", MOMENT)
-    )
+    projects = sa.table("projects", sa.column("id", ID), sa.column("name", sa.String), sa.column("created_at", TIME))
     op.execute(projects.insert().values(id="prj_default", name="default", created_at=datetime.now(UTC)))
 
 
 def downgrade() -> None:
     bind = op.get_bind()
-    found = sa.MetaData()
-    found.reflect(bind)
-    for table in reversed(found.sorted_tables):
+    schema = sa.MetaData()
+    schema.reflect(bind)
+    for table in reversed(schema.sorted_tables):
         if table.name != "alembic_version":
             op.drop_table(table.name)
     if bind.dialect.name != "sqlite":
