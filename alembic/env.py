@@ -11,14 +11,7 @@ from service.db.base import Base, UtcDateTime
 from service.db.session import make_engine
 from service.settings import Settings
 
-# Any constant will do; all processes that migrate this database agree on it.
-MIGRATION_LOCK = 0x0B5C0A
-
-
-def database_url() -> str:
-    """Return the URL given by the caller, else the one of the settings (the `alembic` command)."""
-    url = context.config.attributes.get("url")
-    return url if isinstance(url, str) else Settings().database_url
+MIGRATION_LOCK = 0x0B5C0A  # any constant
 
 
 def render_item(kind: str, item: Any, _context: Any) -> str | Literal[False]:
@@ -45,10 +38,10 @@ def migrate(connection: Connection) -> None:
 
 
 def run() -> None:
-    """Open the database and migrate it."""
     if context.is_offline_mode():
         raise SystemExit("write the SQL of a migration by running it against an empty database; --sql is not supported")
-    engine = make_engine(database_url(), pool_size=1)
+    url: str | None = context.config.attributes.get("url")  # None from the `alembic` command
+    engine = make_engine(url or Settings().database_url, pool_size=1)
     try:
         with engine.connect() as connection:
             migrate(connection)

@@ -1,15 +1,13 @@
-"""Run `obscura quickstart` and the six lines of Python beside it on 1,400 real pictures of mixed sizes, and write what
-they say into docs/quickstart.md; and `obscura quickstart` on 2,000 DICOM files, for docs/pictures.md.
+"""Run the examples of docs/quickstart.md and docs/pictures.md, and write their output into the pages.
 
-    python scripts/quickstart_transcript.py
+    python -m scripts.quickstart_transcript
 
-The pictures are scikit-learn's handwritten digits, enlarged to sizes between 24 and 48 pixels. The DICOM files are made
-up: shades of 12 bits, three or fewer of each patient.
+`obscura quickstart` and the Python program run on 1,400 handwritten digits of scikit-learn, enlarged to 24 to 48
+pixels; `obscura quickstart` also runs on 2,000 synthetic DICOM files of 12 bits.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import subprocess
@@ -23,11 +21,13 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from benchmarks.intake.kinds.volumes import dicom
+
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "quickstart.md"
 PICTURES_PAGE = PAGE.with_name("pictures.md")
 PICTURES = 1400
 SCANS, PATIENTS, SCAN_SIDE = 2000, 700, 40
-SHOWN = re.compile(r"(?<=```text\n).*?(?=```)", re.DOTALL)  # of the command, and of the program
+SHOWN = re.compile(r"(?<=```text\n).*?(?=```)", re.DOTALL)  # the output of the command, and of the program
 PROGRAM = re.compile(r"(?<=```python\n).*?(?=```)", re.DOTALL)
 
 
@@ -43,37 +43,25 @@ def write_digits(folder: Path) -> None:
 
 
 def write_scans(folder: Path) -> None:
-    """Write DICOM files without a suffix into two class folders: one file is made, and the others are like it."""
-    from pydicom.dataset import FileDataset, FileMetaDataset
-    from pydicom.uid import ExplicitVRLittleEndian
-
-    radiograph, patient = "1.2.840.10008.5.1.4.1.1.1", "PATIENT{:04d}"
-    meta = FileMetaDataset()
-    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = radiograph, "1.2.3"
-    meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    one = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
-    one.SOPClassUID, one.SOPInstanceUID, one.Modality = radiograph, "1.2.3", "DX"
-    one.PatientID, one.PatientName, one.BurnedInAnnotation = patient.format(0), "Doe^Jane", "NO"
-    one.SamplesPerPixel, one.PhotometricInterpretation, one.PixelRepresentation = 1, "MONOCHROME2", 0
-    one.BitsAllocated, one.BitsStored, one.HighBit, one.Rows, one.Columns = 16, 12, 11, SCAN_SIDE, SCAN_SIDE
-    one.PixelData = bytes(2 * SCAN_SIDE * SCAN_SIDE)
-    file = io.BytesIO()
-    one.save_as(file, enforce_file_format=True)
-    frame = file.getvalue().removesuffix(one.PixelData)
+    """Write DICOM files without a suffix into two class folders, up to three of each patient."""
     rng = np.random.default_rng(0)
     down, across = (axis / SCAN_SIDE - 0.5 for axis in np.mgrid[:SCAN_SIDE, :SCAN_SIDE])
     for number in range(SCANS):
         sick = number % 2
         shade = np.exp(-8 * (down**2 + across**2)) + 0.5 * sick * (down > 0.1) + rng.normal(0, 0.05, down.shape)
         pixels = (np.clip(shade / 1.5, 0, 1) * 4095).astype("<u2")
-        place = folder / ("effusion" if sick else "normal") / f"IM{number:04d}"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        owner = patient.format(number // 2 % PATIENTS).encode()
-        place.write_bytes(frame.replace(patient.format(0).encode(), owner) + pixels.tobytes())
+        path = folder / ("effusion" if sick else "normal") / f"IM{number:04d}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        patient = f"PATIENT{number // 2 % PATIENTS:04d}"
+        path.write_bytes(dicom(pixels, PatientID=patient, BurnedInAnnotation="NO"))
 
 
 def run(place: Path, *command: str, write: Callable[[Path], None] | None = None, stops: bool = False) -> str:
-    """Run a command in a folder that has the pictures; return what a person sees, without how far jobs were."""
+    """Run a command in a folder, after `write`; return its output without the progress of jobs.
+
+    Args:
+        stops: whether the command must fail.
+    """
     if write is not None:
         write(place)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
@@ -87,14 +75,12 @@ def run(place: Path, *command: str, write: Callable[[Path], None] | None = None,
 
 
 def run_command(place: Path) -> str:
-    """Run `obscura quickstart`."""
     words = ("quickstart", "digits", "--at-most", "2000", "--size", "28", "--grey", "--yes")
-    said = run(place, "-P", "-m", "obscura.cli", *words, write=lambda at: write_digits(at / "digits"))
-    return f"$ obscura {' '.join(words)}\n{said}"
+    output = run(place, "-P", "-m", "obscura.cli", *words, write=lambda at: write_digits(at / "digits"))
+    return f"$ obscura {' '.join(words)}\n{output}"
 
 
 def run_program(place: Path) -> str:
-    """Run the lines of Python that stand on the page."""
     (program,) = PROGRAM.findall(PAGE.read_text("utf-8"))
     return run(place, "-P", "-c", program, write=lambda at: write_digits(at / "digits"))
 
@@ -105,8 +91,8 @@ def run_scans(place: Path) -> str:
     shown = ""
     for bounds in (("--at-most", "3000"), ("--at-most", "3000", "--subjects-at-most", "1000")):
         words = ("quickstart", "scans", *bounds, "--yes")
-        said = run(place, "-P", "-m", "obscura.cli", *words, stops=len(bounds) == 2)
-        shown += f"$ obscura {' '.join(words)}\n{said}"
+        output = run(place, "-P", "-m", "obscura.cli", *words, stops=len(bounds) == 2)
+        shown += f"$ obscura {' '.join(words)}\n{output}"
     return shown
 
 

@@ -285,26 +285,39 @@ def open_account(now: datetime) -> Callable[..., str]:
     return opened
 
 
+def dataset_row(account_id: str | None, now: datetime, **changes: object) -> Dataset:
+    """Return the row of a dataset that is ready; `account_id=None` makes it public."""
+    facts = {
+        "id": new_id("ds"),
+        "name": "pictures",
+        "visibility": Visibility.PUBLIC if account_id is None else Visibility.PRIVATE,
+        "classes": CLASSES,
+        "height": 28,
+        "width": 28,
+        "channels": 1,
+        "records_declared": 60_000,
+        "state": DatasetState.READY,
+        "content_sha256": "0" * 64,
+        "content_bytes": 1,
+        "created_at": now,
+        "ready_at": now,
+        **changes,
+    }
+    return Dataset(account_id=account_id, **facts)
+
+
+def declared_row(account_id: str | None, now: datetime, **changes: object) -> Dataset:
+    """Return the row of a dataset without content."""
+    without = {"state": DatasetState.DECLARED, "content_sha256": None, "content_bytes": None, "ready_at": None}
+    return dataset_row(account_id, now, **{**without, **changes})
+
+
 @pytest.fixture
 def declare_dataset(now: datetime) -> Callable[..., str]:
     """Write the row of a dataset that is ready and return its id; `account_id=None` makes it public."""
 
     def declared(factory: SessionFactory, *, account_id: str | None, **changes: object) -> str:
-        facts = {
-            "name": "pictures",
-            "visibility": Visibility.PUBLIC if account_id is None else Visibility.PRIVATE,
-            "classes": CLASSES,
-            "height": 28,
-            "width": 28,
-            "channels": 1,
-            "records_declared": 60_000,
-            "state": DatasetState.READY,
-            "content_sha256": "0" * 64,
-            "content_bytes": 1,
-            "ready_at": now,
-            **changes,
-        }
-        dataset = Dataset(id=new_id("ds"), account_id=account_id, created_at=now, **facts)
+        dataset = dataset_row(account_id, now, **changes)
         with transaction(factory) as session:
             session.add(dataset)
         return dataset.id

@@ -100,7 +100,6 @@ def values_of(choices: type[enum.StrEnum], name: str) -> Enum:
 
 
 def check(rule: str, name: str) -> CheckConstraint:
-    """Return a named CHECK constraint."""
     return CheckConstraint(rule, name=name)
 
 

@@ -16,21 +16,16 @@ _INSTALLED = "share/obscura/alembic/env.py"  # in the environment of an installe
 
 def migration_config(url: str) -> Config:
     """Return alembic's configuration for one database; raise FileNotFoundError if there are no migrations."""
+    own = files("obscura-images-server") or ()
+    installed = (Path(str(file.locate())) for file in own if file.as_posix().endswith(_INSTALLED))
+    script = next(filter(Path.is_file, (PROJECT_ROOT / "alembic/env.py", *installed)), None)
+    if script is None:
+        raise FileNotFoundError(f"There are no migrations in {PROJECT_ROOT}/alembic or in the installed package.")
     config = Config()
-    config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
+    config.set_main_option("script_location", str(script.resolve().parent).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["url"] = url
     return config
-
-
-def _scripts() -> Path:
-    beside = PROJECT_ROOT / "alembic"
-    own = files("obscura-images-server") or ()
-    installed = (Path(str(file.locate())) for file in own if file.as_posix().endswith(_INSTALLED))
-    for script in (beside / "env.py", *installed):
-        if script.is_file():
-            return script.resolve().parent
-    raise FileNotFoundError(f"no migrations in {beside}, nor installed with the package: install the project again")
 
 
 def newest_revision() -> str | None:

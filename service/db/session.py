@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 
 import psycopg
 from sqlalchemy import Connection, Engine, Select, create_engine, event, make_url
-from sqlalchemy.exc import IntegrityError, InvalidatePoolError, OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import InstrumentedAttribute, Session, sessionmaker
 
 from obscura.private_files import make_private, make_private_folder
@@ -84,6 +83,7 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
         parsed.set(drivername="postgresql+psycopg"),
         pool_size=pool_size,
         max_overflow=pool_size,
+        pool_pre_ping=True,  # replaces connections that a restarted server has closed
         hide_parameters=True,  # errors are logged, and parameters may be confidential
         isolation_level="READ COMMITTED",
         connect_args={
@@ -93,17 +93,15 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
         },
     )
     event.listen(engine, "connect", _require_suitable, insert=True)  # before SQLAlchemy's own queries
-    event.listen(engine, "checkout", _replace_closed)
     return engine
 
 
 def make_session_factory(engine: Engine) -> SessionFactory:
-    """Return a factory of sessions, whose objects stay readable after the commit.
-
-    The engine of read-only sessions is created once, because that costs as much as a query.
-    """
-    info: dict[str, Any] = {READER: engine.execution_options(**_read_only_options(engine))}
-    if engine.dialect.name == "sqlite":
+    """Return a factory of sessions, whose objects stay readable after the commit."""
+    sqlite = engine.dialect.name == "sqlite"
+    read_only = {READ_ONLY if sqlite else "postgresql_readonly": True}
+    info: dict[str, Any] = {READER: engine.execution_options(**read_only)}  # once: it costs as much as a query
+    if sqlite:
         info[TURN] = threading.RLock()
     return sessionmaker(engine, expire_on_commit=False, info=info)
 
@@ -141,7 +139,8 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
             if last is not None:
                 last.committed(session)
     except OperationalError as error:
-        if _is_busy(error.orig):
+        sqlite_code = getattr(error.orig, "sqlite_errorcode", None) or 0
+        if getattr(error.orig, "sqlstate", None) in _BUSY_STATES or sqlite_code & 0xFF == _SQLITE_BUSY:
             raise DatabaseBusy(None, None, error.orig or error) from error
         raise
 
@@ -156,15 +155,6 @@ def is_duplicate(error: IntegrityError) -> bool:
     """Return whether a row violated a unique constraint or a primary key."""
     names = getattr(error.orig, "sqlstate", None), getattr(error.orig, "sqlite_errorname", None)
     return names[0] == "23505" or names[1] in ("SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY")
-
-
-def _is_busy(error: BaseException | None) -> bool:
-    sqlite = getattr(error, "sqlite_errorcode", None)
-    return getattr(error, "sqlstate", None) in _BUSY_STATES or (sqlite is not None and sqlite & 0xFF == _SQLITE_BUSY)
-
-
-def _read_only_options(engine: Engine) -> dict[str, Any]:
-    return {"postgresql_readonly": True} if engine.dialect.name == "postgresql" else {READ_ONLY: True}
 
 
 def _require_suitable(connection: psycopg.Connection[Any], _record: Any) -> None:
@@ -189,28 +179,8 @@ def _require_suitable(connection: psycopg.Connection[Any], _record: Any) -> None
     )
 
 
-def _replace_closed(connection: psycopg.Connection[Any], _record: Any, _proxy: Any) -> None:
-    """Make the pool open new connections if the server has closed this one, as after a restart.
-
-    An idle connection has nothing to read. Query it only if it has: otherwise every transaction would pay a round trip.
-    """
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    if not poll.poll(0):
-        return
-    try:
-        connection.execute("SELECT 1")
-        connection.rollback()
-    except psycopg.Error as error:
-        raise InvalidatePoolError from error
-
-
 def _keep_private(path: Path, *_: Any) -> None:
-    """Restrict the database's files to their owner. SQLite gives its log and its shared memory the same permissions.
-
-    Raises:
-        sqlite3.OperationalError: the file is not accessible, as SQLite itself would raise.
-    """
+    """Restrict the database's files to their owner; raise OperationalError, as SQLite does, if that is not possible."""
     try:
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
@@ -222,19 +192,13 @@ def _keep_private(path: Path, *_: Any) -> None:
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver must not open transactions of its own; _begin_sqlite does
-    cursor = connection.cursor()
-    for pragma in (
-        f"busy_timeout={SQLITE_BUSY_MILLISECONDS}",
-        "journal_mode=WAL",
-        "synchronous=FULL",
-        "foreign_keys=ON",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+    busy = f"busy_timeout={SQLITE_BUSY_MILLISECONDS}"
+    for pragma in (busy, "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    read_only = bool(connection.get_execution_options().get(READ_ONLY, False))
+    read_only = READ_ONLY in connection.get_execution_options()
     if connection.info.get(READ_ONLY, False) != read_only:
         connection.exec_driver_sql(f"PRAGMA query_only={'ON' if read_only else 'OFF'}")
         connection.info[READ_ONLY] = read_only

@@ -1,6 +1,6 @@
 """The ledger: the only writer of accounts, holds and entries.
 
-Whoever writes gives a session in a writing transaction and commits it; times are aware.
+Callers pass a session in a writing transaction and commit it themselves; times are aware.
 """
 
 from obscura.wire.words import HoldState, Unit

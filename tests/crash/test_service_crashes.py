@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
-from obscura.wire.words import DatasetState, EntryKind, Visibility
+from obscura.wire.words import EntryKind
 from service.datasets import vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import transaction
 from service.storage.interface import key_of
+from tests.conftest import declared_row
 from tests.workers.conftest import OPTIONS
 from workers.supervise.reconcile import reconcile
 
@@ -110,15 +111,8 @@ def declare(scene: Any) -> str:
     """A dataset that waits for its content."""
     with transaction(scene.shop.factory) as session:
         ready = session.get_one(Dataset, scene.shop.public_id)
-        facts = {name: getattr(ready, name) for name in ("classes", "height", "width", "channels", "created_at")}
-        dataset = Dataset(
-            id="ds_" + "a" * 20,
-            name="late",
-            visibility=Visibility.PUBLIC,
-            records_declared=10,
-            state=DatasetState.DECLARED,
-            **facts,
-        )
+        facts = {name: getattr(ready, name) for name in ("classes", "height", "width", "channels")}
+        dataset = declared_row(None, ready.created_at, id="ds_" + "a" * 20, name="late", records_declared=10, **facts)
         session.add(dataset)
         assert session.scalar(select(func.count()).select_from(Dataset)) == 3
         return dataset.id

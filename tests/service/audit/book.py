@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import DatasetState, EntryKind, Visibility
+from obscura.wire.words import EntryKind
 from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
 from privacy.plans.private_steps import poisson_stage
 from service import jobs, ledger
@@ -21,12 +21,12 @@ from service.audit.proofs import Witness, keep_checkpoint, keep_receipt, write_c
 from service.audit.signing import SigningKey, make_signing_key, trusted_keys
 from service.audit.verify import verify
 from service.db.base import new_id
-from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import Checkpoint
 from service.db.session import SessionFactory, transaction
 from service.ledger.stops import arming_stops
 from service.storage.folder import FolderStorage
+from tests.conftest import declared_row
 from tests.service.people import approve_raise, make_key
 
 EVENT = GaussianEvent(sensitivity=2.0, stddev=40.0, count=4)
@@ -83,7 +83,7 @@ class LedgerBook:
 
     def hold(self, account: str, *, sampled: bool = False) -> tuple[str, str]:
         """A queued training with its hold; returns both ids."""
-        account_id, job_id, dataset_id = self.accounts[account], new_id("job"), new_id("ds")
+        account_id, job_id = self.accounts[account], new_id("job")
         with transaction(self.factory) as session:
             privacy_filter = ledger.filter_of(ledger.get_account(session, account_id))
             stage = {"name": "votes", "event": EVENT.to_json(), "price_nano": privacy_filter.price_nano(EVENT)}
@@ -99,25 +99,15 @@ class LedgerBook:
                 now=self.tick(),
                 details={"recipe": "datalens", "epsilon": 1.0, "stages": [stage]},
             ).id
-            facts = {"visibility": Visibility.PRIVATE, "classes": ["a"], "height": 8, "width": 8, "channels": 1}
-            session.add(
-                Dataset(
-                    id=dataset_id,
-                    name="pictures",
-                    account_id=account_id,
-                    records_declared=100,
-                    state=DatasetState.DECLARED,
-                    created_at=self.now,
-                    **facts,
-                )
-            )
+            dataset = declared_row(account_id, self.now)
+            session.add(dataset)
             session.flush()
             session.add(
                 Job(
                     id=job_id,
                     kind="train",
                     account_id=account_id,
-                    dataset_id=dataset_id,
+                    dataset_id=dataset.id,
                     recipe="datalens",
                     epsilon=1.0,
                     options={},

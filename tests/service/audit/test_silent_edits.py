@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import JSON, Boolean, Column, Enum, Float, LargeBinary, String, Table, select, text
 from sqlalchemy.types import Integer
 
-from obscura.wire.words import DatasetState, EntryKind, Visibility
+from obscura.wire.words import EntryKind
 from service import jobs, ledger
 from service.audit.beside import find_changed_rows
 from service.audit.findings import FindingCode
@@ -26,14 +26,13 @@ from service.datasets import receiving, states
 from service.datasets.reading import Content
 from service.datasets.vault import DatasetContext
 from service.db.base import Base, CanonicalJson, UtcDateTime, new_id
-from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, FailureCode, Job
 from service.db.ledger_tables import Entry
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import LedgerCorruption
 from service.jobs import kinds
 from service.settings import Settings
-from tests.conftest import CLASSES, NOW
+from tests.conftest import NOW, declared_row
 from tests.service.audit.book import SHA, LedgerBook
 from tests.service.people import make_key
 
@@ -152,19 +151,7 @@ class World(LedgerBook):
     ) -> str:
         """Declare a dataset and let its content arrive; `digests=None` leaves it declared."""
         account_id = None if account is None else self.accounts[account]
-        row = Dataset(
-            id=new_id("ds"),
-            account_id=account_id,
-            name=name,
-            visibility=Visibility.PUBLIC if account is None else Visibility.PRIVATE,
-            classes=CLASSES,
-            height=28,
-            width=28,
-            channels=1,
-            records_declared=records,
-            state=DatasetState.DECLARED,
-            created_at=self.tick(),
-        )
+        row = declared_row(account_id, self.tick(), name=name, records_declared=records)
         with transaction(self.factory) as session:
             session.add(row)
         if digests is not None:

@@ -18,7 +18,7 @@ from obscura.client import Client
 from scripts.quickstart_transcript import PAGE, PICTURES_PAGE, PROGRAM, SHOWN, run_command, run_program, run_scans
 
 Start = Callable[..., Result]
-MEND = "python scripts/quickstart_transcript.py mends it"
+MEND = "run python -m scripts.quickstart_transcript"
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
-"""A state machine that drives ledger and jobs beside the dictionaries of `model`, on a real database.
+"""A state machine that runs the ledger and the jobs on a real database, beside the dictionaries of `model`.
 
-After every step the tables must show what the model shows, every invariant must hold of the raw rows, and whatever was
-refused, crashed or only repeated must have left every table as it was.
+After every step the tables must equal the model, and every invariant must hold for the raw rows. Refused, crashed and
+repeated commands must leave every table unchanged.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tests.service.ledger.model import OPEN, Refused
 from tests.service.ledger.model_jobs import ATTEMPTS_MAX, ENDED, LEASE_SECONDS, Model
 from workers.supervise.reconcile import reconcile
 
-HISTORY_TOLD = 20
-# These write a time or a counter even where the model, which has neither, stays as it was.
+HISTORY_SHOWN = 20
+# Commands that write a time or a counter, which the model does not have.
 SOFT = frozenset({"heartbeat", "drop_lease", "report_progress", "fence"})
-# A race may end one way or the other, so what is drawn must not depend on what has happened: every rule draws a seed.
+# The outcome of a race must not change what is drawn later, so every rule draws a seed.
 DICE = st.builds(random.Random, st.integers(0, 2**32 - 1))
 
 
 def predict(model: Model, command: Command, now: datetime, made: Any) -> tuple[Outcome, Model]:
-    """Return what the model says of a command, and the model after it."""
+    """Return the outcome of a command on the model, and the model after it."""
     after = copy.deepcopy(model)
     try:
         return ("ok", getattr(after, command.name)(**command.args, now=now, made=made)), after
@@ -46,7 +46,7 @@ def predict(model: Model, command: Command, now: datetime, made: Any) -> tuple[O
 
 
 def difference(seen: dict[str, dict[Any, Any]], expected: dict[str, dict[Any, Any]]) -> str:
-    """Name what differs, for whoever reads the counterexample."""
+    """Describe the differences, for readers of a counterexample."""
     lines = [
         f"{part} {key}: is {seen[part].get(key)}, should be {expected[part].get(key)}"
         for part in expected
@@ -68,9 +68,9 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
         super().__init__(Model(), focus)
         place.empty(place.engine)
         self.place, self.now = place, BEGINNING
-        self.live: dict[str, int] = {}  # the attempts that a living worker believes to have, by job
-        self.sent: list[Command] = []  # everything that was ever asked, to be asked again
-        self.journal: dict[str, int] = {}  # what runners released after a charge had been acknowledged, by hold
+        self.live: dict[str, int] = {}  # the attempts of living workers, by job
+        self.sent: list[Command] = []  # all commands so far, to be repeated
+        self.journal: dict[str, int] = {}  # the price of releases made after an acknowledged charge, by hold
         self.steps = Counter[str]()  # releases of the stage that is priced as a whole, by hold
         self.history: list[str] = []
         self.sound = False  # until the accounts are open, and while a step runs
@@ -89,7 +89,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
                 self._advance(dice, job_id)
 
     def teardown(self) -> None:
-        """Every accepted job ends, whatever has happened, and the log reads back whole."""
+        """Require that every accepted job ends, and that the log can be read."""
         if not self.sound:
             return
         for job_id, job in list(self.model.jobs.items()):
@@ -98,7 +98,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
         self.now += timedelta(seconds=LEASE_SECONDS)
         self._reconcile(send=lambda *_: None)
         for job_id, job in list(self.model.jobs.items()):
-            if job["state"] not in ENDED:  # it has paid for something, and the attempt that is to publish that fails
+            if job["state"] not in ENDED:  # it has paid for something; let the attempt that publishes it fail
                 self._do(Command("claim", {"worker": WORKERS[0], "job_id": job_id}))
                 failed = {"attempt": job["attempt"] + 1, "failure_code": FailureCode.TRAINING_FAILED}
                 self._do(Command("finish_failed", {"job_id": job_id, **failed}))
@@ -112,7 +112,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
 
     @rule(dice=DICE, steps=st.integers(1, 4))
     def work(self, dice: random.Random, steps: int) -> None:
-        """Some job, or some hold without a job, goes on as it should."""
+        """A job, or a hold without a job, makes its next steps."""
         going = [job_id for job_id, job in self.model.jobs.items() if job["state"] not in ENDED]
         raw = [key for key, hold in self.model.holds.items() if hold["job"] not in self.model.jobs]
         if not going + raw:
@@ -126,18 +126,18 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
 
     @rule(dice=DICE)
     def ask(self, dice: random.Random) -> None:
-        """Anything, sensible or not."""
+        """Any command, valid or not."""
         self._do(self._command(dice))
 
     @rule(dice=DICE)
     def tell(self, dice: random.Random) -> None:
-        """Some worker says something about some job."""
+        """A worker reports about a job."""
         if self.model.jobs:
             self._do(self._about_job(dice, dice.choice(list(self.model.jobs))))
 
     @rule(dice=DICE)
     def govern(self, dice: random.Random) -> None:
-        """An admin turns a switch or a limit."""
+        """An admin changes a limit or the freeze switch."""
         account_id = dice.choice(list(self.model.accounts))
         self._do(self._limit(dice, account_id) if dice.random() < 0.7 else self._switch(dice, account_id))
 
@@ -147,7 +147,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
 
     @rule(dice=DICE, statements=st.integers(0, 12))
     def crash(self, dice: random.Random, statements: int) -> None:
-        """A process dies before it commits; sometimes it asks again, as a client does."""
+        """A process dies before its commit; sometimes the command is repeated."""
         command = self._command(dice)
         self._do(command, crash_after=statements)
         if dice.random() < 0.5:
@@ -155,14 +155,14 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
 
     @rule(dice=DICE, times=st.integers(1, 3))
     def redeliver(self, dice: random.Random, times: int) -> None:
-        """Old messages come again, late, several times and out of order."""
+        """Old commands arrive again: late, several times and out of order."""
         newest_first = self.sent[:-9:-1] if dice.random() < 0.5 else self.sent[::-1]
         for _ in range(times):
             self._do(dice.choice(newest_first))
 
     @rule(dice=DICE)
     def race(self, dice: random.Random) -> None:
-        """Two requests about the same thing at the same moment: what comes out is one of the two serial orders."""
+        """Two commands about the same thing run at once: the result is that of one of the two serial orders."""
         about = self._subject(dice)
         first = self._command(dice, about)
         again = dice.random() < 0.5
@@ -174,20 +174,20 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
 
     @rule(dice=DICE)
     def lose_worker(self, dice: random.Random) -> None:
-        """A worker is gone and forgets its attempt; only its lease's end can help, or its late messages harm."""
+        """A worker dies: its lease ends later, and its old messages may still arrive."""
         if self.live:
             del self.live[dice.choice(sorted(self.live))]
 
     @rule()
     def drain(self) -> None:
-        """A machine shuts down in good order: all its jobs are queued again, no budget moves."""
+        """A machine shuts down in order: its jobs are queued again, and no budget moves."""
         for job_id, attempt in list(self.live.items()):
             self._do(Command("give_back", {"job_id": job_id, "attempt": attempt}))
         self.live.clear()
 
     @rule(broker_down=st.booleans())
     def recover(self, broker_down: bool) -> None:
-        """The reconciler's round."""
+        """The reconciler runs."""
 
         def send(*_: Any) -> None:
             if broker_down:
@@ -199,7 +199,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
         for job_id in set(waiting) - set(trainings[1:]):  # a message about one training starts the oldest
             since = max(self.model.jobs[job_id]["lease"] or BEGINNING, self.now - timedelta(seconds=LEASE_SECONDS))
             rung = [row["created_at"] for row in self.dump["outbox"] if row["args"][0] == job_id]
-            promise(max(rung) >= since, "nobody will look for a waiting job")
+            promise(max(rung) >= since, "no worker will look for a waiting job")
         if not broker_down:
             promise(all(row["sent_at"] is not None for row in self.dump["outbox"]), "a message was not sent")
 
@@ -207,14 +207,14 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
 
     @contextmanager
     def _step(self) -> Iterator[None]:
-        """A second passes; a broken promise is told with what led to it."""
+        """Let a second pass; report a fault with the steps before it."""
         self.now += timedelta(seconds=1)
         self.sound = False
         try:
             yield
         except Fault as fault:
-            told = "\n  ".join(self.history[-HISTORY_TOLD:])
-            raise Fault(f"{fault}\nThe last steps were:\n  {told}") from None
+            steps = "\n  ".join(self.history[-HISTORY_SHOWN:])
+            raise Fault(f"{fault}\nThe last steps were:\n  {steps}") from None
         self.sound = True
 
     def _do(self, command: Command, *, crash_after: int | None = None) -> None:
@@ -230,15 +230,15 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
             self._note(command, outcome)
 
     def _race(self, first: Command, second: Command) -> None:
-        """Run two commands together and find the serial order that explains what came out."""
+        """Run two commands at once and find the serial order that explains their outcomes."""
         with self._step():
             one, two = self.place.run_together([first, second], self.now)
-            told = f"{first.name} {first.args} -> {one} beside {second.name} {second.args} -> {two}"
-            self.history.append(told)
+            both = f"{first.name} {first.args} -> {one} beside {second.name} {second.args} -> {two}"
+            self.history.append(both)
             dump = dump_of(self.place.factory)
             seen = view_of(dump)
             explained = [after for after in self._explanations((first, one), (second, two)) if after.view() == seen]
-            promise(bool(explained), f"no serial order explains {told}")
+            promise(bool(explained), f"no serial order explains {both}")
             self._take(explained[0], dump, soft=bool(SOFT & {first.name, second.name}))
             self._note(first, one)
             self._note(second, two)
@@ -246,7 +246,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
     def _explanations(self, *pairs: tuple[Command, Outcome]) -> Iterator[Model]:
         """Yield the model after each serial order in which both commands end as they did."""
         for order in (pairs, pairs[::-1]):
-            for skipping in (False, True):  # a claim passes over a row that somebody has locked, and finds nothing
+            for skipping in (False, True):  # a claim skips a locked row, and so may find nothing
                 model = self.model
                 for command, outcome in order:
                     if skipping and command.name == "claim" and outcome == ("ok", None):
@@ -260,7 +260,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
     def _take(self, after: Model, dump: Dump, *, soft: bool) -> None:
         """Make `after` the model and `dump` the tables, and check one against the other."""
         if after.view() == self.model.view() and not soft:
-            promise(dump == self.dump, "I12: what was refused, lost or repeated changed something")
+            promise(dump == self.dump, "I12: a refused, crashed or repeated command changed a row")
         check_invariants(dump, self.dump)
         touched = [key for key, row in after.accounts.items() if row != self.model.accounts[key]]
         self.model, self.dump = after, dump
@@ -273,11 +273,11 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
         promise(seen == expected, f"the tables are not what the model says: {difference(seen, expected)}")
 
     def _check_balance(self, account_id: str) -> None:
-        """I13: what people are shown is never negative, and 0 on an account that was lowered below its spend."""
+        """I13: shown balances are never negative, and 0 on an account whose limit is below its spending."""
         with transaction(self.place.factory, read_only=True) as session:
             shown = ledger.balance(session, account_id)
         account = self.model.accounts[account_id]
-        promise(shown.left_nano == self.model.left(account_id), "I13: what is left is shown wrongly")
+        promise(shown.left_nano == self.model.left(account_id), "I13: the shown rest is wrong")
         numbers = (shown.spent_epsilon, shown.held_epsilon, shown.left_epsilon, shown.affordable_epsilon)
         promise(min(numbers) >= 0, "I13: a negative epsilon is shown")
         if account["spent"] + account["held"] > account["capacity"]:
@@ -285,7 +285,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
             promise(shown.left_epsilon == shown.affordable_epsilon == 0, "I13: an overspent account has epsilon left")
 
     def _note(self, command: Command, outcome: Outcome) -> None:
-        """Remember what a worker knows now."""
+        """Record what the workers know now."""
         self.sent.append(command)
         if outcome[0] != "ok":
             return
@@ -304,7 +304,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
         self._forget_lost()
 
     def _forget_lost(self) -> None:
-        """A worker whose attempt has been superseded or has ended notices it with its next message."""
+        """Drop attempts that were superseded or have ended."""
         self.live = {
             job_id: attempt
             for job_id, attempt in self.live.items()
@@ -324,13 +324,13 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
                         after.give_back(job_id=job_id, attempt=claimed[1])
             try:
                 reconcile(self.place.settings, self.place.factory, send=send, now=self.now)
-            except LedgerCorruption as error:  # the ledger's own guard was faster than the model
+            except LedgerCorruption as error:  # the ledger's own check came before the model's
                 raise Fault("the ledger contradicts itself") from error
             self._take(after, dump_of(self.place.factory), soft=True)
             self._forget_lost()
 
     def _advance(self, dice: random.Random, job_id: str) -> None:
-        """The next step of a job in the hands of good workers."""
+        """Make the next step of a job."""
         job = self.model.jobs[job_id]
         attempt = self.live.get(job_id)
         if job["state"] in ENDED:
@@ -352,7 +352,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
             self._do(self._publication(dice, job_id, attempt))
 
     def _advance_hold(self, dice: random.Random, hold_id: str) -> None:
-        """The next step of a hold without a job: it is fenced, then armed, then anything happens to it."""
+        """Make the next step of a hold without a job: fence it, then arm it, then run any command."""
         hold = self.model.holds[hold_id]
         attempt = max(hold["attempt"], 1)
         if hold["state"] not in OPEN or hold["armed"] == attempt:
@@ -362,5 +362,5 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
 
 
 def _made(outcome: Outcome) -> Any:
-    """What production returned, which the model takes identifiers from; nothing of them where it refused."""
+    """Return the identifiers that production chose, for the model."""
     return outcome[1] if outcome[0] == "ok" else ("(none)", "(none)", ())

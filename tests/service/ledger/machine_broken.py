@@ -1,4 +1,4 @@
-"""Ledgers that are wrong on purpose, each in one place. The state machine must find out about every one of them."""
+"""Broken ledgers, each with one fault, that the state machine must find."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Patch = pytest.MonkeyPatch
 
 
 def charge_beyond_the_hold(patch: Patch) -> None:
-    """The runner is told that it may release although the hold is used up."""
+    """A charge beyond the hold is accepted."""
     charge = ledger.charge
 
     def broken(session: Session, **args: Any) -> int:
@@ -37,7 +37,7 @@ def charge_beyond_the_hold(patch: Patch) -> None:
 
 
 def releases_beyond_the_price(patch: Patch) -> None:
-    """The price of a whole stage pays for as many releases as the runner likes."""
+    """The price of a whole stage pays for any number of releases."""
     charge = ledger.charge
 
     def broken(session: Session, *, paid_as_whole: int | None = None, **args: Any) -> int:
@@ -47,7 +47,7 @@ def releases_beyond_the_price(patch: Patch) -> None:
 
 
 def charge_without_an_entry(patch: Patch) -> None:
-    """The hold counts the charge and the log does not."""
+    """The hold counts a charge that the log lacks."""
 
     def broken(session: Session, *, hold_id: str, attempt: int, amount_nano: int, now: datetime, **_: Any) -> int:
         hold = holds._lock_open(session, hold_id, attempt)
@@ -72,7 +72,7 @@ def refund_of_an_armed_hold(patch: Patch) -> None:
 
 
 def refund_on_expiry(patch: Patch) -> None:
-    """A job whose worker was lost gets back what it had charged."""
+    """A job whose worker was lost gets its charges back."""
 
     def broken(session: Session, job: Job, *, reason: str, now: datetime) -> None:
         if job.hold_id is not None:
@@ -83,7 +83,7 @@ def refund_on_expiry(patch: Patch) -> None:
 
 
 def capture_that_keeps_the_rest(patch: Patch) -> None:
-    """What was held and not charged stays held for ever."""
+    """The uncharged part of a hold stays held forever."""
     append = rows.append
 
     def broken(*args: Any, **more: Any) -> None:
@@ -96,7 +96,7 @@ def capture_that_keeps_the_rest(patch: Patch) -> None:
 
 
 def capture_of_the_whole_hold_as_free(patch: Patch) -> None:
-    """A capture that spends nothing of what was charged."""
+    """A capture spends nothing."""
     append = rows.append
 
     def broken(*args: Any, **more: Any) -> None:
@@ -107,12 +107,12 @@ def capture_of_the_whole_hold_as_free(patch: Patch) -> None:
 
 
 def claim_that_ignores_leases(patch: Patch) -> None:
-    """A running job is anybody's."""
+    """Any worker can claim a running job."""
     patch.setattr(lifecycle, "_claimable", lambda _now: Job.state.in_((JobState.QUEUED, JobState.RUNNING)))
 
 
 def claim_that_fences_nobody(patch: Patch) -> None:
-    """The hold does not learn of the new attempt, so the old one goes on writing."""
+    """The hold is not fenced for the new attempt, so the old one can still write."""
     patch.setattr(ledger, "fence", lambda *_args, **_more: None)
 
 
@@ -141,12 +141,12 @@ def drain_that_refunds(patch: Patch) -> None:
 
 
 def idempotency_that_ignores_the_body(patch: Patch) -> None:
-    """Another request under a known key gets the first one's job."""
+    """Another request with a known key gets the job of the first."""
     patch.setattr(submission, "body_hash", lambda _body: "0" * 64)
 
 
 def idempotency_that_forgets(patch: Patch) -> None:
-    """The same request under the same key is accepted, and held, twice."""
+    """A request is accepted twice with the same key."""
     submit = jobs.submit
 
     def broken(session: Session, kind: Kind, *, idempotency_key: str | None, **args: Any) -> Job:
@@ -156,7 +156,7 @@ def idempotency_that_forgets(patch: Patch) -> None:
 
 
 def publication_without_capture(patch: Patch) -> None:
-    """The artifact becomes readable and nothing is spent."""
+    """A release is published and nothing is spent."""
 
     def broken(session: Session, *, job_id: str, attempt: int, release_id: str, now: datetime, **facts: Any) -> Release:
         job = session.scalars(select(Job).where(Job.id == job_id, Job.attempt == attempt)).one()
@@ -171,7 +171,7 @@ def publication_without_capture(patch: Patch) -> None:
 
 
 def cancelling_what_has_ended(patch: Patch) -> None:
-    """A late message of the last attempt ends the job a second time."""
+    """A late message ends a job a second time."""
     lock = endings.lock_attempt
 
     def broken(session: Session, job_id: str, attempt: int, kind: Any, *, replay: JobState) -> Job:
@@ -186,7 +186,7 @@ def cancelling_what_has_ended(patch: Patch) -> None:
 
 
 def arming_on_a_frozen_account(patch: Patch) -> None:
-    """A job that was held before the freeze still reads the data."""
+    """A job that was held before the freeze is armed after it."""
     arm = ledger.arm
 
     def broken(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
@@ -202,12 +202,12 @@ def arming_on_a_frozen_account(patch: Patch) -> None:
 
 
 def raise_by_one_person(patch: Patch) -> None:
-    """Whoever asks for a higher limit approves it."""
+    """One person asks for a raise and approves it."""
     patch.setattr(decisions, "_require_approvable", lambda *_: None)
 
 
 def any_limit_is_a_lower_one(patch: Patch) -> None:
-    """One key raises a limit by lowering it to more."""
+    """The function that lowers limits also raises them."""
     lower = ledger.lower_limit
 
     def broken(session: Session, *, account_id: str, epsilon: float, reason: str, now: datetime) -> ledger.Account:
@@ -222,11 +222,11 @@ def any_limit_is_a_lower_one(patch: Patch) -> None:
 
 
 def progress_that_tells_everything(patch: Patch) -> None:
-    """A training loss leaves the running job."""
+    """A training loss is reported as progress."""
     patch.setattr(lifecycle, "PROGRESS_KEYS", frozenset({*lifecycle.PROGRESS_KEYS, "loss"}))
 
 
-# Each with the commands among which it is to be found.
+# Each with the commands by which it is found.
 BROKEN: dict[Callable[[Patch], None], tuple[str, ...]] = {
     charge_beyond_the_hold: ("charge",),
     releases_beyond_the_price: ("charge",),
@@ -251,7 +251,7 @@ BROKEN: dict[Callable[[Patch], None], tuple[str, ...]] = {
 
 
 def _return_all(session: Session, hold: Hold, now: datetime) -> None:
-    """Return a whole hold, whatever was charged to it, once the ledger's own check of holds is switched off."""
+    """Return a whole hold despite its charges; the ledger's own check of holds must be off."""
     amounts = {"amount_nano": hold.amount_nano, "held": -hold.amount_nano}
     moves = {"state": HoldState.RETURNED, "charged_nano": 0, "armed_attempt": 0}
     details = {"reason": "refunded"}

@@ -1,4 +1,4 @@
-"""One database and one call of production code on it: alone, dying half-way, or beside another."""
+"""A database and single calls of production code on it: alone, crashing, or beside another call."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ OF_LEDGER = frozenset(
 
 
 class Crash(Exception):
-    """The process dies here: nothing of its transaction is committed."""
+    """The process dies here, without a commit."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """One call of a production function, which may be made again at any time."""
+    """A call of a production function, which may be repeated at any time."""
 
     name: str
     args: dict[str, Any]
@@ -50,7 +50,7 @@ Outcome = tuple[str, Any]  # ("ok", what was returned), ("refused", code), ("cra
 
 @dataclass
 class Place:
-    """One database, used by one example after the other.
+    """A database that is used by one example after another.
 
     Args:
         engine: of a migrated database.
@@ -79,7 +79,7 @@ class Place:
 
     @contextmanager
     def dying_after(self, statements: int | None) -> Iterator[None]:
-        """Make this thread crash before a later statement; None never."""
+        """Make this thread crash after a number of statements; None: never."""
         self.fuse.left = statements
         try:
             yield
@@ -87,7 +87,7 @@ class Place:
             self.fuse.left = None
 
     def run(self, command: Command, now: datetime, *, crash_after: int | None = None) -> Outcome:
-        """Run a command in a transaction of its own; a crash comes at the latest just before the commit."""
+        """Run a command in a transaction of its own; a crash comes before the commit at the latest."""
         try:
             with self.dying_after(crash_after), transaction(self.factory) as session:
                 value = perform(session, command, now)
@@ -102,7 +102,7 @@ class Place:
         return "ok", value
 
     def run_together(self, commands: list[Command], now: datetime) -> list[Outcome]:
-        """Run commands at the same moment, each in a thread of its own."""
+        """Run commands at once, each in a thread of its own."""
         start = threading.Barrier(len(commands))
         outcomes: list[Outcome] = [("broken", "the thread did not end")] * len(commands)
 
@@ -122,7 +122,7 @@ class Place:
 
 
 def perform(session: Session, command: Command, now: datetime) -> Any:
-    """Call the production function that a command names, and return what can be compared with the model."""
+    """Call the production function that a command names, and return a value to compare with the model."""
     name, args = command.name, command.args
     if name in OF_LEDGER:
         step = hold_at_present_rate if name == "hold" else getattr(ledger, name)

@@ -1,4 +1,4 @@
-"""What a state machine may ask of the ledger and the jobs: sensible and foolish commands, drawn with dice."""
+"""Random commands for the state machine, valid and invalid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAID_AS_WHOLE = 6  # releases of a stage that is priced as a whole
 
 
 class Requests:
-    """Draws commands about whatever a model holds.
+    """Draws commands about the rows of a model.
 
     Args:
         model: of accounts, holds and jobs.
@@ -34,7 +34,7 @@ class Requests:
         return dice.choice(wanted if wanted and dice.random() < 0.8 else names)
 
     def _subject(self, dice: random.Random) -> tuple[str, str]:
-        """Choose what a command is about; the newest first, because most happens to them."""
+        """Choose the subject of a command."""
         raw = [("hold", key) for key, hold in self.model.holds.items() if hold["job"] not in self.model.jobs]
         subjects = [("job", key) for key in self.model.jobs] + raw
         accounts = [("account", key) for key in self.model.accounts]
@@ -70,7 +70,7 @@ class Requests:
         return Command("set_frozen", {"account_id": account_id, "frozen": frozen, "reason": "asked"})
 
     def _limit(self, dice: random.Random, account_id: str) -> Command:
-        """Lower a limit, or one of the steps of raising it."""
+        """Draw a lower limit, or a step of a raise."""
         asked = [key for key, row in self.model.requests.items() if row["account"] == account_id]
         names = [
             "lower_limit",
@@ -86,7 +86,7 @@ class Requests:
         return Command(name, facts | ({"asked_with": key} if name == "request_raise" else {}))
 
     def _about_hold(self, dice: random.Random, hold_id: str) -> Command:
-        """A hold without a job: the ledger's functions as they stand, with any attempt."""
+        """Draw a command about a hold without a job, with any attempt."""
         names = ["arm", "charge", "capture", "fence", "settle", "return_hold"]
         name = self._choose(dice, names)
         attempt = max(self.model.holds[hold_id]["attempt"] + dice.choice([0, 0, 1, -1]), 0)
@@ -102,7 +102,7 @@ class Requests:
         return Command(name, args)
 
     def _about_job(self, dice: random.Random, job_id: str) -> Command:
-        """A message of some worker, whose attempt may be stale, or a wish of the job's owner."""
+        """Draw a message of a worker, whose attempt may be stale, or a request of the job's owner."""
         job = self.model.jobs[job_id]
         names = ["claim", "request_cancel", "heartbeat", "give_back", "drop_lease", "finish_failed", "finish_cancelled"]
         names += ["report_progress", "secret_of", "publish", "finish_sample"]

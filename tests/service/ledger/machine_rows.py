@@ -1,4 +1,4 @@
-"""What stands in the tables, and invariants I1-I8 and I13 read from the raw rows alone: no model, no ledger code."""
+"""The tables' rows, and checks of invariants I1-I8 and I13 on them without the model or the ledger's code."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Dump = dict[str, list[RowMapping]]
 
 
 class Fault(AssertionError):
-    """The system under test broke a promise."""
+    """The system under test violates an invariant."""
 
 
 def promise(condition: bool, broken: str) -> None:
-    """Raise `Fault` unless a promise was kept."""
+    """Raise `Fault` unless a condition holds."""
     if not condition:
         raise Fault(broken)
 
 
 def dump_of(factory: SessionFactory) -> Dump:
-    """Read every row of the tables that the ledger and the jobs write, in one transaction."""
+    """Read every row of TABLES in one transaction."""
     dump: Dump = {}
     with transaction(factory, read_only=True) as session:
         for name in TABLES:
@@ -77,7 +77,7 @@ def view_of(dump: Dump) -> dict[str, dict[Any, Any]]:
 
 
 def check_invariants(dump: Dump, before: Dump) -> None:
-    """Check what must hold of every committed state, and of every step from one to the next.
+    """Check the invariants of a committed state, and of the step from the one before it.
 
     Raises:
         Fault: names the invariant.
@@ -99,7 +99,7 @@ def check_invariants(dump: Dump, before: Dump) -> None:
 
 
 def _check_log(account: RowMapping, log: list[RowMapping]) -> None:
-    """I1, I2, I8, I10, I13: fold one account's log from nothing."""
+    """I1, I2, I8, I10, I13: recompute an account from its log."""
     spent = held = capacity = 0
     frozen, previous, amounts = False, "0" * 64, {}
     for position, entry in enumerate(log, start=1):
@@ -136,7 +136,7 @@ def _check_log(account: RowMapping, log: list[RowMapping]) -> None:
 
 
 def _check_hold(hold: RowMapping, entries: list[RowMapping]) -> None:
-    """I3, I4, I5: one hold beside its entries."""
+    """I3, I4, I5: compare a hold with its entries."""
     kinds = [entry["kind"] for entry in entries]
     ends = [entry for entry in entries if entry["kind"] in ("capture", "release")]
     promise(kinds[:1] == ["hold"] and kinds.count("hold") == 1, "I3: a hold has not one hold entry")
@@ -163,7 +163,7 @@ def _check_hold(hold: RowMapping, entries: list[RowMapping]) -> None:
 
 
 def _check_releases(dump: Dump) -> None:
-    """I7: a release exactly for each capture that lists an artifact."""
+    """I7: there is one release for each capture that lists an artifact."""
     listed = {
         (entry["job_id"], entry["details"]["artifact_sha256"])
         for entry in dump["entries"]
@@ -176,7 +176,7 @@ def _check_releases(dump: Dump) -> None:
 
 
 def _check_jobs(dump: Dump) -> None:
-    """I6: leases and endings beside the holds."""
+    """I6: compare jobs with their holds."""
     holds = {row["id"]: row for row in dump["holds"]}
     for job in dump["jobs"]:
         promise((job["state"] == "running") == (job["lease_until"] is not None), "I6: running without a lease")
@@ -190,7 +190,7 @@ def _check_jobs(dump: Dump) -> None:
 
 
 def _check_step(dump: Dump, before: Dump) -> None:
-    """Entries are only appended; numbers that may only grow have grown; what has ended stays."""
+    """Entries are only appended; attempts only grow; ended rows stay unchanged."""
     old = {(row["account_id"], row["sequence"]): row for row in before["entries"]}
     new = {(row["account_id"], row["sequence"]): row for row in dump["entries"]}
     promise(all(new.get(key) == row for key, row in old.items()), "I8: an entry was changed or deleted")

@@ -1,9 +1,8 @@
-"""What the ledger promises, as plain dictionaries without a database, a lock or a clock.
+"""A model of the ledger: dictionaries without a database, a lock or a clock.
 
-Every method takes the arguments of the production function of the same name, changes the dictionaries or raises
-`Refused` with the code of the error that the caller must see. It is written from docs/states.md, one rule a line,
-and shares no code with what it judges but the filter, which has tests of its own. `made` hands in the identifiers that
-production chose.
+Every method has the name and arguments of a production function. It changes the dictionaries, or raises `Refused` with
+the expected error code. It follows docs/states.md, one rule a line, and shares with production only the filter, which
+has tests of its own. `made` passes the identifiers that production chose.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ OPEN = ("held", "armed")
 
 
 class Refused(Exception):
-    """The caller is refused with this code, and nothing has changed."""
+    """The command must be refused with this code and change nothing."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)

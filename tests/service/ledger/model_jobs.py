@@ -1,4 +1,4 @@
-"""What the jobs promise, on top of the ledger's promises and written in the same way."""
+"""The model of the jobs, on top of that of the ledger."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SALVAGED = ("time_limit", "worker_lost", "training_failed", "out_of_memory")  # 
 
 @dataclass
 class Model(LedgerModel):
-    """Jobs, idempotency keys, releases and samples as well, each a dictionary by id.
+    """The ledger with jobs, idempotency keys, releases and samples, each a dictionary by id.
 
     Args:
-        price: (budget, price) in nano-units of an epsilon under a filter; None where no plan can be made.
+        price: (budget, price) in nano-units of an epsilon under a filter; None if no plan is possible.
         datasets: the account of each.
     """
 
@@ -108,7 +108,7 @@ class Model(LedgerModel):
         return None
 
     def claimable(self, now: datetime) -> list[str]:
-        """Jobs that nobody runs, oldest first."""
+        """Return jobs without a living worker, oldest first."""
         free = [
             (job["created"], job_id)
             for job_id, job in self.jobs.items()
@@ -227,7 +227,7 @@ class Model(LedgerModel):
         self._end_unpublished(job_id, "worker_lost")
 
     def _end_unpublished(self, job_id: str, failure: str) -> None:
-        """Why a job ended early, if it did, counts more than how its last attempt ended."""
+        """The reason of an early end takes precedence over the failure of the last attempt."""
         job = self.jobs[job_id]
         if job["early"] == "cancelled" or (job["early"] is None and job["cancel"]):
             self._close(job_id, "cancelled")
@@ -235,11 +235,10 @@ class Model(LedgerModel):
             self._close(job_id, "failed", job["early"] or failure)
 
     def _may_publish(self, job: dict[str, Any]) -> bool:
-        """Whether a training has paid for something."""
         return job["hold"] is not None and self.holds[job["hold"]]["charged"] > 0
 
     def _is_salvaged(self, job: dict[str, Any]) -> bool:
-        """Whether one more attempt publishes what was paid for: it may, and this was not that attempt."""
+        """Return whether one more attempt publishes the paid releases."""
         return self._may_publish(job) and job["salvage"] != job["attempt"]
 
     def _close(self, job_id: str, state: str, failure: str | None = None) -> None:
@@ -254,7 +253,7 @@ class Model(LedgerModel):
     # --- what can be compared with a database -----------------------------------------------------------------------
 
     def view(self) -> dict[str, dict[Any, Any]]:
-        """The facts that a database must show, in the shape of `machine_rows.view_of`."""
+        """Return the rows that a database must show, in the shape of `machine_rows.view_of`."""
         facts = ("epsilon", "capacity", "spent", "held", "frozen")
         of_request = ("account", "before", "epsilon", "state", "by", "decided")
         of_hold = ("account", "job", "state", "amount", "charged", "captured", "attempt", "armed")

@@ -1,6 +1,6 @@
-"""The ledger and the jobs beside a model of dictionaries: random lives, crashes, repeats and races, on both databases.
+"""The ledger and the jobs behave like the model in random histories with crashes, repeats and races.
 
-OBSCURA_MACHINE_EXAMPLES=N searches N random examples on each database instead of the few that every run repeats.
+OBSCURA_MACHINE_EXAMPLES=N runs N random examples on each database instead of a few fixed ones.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from tests.service.ledger.machine_rows import Fault
 
 EXAMPLES = {"sqlite": 16, "postgresql": 10}
 STEPS = 30
-EXAMPLES_TO_FIND = 200  # of a broken ledger; most are found in the first few, and races are not the same in every run
-SEED = 2  # by which broken ledgers are found in the first examples
+EXAMPLES_TO_FIND = 200  # for a broken ledger; most are found in the first few
+SEED = 2  # finds broken ledgers early
 EXHAUSTIVE = os.environ.get("OBSCURA_MACHINE_EXAMPLES")
 
 
 def profile(examples: int, *, random: bool = False) -> settings:
-    """Settings that repeat the same examples in every run, unless they should be random."""
     return settings(
         max_examples=examples,
         stateful_step_count=2 * STEPS if random else STEPS,
@@ -49,7 +48,7 @@ def profile(examples: int, *, random: bool = False) -> settings:
 
 
 def empty(engine: Engine) -> None:
-    """Remove every row but the first project's. The triggers that forbid just that stand aside for it."""
+    """Remove every row except the default project, with the triggers dropped meanwhile."""
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.exec_driver_sql(emptying_postgres())
@@ -66,14 +65,13 @@ def empty(engine: Engine) -> None:
 
 @pytest.fixture(autouse=True)
 def no_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reconcile without the verification of prices and keys: the machine's charges and datasets are made up."""
+    """Turn off the verification of prices and keys, because the machine's charges and datasets are not real."""
     monkeypatch.setattr("workers.supervise.reconcile.watch_over", lambda *_args, **_more: None)
     monkeypatch.setattr("workers.supervise.reconcile.states.check_keys", lambda *_args, **_more: None)
 
 
 @pytest.fixture
 def sqlite_place(sqlite_url: str, tmp_path: Path) -> Iterator[Place]:
-    """A SQLite database, where a broken ledger is looked for."""
     engine = make_engine(sqlite_url)
     yield Place(engine, Settings(data_dir=tmp_path / "data"), empty)
     engine.dispose()
@@ -81,7 +79,6 @@ def sqlite_place(sqlite_url: str, tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def place(engine: Engine, tmp_path: Path) -> Iterator[Place]:
-    """A database for one example after the other."""
     yield Place(engine, Settings(data_dir=tmp_path / "data"), empty)
     empty(engine)
 
@@ -102,5 +99,5 @@ def test_a_broken_ledger_is_found_out(
 
     with pytest.raises((Fault, FlakyFailure)) as found:
         run_state_machine_as_test(seed(SEED)(machine), settings=profile(EXAMPLES_TO_FIND))
-    if isinstance(found.value, FlakyFailure):  # a race that was lost once need not be lost again
+    if isinstance(found.value, FlakyFailure):  # a race may end differently when it is repeated
         assert found.group_contains(Fault)
