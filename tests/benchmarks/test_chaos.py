@@ -1,4 +1,4 @@
-"""The chaos benchmark's judgement: what it counts as wrong, and whom it kills."""
+"""The chaos benchmark finds faults, and chooses the processes to kill."""
 
 import random
 from collections import Counter

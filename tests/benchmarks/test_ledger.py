@@ -1,4 +1,4 @@
-"""The ledger's benchmark: its long logs are the ledger's own, its clients lose nothing, and it says what it missed."""
+"""The ledger's benchmark: its long logs verify, its clients lose nothing, and missed bars are reported."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Processes that are killed at a named place, on SQLite and PostgreSQL, and what is looked at afterwards."""
+"""Processes that are killed at a named place, on SQLite and PostgreSQL, and checks afterwards."""
 
 import json
 import signal
@@ -33,24 +33,24 @@ LATER = timedelta(hours=1)  # every lease has run out by then
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended, and what it printed."""
+    """Exit status and output of a process."""
 
     status: int
     said: str
 
     def survived(self) -> Self:
-        """Itself, if the process ended by itself and well."""
+        """Require that the process ended well."""
         assert self.status == 0, self
         return self
 
     def killed(self) -> Self:
-        """Itself, if the process was killed by SIGKILL."""
+        """Require that the process was killed by SIGKILL."""
         assert self.status == -signal.SIGKILL, self
         return self
 
 
 class Nursery:
-    """Forks processes that have everything imported; see nursery.py."""
+    """Forks processes with all imports done; see nursery.py."""
 
     def __init__(self, warm: str) -> None:
         self._process = subprocess.Popen(
@@ -61,7 +61,7 @@ class Nursery:
         )
 
     def order(self, act: str, environment: dict[str, str], **given: Any) -> Ended:
-        """Fork a process, wait for its end."""
+        """Fork a process and wait for its end."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"act": act, "given": given, "environment": environment}) + "\n")
@@ -71,7 +71,6 @@ class Nursery:
         return Ended(**json.loads(answer))
 
     def close(self) -> None:
-        """Let it go."""
         self._process.communicate()
 
 
@@ -91,20 +90,18 @@ class Scene:
     folder: Path
 
     def order(self, act: str, *, die_at: str = "", **given: Any) -> Ended:
-        """Run a process with the workshop's settings; it dies at `die_at`, such as "arm.after" or "arm.after@2"."""
+        """Run a process with the workshop's settings; it dies at `die_at`, such as "arm.after@2"."""
         environment = runner_environment(self.shop.settings, {})
         place, _, hit = die_at.partition("@")
         environment["OBSCURA_FAILPOINT"] = f"{place}:kill@{hit or 1}" if place else ""
         return self.nursery.order(act, environment, **given)
 
     def attempt(self, job_id: str, *, die_at: str = "", now: datetime | None = None) -> Ended:
-        """Claim a job and run the attempt in a process of its own."""
         claimed = self.claim(job_id, now=now)
         assert claimed is not None
         return self.order("attempt", die_at=die_at, job=job_id, number=claimed.number)
 
     def claim(self, job_id: str, *, now: datetime | None = None) -> Attempt | None:
-        """Claim a job, if somebody may."""
         moment = now or datetime.now(UTC)
         return claim_job(self.shop.settings, self.shop.factory, job_id=job_id, worker="test", now=moment)
 
@@ -113,7 +110,7 @@ class Scene:
         return self.shop.train(images=13, images_per_iteration=13, **options)
 
     def reconcile(self, *, after: timedelta = LATER, **settings: Any) -> tuple[Reconciled, list[str]]:
-        """Do a round of recovery and sweep; returns what was done and who was rung for."""
+        """Reconcile and sweep; return the result and the jobs that messages were sent for."""
         rung: list[str] = []
         done = reconcile(
             self.shop.settings.model_copy(update=settings),
@@ -125,20 +122,20 @@ class Scene:
         return done, rung
 
     def entries(self, job_id: str) -> list[EntryKind]:
-        """The kinds of a job's ledger entries, in order."""
+        """Return the kinds of a job's ledger entries."""
         with transaction(self.shop.factory, read_only=True) as session:
             rows = ledger.entries(session, self.shop.account_id, 0, 1000)
         return [entry.kind for entry in rows if entry.job_id == job_id]
 
     def lines(self, job_id: str) -> int:
-        """How many charges the runners' own journal shows."""
+        """Count the charges in the runners' journal."""
         return len(list(read_journal(storage_of(self.shop.settings), job_id)))
 
     def journalled_nano(self, job_id: str) -> int:
         return journalled(storage_of(self.shop.settings), job_id).price_nano
 
     def files(self, job_id: str) -> set[str]:
-        """Which of a training's files there are: `checkpoint`, `trained`, `artifact`, and `release` for its row."""
+        """Return the existing files of a training: `checkpoint`, `trained`, `artifact`, and `release` for its row."""
         work = self.shop.settings.work_path / job_id
         release_id = release_id_of(job_id)
         found = {
@@ -151,7 +148,7 @@ class Scene:
         return {name for name, there in found.items() if there}
 
     def assert_sound(self) -> None:
-        """Every job has ended, every journal is paid for, every artifact is captured, and the ledger verifies."""
+        """Require that all jobs have ended, journals are paid, artifacts are captured, and the ledger verifies."""
         with transaction(self.shop.factory, read_only=True) as session:
             everything = set(session.scalars(select(Job.id)))
             ended = select(Entry.job_id, Entry.account_id).where(Entry.kind == EntryKind.CAPTURE)
@@ -163,7 +160,7 @@ class Scene:
 
 @contextmanager
 def open_scene(folder: Path, url: str, nursery: Nursery) -> Iterator[Scene]:
-    """Build a workshop whose leases last longer than a slow machine takes for a test."""
+    """Build a workshop with leases that outlast a test on a slow machine."""
     shop = build(folder / "var", url)
     shop.settings = shop.settings.model_copy(update={"lease_seconds": 600, "mode": "celery"})
     yield Scene(shop, nursery, folder)
@@ -172,20 +169,17 @@ def open_scene(folder: Path, url: str, nursery: Nursery) -> Iterator[Scene]:
 
 @pytest.fixture
 def scene(sqlite_url: str, nursery: Nursery, tmp_path: Path) -> Iterator[Scene]:
-    """A scene on SQLite."""
     with open_scene(tmp_path, sqlite_url, nursery) as made:
         yield made
 
 
 @pytest.fixture
 def postgres_scene(postgres_url: str, nursery: Nursery, tmp_path: Path) -> Iterator[Scene]:
-    """A scene on PostgreSQL."""
     with open_scene(tmp_path, postgres_url, nursery) as made:
         yield made
 
 
 @pytest.fixture(params=["scene", pytest.param("postgres_scene", marks=pytest.mark.services)])
 def any_scene(request: pytest.FixtureRequest) -> Scene:
-    """A scene on each database."""
     made: Scene = request.getfixturevalue(request.param)
     return made

@@ -1,4 +1,4 @@
-"""A process that forks a fresh one for each order; itself it is forked from one that has imported everything.
+"""A process that forks a fresh one for each order, with all imports done.
 
 An order is a line of JSON on stdin, {"act", "given", "environment"}; the answer is one on stdout, {"status", "said"}:
 the exit status as `subprocess` tells it, and what the forked process printed. It does what a runner, supervisor, Celery
@@ -40,7 +40,7 @@ def attempt(job: str, number: int) -> int:
 
 
 def work(command: Sequence[str]) -> None:
-    """Be a lane of the dispatcher for one training, whose runner is started by `command`."""
+    """Be the dispatcher for one training, whose runner `command` starts."""
     settings = Settings()
     factory = make_session_factory(make_engine(settings.database_url))
     claimed = claim_next(settings, factory, kind="train", worker="test", now=datetime.now(UTC))
@@ -50,12 +50,12 @@ def work(command: Sequence[str]) -> None:
 
 
 def message(job: str) -> None:
-    """Be the Celery task that was rung for a job."""
+    """Be the Celery task for a job."""
     make_app(Settings()).tasks[TASK_RUN_JOB](job)
 
 
 def request(method: str, path: str, bell: str, linger: bool = False, **sent: Any) -> None:
-    """Be the web process for one request; print the answer. Whoever is rung for stands in the file `bell`.
+    """Be the web process for one request; print the answer, and write the jobs that messages are sent for to `bell`.
 
     With `linger`, stay until somebody was rung for.
     """
@@ -85,7 +85,7 @@ ACTS: dict[str, Callable[..., int | None]] = {
 
 
 def obey(order: dict[str, Any], output: int) -> None:
-    """Do what was ordered and leave. Runs in the forked process and never returns."""
+    """Carry out an order in the forked process and exit."""
     status = 1
     try:
         os.dup2(output, 1)
@@ -102,7 +102,6 @@ def obey(order: dict[str, Any], output: int) -> None:
 
 
 def main() -> None:
-    """Take orders until stdin is closed."""
     orders, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     for line in orders:
         with tempfile.TemporaryFile() as output:

@@ -1,4 +1,4 @@
-"""A service that is told to stop, rather than killed: its training waits for the next start, and nothing was lost."""
+"""A service that is stopped in order: its training waits for the next start, and nothing is lost."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Every place at which a process can be told to die exists in the code, once, and some test kills a process there."""
+"""Every failpoint is in the code once, and a test kills a process there."""
 
 import ast
 import os
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def places_in(code: str) -> list[str]:
-    """The places that code names, and the two around the commit of an attempt's `end`."""
+    """Return the failpoints in code, with the two around the commit of an attempt's `end`."""
     ends = [f"{name}.{side}" for name in re.findall(r'\bat="([a-z]+)"', code) for side in ("before", "after")]
     return re.findall(r'^ *failpoint\("([^"]+)"\)', code, flags=re.MULTILINE) + ends
 
@@ -33,7 +33,7 @@ def test_every_place_stands_in_the_code_once():
 
 
 def test_a_process_is_killed_at_every_place():
-    """The test modules beside this one pass them to `die_at`, from their parameters or written out."""
+    """The test modules beside this one pass them to `die_at`."""
     texts = {
         node.value.partition("@")[0]
         for path in Path(__file__).parent.glob("test_*_crashes.py")

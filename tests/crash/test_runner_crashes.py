@@ -1,4 +1,4 @@
-"""A runner that is killed at each of its commits and renames: what is left, and how the next attempt goes on."""
+"""A runner is killed at each of its commits and renames, and the next attempt continues."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -49,7 +49,7 @@ def test_so_it_does_on_postgresql(postgres_scene, place):
 
 
 def kill_and_go_on(scene: Any, place: str) -> None:
-    """Kill a runner, look what is left, and let the next attempt end the job."""
+    """Kill a runner, check the remains, and let the next attempt end the job."""
     state, charges, lines, files = CRASHES[place]
     job_id = scene.train()
     scene.attempt(job_id, die_at=place).killed()

@@ -1,4 +1,4 @@
-"""A web process that is killed while it takes a job, an upload or a deletion: what client and next start find."""
+"""A web process is killed during a job request, an upload or a deletion; the client repeats, the service restarts."""
 
 import io
 import json
@@ -21,7 +21,7 @@ from workers.supervise.reconcile import reconcile
 
 
 def ask(scene: Any, die_at: str = "", **more: Any) -> Any:
-    """Ask for a training as a client does, always with the same key."""
+    """Request a training, always with the same key."""
     body = {"dataset_id": scene.shop.dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": OPTIONS}
     body |= {"evaluation_dataset_id": None}
     key = {"Idempotency-Key": "the-same-key"}
@@ -37,7 +37,7 @@ def jobs_of(scene: Any) -> list[str]:
 
 
 def rung(scene: Any) -> list[str]:
-    """Who was rung for, by any of the processes."""
+    """Return the jobs that messages were sent for."""
     path: Path = scene.folder / "bell"
     return path.read_text().split() if path.exists() else []
 
@@ -108,7 +108,6 @@ def test_a_deletion_that_was_begun_is_finished_by_the_next_start(scene, place, k
 
 
 def declare(scene: Any) -> str:
-    """A dataset that waits for its content."""
     with transaction(scene.shop.factory) as session:
         ready = session.get_one(Dataset, scene.shop.public_id)
         facts = {name: getattr(ready, name) for name in ("classes", "height", "width", "channels")}
@@ -119,7 +118,6 @@ def declare(scene: Any) -> str:
 
 
 def read(scene: Any, dataset_id: str) -> str:
-    """Start the service again and ask for a dataset."""
     sent = {"method": "GET", "path": f"/v1/datasets/{dataset_id}", "bell": str(scene.folder / "bell")}
     said: str = scene.order("request", **sent).survived().said
     return said

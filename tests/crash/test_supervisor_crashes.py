@@ -1,4 +1,4 @@
-"""A dispatcher or Celery task that is killed around its claim, its runner and its verdict: who takes the job next."""
+"""A dispatcher or Celery task is killed around its claim, its runner or its verdict, and the job is taken again."""
 
 from datetime import timedelta
 from typing import Any
@@ -16,13 +16,12 @@ LEASE = timedelta(seconds=601)
 
 
 def messages(scene: Any) -> int:
-    """How many messages the outbox holds."""
     with transaction(scene.shop.factory, read_only=True) as session:
         return len(session.scalars(select(Outbox.id)).all())
 
 
 def finish(scene: Any, job_id: str, *, attempts: int, lost: int, **claim: Any) -> None:
-    """Let the next attempt end the job, and look whether everything is in order."""
+    """Let the next attempt end the job, and check everything."""
     scene.attempt(job_id, **claim).survived()
     scene.shop.assert_settled(job_id, JobState.SUCCEEDED)
     job = scene.shop.job(job_id)

@@ -1,4 +1,4 @@
-"""A web process that is killed while subjects withdraw: the old content or the new one, and the next one goes on."""
+"""A web process is killed while subjects withdraw: the old or the new content remains, and the next start continues."""
 
 import io
 import json

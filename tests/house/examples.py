@@ -1,4 +1,4 @@
-"""The code blocks of README.md and docs: which are run, which are not and why, and what is put for their placeholders.
+"""The code blocks of README.md and docs: which are run, which are not and why, and values for their placeholders.
 
 A block without a language holds shell commands. Those and blocks of Python are run by `test_examples.py`, apart from
 what is named in `NOT_RUN`. All other languages are not commands, and stand in `SHOWN`.
@@ -128,11 +128,10 @@ class Block:
 
     @property
     def is_shell(self) -> bool:
-        """Whether it holds commands for a shell."""
         return self.language == ""
 
     def commands(self) -> list[str]:
-        """The commands of a shell block that are run, each with the lines on which it goes on."""
+        """Return the commands of a shell block that are run, each with its continuation lines."""
         found, pending = [], ""
         for line in self.text.splitlines():
             pending += line + "\n"
@@ -146,7 +145,7 @@ class Block:
 
 
 def blocks() -> list[Block]:
-    """Every fenced block of README.md and of the pages in docs."""
+    """Return every fenced block of README.md and of the pages in docs."""
     found = []
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
@@ -156,12 +155,12 @@ def blocks() -> list[Block]:
 
 
 def reason_against(command: str) -> str | None:
-    """Why a command is not run; None where it is."""
+    """Return the reason not to run a command; None if it is run."""
     return next((reason for start, reason in NOT_RUN.items() if command.startswith(start)), None)
 
 
 def smaller(text: str) -> str:
-    """The same with a training that takes a moment."""
+    """Replace trainings by tiny ones."""
     for pattern, replacement in SMALLER:
         text = re.sub(pattern, replacement, text)
     return text

@@ -1,4 +1,4 @@
-"""docs/architecture.md is true to the code: its layers, its picture of rooms and arrows, and its two walks."""
+"""docs/architecture.md agrees with the code: its layers, and the picture of packages and imports."""
 
 import re
 import tomllib
@@ -9,7 +9,6 @@ TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
 def section(title: str) -> str:
-    """The text below a heading, up to the next one of its kind."""
     found = re.search(rf"^(#+) {re.escape(title)}\n(.*?)(?=^#{{1,3}} |\Z)", TEXT, flags=re.MULTILINE | re.DOTALL)
     assert found is not None, title
     return found[2]
@@ -29,7 +28,7 @@ def test_the_layers_are_those_that_are_checked():
 
 
 def imports(room: str) -> set[str]:
-    """Modules that a room, a folder or a file, imports."""
+    """Return the modules that a folder or a file imports."""
     place = ROOT / room
     files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
     code = "\n".join(file.read_text(encoding="utf-8") for file in files)

@@ -26,7 +26,7 @@ SERVICES = {"postgresql", "redis", "migrate", "api", "worker"}
 
 
 def compose_command() -> list[str] | None:
-    """`docker compose`, or the older `docker-compose`; None when this machine has neither."""
+    """Return `docker compose`, or the older `docker-compose`; None if neither is installed."""
     if (
         shutil.which("docker")
         and not subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode
@@ -53,7 +53,6 @@ def compose_config(env_file: Path, **secrets: str) -> subprocess.CompletedProces
 
 @pytest.fixture
 def services() -> dict[str, dict[str, Any]]:
-    """The services as written, merge keys resolved."""
     loaded: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
     found: dict[str, dict[str, Any]] = loaded["services"]
     return found
@@ -100,7 +99,7 @@ def test_redis_takes_its_password_and_shows_it_in_no_argument(services):
 
 
 def dated_pins() -> dict[str, date]:
-    """Return every pin of an image or a list of packages, with the day that is written beside it."""
+    """Return every pin of an image or a list of packages, with its date."""
     files = ["docker-compose.yml", "Dockerfile", "constraints.txt", *(f"deploy/requirements-{n}.txt" for n in IMAGES)]
     found: dict[str, date] = {}
     for name in files:
@@ -120,7 +119,7 @@ def test_no_pin_is_older_than_six_months():
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_an_image_installs_pinned_versions_with_hashes(name):
-    """The versions are those that are tested; nothing that the image needs is missing."""
+    """The versions are the tested ones, and complete."""
     from tests.house.test_constraints import declared, pins
 
     own = pins(f"deploy/requirements-{name}.txt")
@@ -132,7 +131,7 @@ def test_an_image_installs_pinned_versions_with_hashes(name):
 
 
 def test_the_api_believes_the_host_that_its_users_come_through(services):
-    """A proxy on the host reaches the container from the gateway of the network on which the port is published."""
+    """A proxy on the host reaches the container from the gateway of the published network."""
     network = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["networks"]["outside"]
     said, example = services["api"]["environment"], (ROOT / ".env.example").read_text("utf-8")
     assert said["OBSCURA_PUBLIC_URL"] == "${OBSCURA_PUBLIC_URL:-}"

@@ -1,4 +1,4 @@
-"""Every command and every program in README.md and docs does what it says, but for those that `examples.py` names."""
+"""Every command and program in README.md and docs runs, except those that `examples.py` names."""
 
 import dataclasses
 import json
@@ -38,7 +38,6 @@ INTRODUCTION = re.compile(r"\bkey_\w+:[0-9a-f]{64}\b")
 
 
 def run(block: Block) -> bool:
-    """Whether anything of a block is run."""
     if block.is_shell:
         return bool(block.commands())
     return block.language == "python" and block.document not in PYTHON_NOT_RUN
@@ -72,7 +71,7 @@ def test_the_description_of_a_network_is_one_that_is_read():
 
 
 def pictures(folder: Path, count: int) -> Path:
-    """Write grey pictures of 28 x 28, one folder for each class, other ones each time."""
+    """Write random grey images of 28 x 28, one folder for each class."""
     rng = np.random.default_rng()
     for number in range(count):
         pixels = rng.integers(0, 60, (28, 28))
@@ -84,7 +83,7 @@ def pictures(folder: Path, count: int) -> Path:
 
 
 class Walk:
-    """Runs blocks in a folder, and remembers the ids that were shown.
+    """Runs blocks in a folder, and keeps the ids that were shown.
 
     Attributes:
         seen: The newest id of each kind, by its prefix, and other placeholders with what is put for them.
@@ -129,7 +128,7 @@ class Walk:
             assert "urn:obscura:problem" not in out, f"{block}\n{filled}\n{out}"
 
     def check(self, what: str, command: list[str], changes: dict[str, str]) -> str:
-        """Run a command; return what it shows."""
+        """Run a command; return its output."""
         ran = subprocess.run(
             command,
             cwd=self.folder,
@@ -148,7 +147,7 @@ class Walk:
         return ran.stdout
 
     def fill(self, command: str) -> str:
-        """Put what was shown before for the placeholders of a command."""
+        """Replace the placeholders of a command by values that were shown before."""
         command = command.replace("http://127.0.0.1:8420", self.url).replace("/backups/", f"{self.folder}/backups/")
         command = re.sub(r"key_\.\.\.:[0-9a-f]*\.\.\.", lambda _: self.seen["introduction"], command)
         command = command.replace("RELEASE_1", self.seen.get("earlier", "")).replace("RELEASE_2", "rel_...")
@@ -186,13 +185,11 @@ def service(tmp_path: Path, warm: str) -> Iterator[LocalService]:
 
 @pytest.fixture
 def client(service: LocalService) -> Iterator[Client]:
-    """The first admin."""
     with Client(service.url, service.token) as client:
         yield client
 
 
 def zipped(folder: Path) -> None:
-    """Zip a folder beside itself."""
     shutil.make_archive(str(folder), "zip", folder)
 
 

@@ -1,4 +1,4 @@
-"""The manifests for Kubernetes: by the published schemas, as hardened as the compose file, and keys that get about."""
+"""The Kubernetes manifests follow the published schemas, are hardened, and distribute keys."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 
 def written(name: str) -> list[dict[str, Any]]:
-    """Everything that the base names, as it stands in its files; what is for GPUs is a patch of it."""
+    """Return the documents of the base's files."""
     kustomization = yaml.safe_load((FOLDER / name / "kustomization.yaml").read_text("utf-8"))
     texts = [(FOLDER / name / file).read_text("utf-8") for file in kustomization["resources"]]
     return [document for text in texts for document in documents(text)]
 
 
 def built(name: str) -> list[dict[str, Any]]:
-    """What Kustomize makes of a folder."""
+    """Return the documents that Kustomize builds from a folder."""
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl on this machine; files are checked as they are")
     ran = subprocess.run(["kubectl", "kustomize", str(FOLDER / name)], capture_output=True, text=True, check=False)

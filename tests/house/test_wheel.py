@@ -1,4 +1,4 @@
-"""Two wheels: the library is one package and works where nothing of the server is; the other holds the rest."""
+"""Two wheels: the library is one package and works without the server; the other has the rest."""
 
 import json
 import os
@@ -31,7 +31,7 @@ LIBRARY, SERVER_NAME = "obscura-images", "obscura-images-server"
 
 
 def dependencies_of(distribution_name: str) -> set[Path]:
-    """Return what a distribution's dependencies, direct and indirect, have in site-packages; nothing of our own."""
+    """Return the paths in site-packages of a distribution's direct and indirect dependencies."""
     found: set[str] = set()
     waiting = [Requirement(distribution_name)]
     roots: set[Path] = set()
@@ -51,14 +51,13 @@ def dependencies_of(distribution_name: str) -> set[Path]:
 
 
 def build(project: Path, wheels: Path) -> Path:
-    """Build the wheel of a project."""
     command = [sys.executable, "-c", f"import sys; {BUILD}", str(wheels)]
     built = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
     return wheels / built.stdout.split()[-1]
 
 
 def install(environment: Path, *wheels: Path) -> None:
-    """Make a fresh environment with these wheels in it, and nothing else."""
+    """Create an environment with these wheels alone."""
     venv.create(environment, with_pip=False, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin/python"), "install", "--quiet"]
     subprocess.run([*pip, "--no-index", "--no-deps", "--no-compile", *map(str, wheels)], check=True)
@@ -123,7 +122,7 @@ def test_both_wheels_bring_the_licence(place):
 
 
 def test_the_server_wheel_resolves_to_our_library_without_an_index(place, tmp_path):
-    """The name `obscura` belongs to a stranger on the package index: a dependency on it would install their package."""
+    """The name `obscura` on the package index is not ours: a dependency on it would install another package."""
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False, symlinks=True)
     (tmp_path / "others").mkdir()

@@ -1,4 +1,4 @@
-"""A small but rich ledger for the tests of verification: accounts, every kind of entry, jobs, releases, checkpoints."""
+"""A ledger for the tests of verification: accounts, every kind of entry, jobs, releases, checkpoints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHA = "ab" * 32
 
 @dataclass
 class LedgerBook:
-    """One database with a data folder, and what happens in it."""
+    """A database with a data folder, and steps on it."""
 
     factory: SessionFactory
     data_dir: Path
@@ -61,7 +61,7 @@ class LedgerBook:
         return self.now
 
     def do(self, step: Callable[..., Any], *arguments: Any, **facts: Any) -> Any:
-        """Make one step in a transaction of its own, a second later."""
+        """Run a step in its own transaction, a second later."""
         at = facts.pop("now", None) or self.tick()
         with transaction(self.factory) as session:
             return step(session, *arguments, now=at, **facts)
@@ -71,7 +71,7 @@ class LedgerBook:
             return look(session, *arguments, **facts)
 
     def stops(self) -> list[tuple[str, str]]:
-        """Scope and code of the arming stops that stand."""
+        """Return scope and code of the arming stops."""
         return [(stop.scope, stop.code) for stop in self.read(arming_stops)]
 
     def open(self, name: str, **changes: Any) -> str:
@@ -82,7 +82,7 @@ class LedgerBook:
         return made.id
 
     def hold(self, account: str, *, sampled: bool = False) -> tuple[str, str]:
-        """A queued training with its hold; returns both ids."""
+        """Queue a training with its hold; return both ids."""
         account_id, job_id = self.accounts[account], new_id("job")
         with transaction(self.factory) as session:
             privacy_filter = ledger.filter_of(ledger.get_account(session, account_id))
@@ -175,7 +175,7 @@ class LedgerBook:
         return release.receipt
 
     def train(self, account: str, *, keep: bool = True) -> dict[str, Any]:
-        """A whole training, from the hold to the release; returns the receipt."""
+        """Run a whole training, from the hold to the release; return the receipt."""
         job_id, hold_id = self.hold(account)
         self.claim(job_id)
         self.arm(hold_id)
@@ -184,7 +184,6 @@ class LedgerBook:
         return self.publish(job_id, keep=keep)
 
     def raise_limit(self, account: str, epsilon: float) -> None:
-        """Raise a limit by two people."""
         with transaction(self.factory) as session:
             at = self.tick()
             asking, approving = (
@@ -253,7 +252,7 @@ class LedgerBook:
 
     @contextmanager
     def tampered(self, *statements: str) -> Iterator[Session]:
-        """Do what only somebody with the rights of the tables' owner can do, and undo it afterwards.
+        """Run statements with the rights of the tables' owner, and undo them afterwards.
 
         No trigger, foreign key or check holds back the statements; uniqueness does.
         """
@@ -286,7 +285,7 @@ class LedgerBook:
         return [(finding.code, finding.sequence) for finding in report.findings]
 
     def corrupt(self, *statements: str) -> None:
-        """Change an SQLite ledger for good, and leave no other trace: the triggers stand again afterwards."""
+        """Change an SQLite ledger for good, without any other trace."""
         with self.factory.kw["bind"].begin() as connection:
             triggers = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
             standing = connection.exec_driver_sql(triggers).all()

@@ -1,4 +1,4 @@
-"""A rich ledger that the tests of verification change and put back."""
+"""A ledger that the tests of verification change and restore."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.services)]
 def module_factory(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path
 ) -> Iterator[SessionFactory]:
-    """Sessions on a database that a module's tests share; once for each kind of database."""
+    """Sessions on a database that the tests of a module share."""
     if request.param == "sqlite":
         path = tmp_path_factory.mktemp("shared") / "obscura.db"
         shutil.copyfile(sqlite_template, path)
@@ -35,7 +35,7 @@ def module_factory(
 
 @pytest.fixture(scope="module")
 def filled_book(module_factory: SessionFactory, tmp_path_factory: pytest.TempPathFactory) -> LedgerBook:
-    """A rich ledger with two checkpoints, and entries after the newest.
+    """A ledger with two checkpoints, and entries after the newest.
 
     Each test changes it inside a transaction, verifies there, and rolls back: nobody else sees that.
     """

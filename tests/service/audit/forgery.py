@@ -1,4 +1,4 @@
-"""What a forger does to a ledger: change stored bytes, or rewrite a log so that its hashes agree again."""
+"""Forgeries of a ledger: changed bytes, and logs that were rewritten with correct hashes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stored_entries(session: Session, more: str = "") -> list[Row[Any]]:
 
 
 def with_other_byte(value: Any, dice: Random, *, sqlite: bool) -> Any:
-    """Return a stored value with one byte changed: into another of its type, which PostgreSQL insists on."""
+    """Return a stored value with one byte changed, still of its type on PostgreSQL."""
     if isinstance(value, int):
         return value ^ (dice.randrange(1, 256) << 8 * dice.randrange(4))
     if not isinstance(value, str):
@@ -39,7 +39,7 @@ def with_other_byte(value: Any, dice: Random, *, sqlite: bool) -> Any:
 
 
 def store(session: Session, column: str, value: Any, row: Row[Any]) -> None:
-    """Write a value into an entry, past every check but the database's own types."""
+    """Write a value into an entry; only the database's types are checked."""
     cast = {True: "CAST(:value AS TEXT)", False: ":value"}[isinstance(value, bytes)]
     if column == "details" and not isinstance(value, bytes):
         cast = "CAST(:value AS JSON)"
@@ -48,7 +48,7 @@ def store(session: Session, column: str, value: Any, row: Row[Any]) -> None:
 
 
 def rewritten(book: LedgerBook, account_id: str, change: Change, until: int | None = None) -> list[str]:
-    """Return SQL that forges a log: change its entries, hash them all again, and make the account's row agree.
+    """Return SQL that changes the entries of a log, hashes them again, and corrects the account's row.
 
     Args:
         book: whose ledger.

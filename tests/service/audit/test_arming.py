@@ -1,4 +1,4 @@
-"""What follows from a verification: arming stops, what goes on under one, checkpoints that are signed or not."""
+"""Consequences of a verification: arming stops, work that continues under one, and checkpoints."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_stopped_account_arms_nothing_and_its_jobs_wait(
 def test_armed_work_is_charged_and_captured_under_a_stop(
     factory: SessionFactory, tmp_path: Path, now: datetime
 ) -> None:
-    """Nothing is refunded by a stop: what was opened goes on, pays, and publishes."""
+    """A stop refunds nothing: armed jobs continue, pay, and publish."""
     book = LedgerBook(factory, tmp_path / "var", now)
     book.open("patients")
     published, first = book.hold("patients")

@@ -1,4 +1,4 @@
-"""What lies in the data folder of jobs that a database has forgotten is found, and nothing that it knows is."""
+"""Journals, releases and uploads that a database lacks are found, and known ones are not."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def write(book: LedgerBook, job_id: str, *prices_nano: int, account: str = "pati
 
 
 def forgotten(book: LedgerBook, settings: Settings, *, full: bool = True) -> list[Finding]:
-    """Findings about the data folder alone."""
+    """Return the findings about the data folder."""
     found = inspect_ledger(settings, book.factory, full=full).findings
     return [finding for finding in found if finding.code is not FindingCode.INSTALLATION_MISMATCH]
 
@@ -91,7 +91,7 @@ def test_releases_of_unknown_jobs_are_found_and_those_of_known_ones_are_not(book
 
 @pytest.mark.parametrize("full", [True, False])
 def test_a_job_that_is_accepted_charges_and_publishes_during_a_verification_raises_no_alarm(book, settings, full):
-    """The folder is read before the database is."""
+    """The folder is read before the database."""
     begun: list[str] = []
 
     def before_select(connection: Any, cursor: Any, statement: str, *more: Any) -> None:

@@ -1,4 +1,4 @@
-"""Bytes of the SQLite file itself are changed, where no statement would change them: in rows, headers and indexes."""
+"""Changed bytes of the SQLite file are found: in rows, headers and indexes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rows = dict[tuple[str, ...], tuple[bytes, ...]]
 
 
 class LedgerFile:
-    """A ledger in a file that no process has open.
+    """A ledger in a file that is not open.
 
     Args:
         path: of the database.
@@ -44,7 +44,7 @@ class LedgerFile:
             )
 
     def read(self) -> Rows | None:
-        """Return the rows as the tables hold them, spelt as SQL, by table and key; None where that cannot be read."""
+        """Return the rows of the tables as SQL literals, by table and key; None if they cannot be read."""
         connection = sqlite3.connect(self.path)
         connection.text_factory = bytes
         rows: Rows = {}
@@ -63,7 +63,6 @@ class LedgerFile:
             connection.close()
 
     def flip(self, offset: int, mask: int) -> None:
-        """Write the file with one byte changed."""
         raw = bytearray(self.content)
         raw[offset] ^= mask
         self.path.write_bytes(raw)
@@ -78,7 +77,7 @@ class LedgerFile:
         raise AssertionError(f"{tree} does not hold {value!r}")
 
     def findings(self) -> tuple[Finding, ...] | None:
-        """Verify as `obscura ledger verify` does; None where the file is too broken for that."""
+        """Verify as `obscura ledger verify` does; None if the file is too broken."""
         try:
             return inspect_ledger(self.settings, self.factory, thorough=True).findings
         except DBAPIError:
@@ -121,7 +120,7 @@ def file(stored: LedgerFile) -> Iterator[LedgerFile]:
 
 
 def changed_entries(file: LedgerFile) -> list[tuple[str, int]]:
-    """Return account and sequence of the entries that are no longer what they were; none where nothing can be read."""
+    """Return account and sequence of the changed entries; none if nothing can be read."""
     now = file.read()
     return [
         (account_id, int(sequence))
@@ -160,7 +159,7 @@ def test_a_byte_changed_in_a_row_names_the_entry(file: LedgerFile) -> None:
     ],
 )
 def test_a_row_that_differs_from_its_index_is_found(file: LedgerFile, column: str, index: str) -> None:
-    """SQLite trusts an index: a value in it is not read from the row again unless the query demands it."""
+    """SQLite takes a value from an index, not from the row, unless the query demands the row."""
     place = file.columns["entries"].index
     entries = (row for key, row in sorted(file.rows.items()) if key[0] == "entries")
     row = next(row for row in entries if row[place("kind")] == b"'hold'")

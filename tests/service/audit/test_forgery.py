@@ -44,7 +44,6 @@ def as_it_was(_body: dict[str, Any]) -> None:
 
 
 def in_details(kind: str, change: Change) -> Change:
-    """Change the details of every entry of a kind."""
     return lambda body: change(body["details"]) if body["kind"] == kind else None
 
 
@@ -52,7 +51,7 @@ def in_details(kind: str, change: Change) -> Change:
 
 
 def test_a_log_hashed_again_as_it_was_has_no_findings(book: LedgerBook, patients: str) -> None:
-    """The control of this file: what it finds is the change, not the forging."""
+    """Control: rewriting alone is not found."""
     assert book.found_after(*rewritten(book, patients, as_it_was)) == []
 
 
@@ -176,7 +175,7 @@ def test_a_truncated_log_is_found_by_its_head_and_by_a_checkpoint(
 
 
 def test_what_was_cut_off_after_the_newest_witness_is_not_found(book: LedgerBook, patients: str, kept: Signed) -> None:
-    """It is known what cannot be found: the newest entries, when everything that repeats them goes with them.
+    """A known gap: the newest entries are not missed if everything that repeats them is removed as well.
 
     What they paid for is in the world, so this matters; a checkpoint or a receipt kept elsewhere would tell.
     """
@@ -281,7 +280,7 @@ def test_verification_from_a_checkpoint_reads_only_what_came_after(book: LedgerB
 
 
 def test_it_is_known_what_the_partial_verification_leaves_out(book: LedgerBook, patients: str) -> None:
-    """The control: a change before the checkpoint is found by the full verification only."""
+    """Control: only a full verification finds a change before the checkpoint."""
     early = f"UPDATE entries SET amount_nano = 5 WHERE account_id = '{patients}' AND sequence = 4"
     assert book.found_after(early, full=False) == []
     assert book.found_after(early)[0] == (FindingCode.HASH_MISMATCH, 4)

@@ -1,4 +1,4 @@
-"""Receipts: a third party checks them offline, and every field is covered. The key that signs them."""
+"""Receipts can be checked offline and cover every field; the signing key."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def changed(value: Any) -> Any:
 
 
 def tampered(receipt: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Every field of a receipt changed, left out, and one added at every level."""
+    """Yield receipts with a field changed, removed, or added at each level."""
     for path in leaves(receipt):
         for action in ("change", "remove"):
             forged = copy.deepcopy(receipt)
@@ -196,7 +196,7 @@ def test_the_public_half_of_a_retired_key_still_counts(book: LedgerBook, setting
 
 
 def test_a_receipt_says_the_release_that_its_entry_paid_for(book: LedgerBook, tmp_path: Path) -> None:
-    """The entry names the release: a statement about another one is refused, whoever has signed it."""
+    """A statement about another release than the entry's is refused, even if it is signed."""
     receipt = book.train("patients")
     assert receipt["statement"]["entry"]["details"]["release"]["id"] == receipt["statement"]["release_id"]
     other = {name: value for name, value in receipt["statement"].items() if name != "key_id"}

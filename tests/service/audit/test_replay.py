@@ -1,4 +1,4 @@
-"""The replay has rules for every kind of entry, and spells what is hashed as the writer does, in its own way."""
+"""The replay has rules for every kind of entry, and computes the same hash as the writer."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ UNCOMMITTED = (
 
 
 class World(LedgerBook):
-    """A service that has done everything once, on the usual ledger of the tests."""
+    """A service that has done everything once."""
 
     def build(self) -> World:
         self.open("patients", epsilon=12.0)
@@ -149,7 +149,7 @@ class World(LedgerBook):
         name: str = "scans",
         records: int = 60_000,
     ) -> str:
-        """Declare a dataset and let its content arrive; `digests=None` leaves it declared."""
+        """Declare a dataset and accept its content; `digests=None` leaves it declared."""
         account_id = None if account is None else self.accounts[account]
         row = declared_row(account_id, self.tick(), name=name, records_declared=records)
         with transaction(self.factory) as session:
@@ -208,7 +208,7 @@ def world(module_factory: SessionFactory, tmp_path_factory: pytest.TempPathFacto
 
 
 def other_value(column: Column[Any], value: Any) -> Any:
-    """Return another value of the column's type: what somebody would write who wants it to look right."""
+    """Return another plausible value of the column's type."""
     kind = column.type
     if isinstance(kind, Boolean):
         return not value
@@ -287,7 +287,7 @@ def test_no_column_can_be_changed_unseen(world: World) -> None:
 
 
 def test_every_table_and_column_was_thought_of() -> None:
-    """A table or column that is new is tried by the test above; one that is gone is not excused any more."""
+    """The exceptions name only existing tables and columns."""
     tables = Base.metadata.tables
     assert set(BELIEVED_BY_NOBODY) - {"alembic_version"} <= set(tables)
     assert all(column in tables[table].c for table, column in UNSEEN)
@@ -295,14 +295,14 @@ def test_every_table_and_column_was_thought_of() -> None:
 
 
 def test_a_private_dataset_that_is_made_public_is_found(world: World) -> None:
-    """What was found: its exact accuracy would be published as that of a public evaluation set."""
+    """Its exact accuracy would be published as that of a public evaluation set."""
     with world.tampered() as session:
         session.execute(text("UPDATE datasets SET visibility = 'public', account_id = NULL WHERE name = 'scans'"))
         assert FindingCode.JOB_MISMATCH in world.codes(session)
 
 
 def test_another_accounts_data_at_this_accounts_price_is_found(world: World) -> None:
-    """What was found: A pays for B's data. The row stays consistent with everything but the hold."""
+    """A would pay for B's data. The row contradicts only the hold."""
     with world.tampered() as session:
         for job_id in (world.queued, world.running):
             session.execute(
@@ -345,7 +345,7 @@ def test_a_training_is_compared_with_its_hold_before_anything_is_opened(world: W
 
 
 def test_entries_that_are_gone_accuse_no_row_beside_the_log(world: World) -> None:
-    """Whatever a missing entry said, the rows that it was about were edited by nobody."""
+    """The rows that a missing entry mentions were not edited."""
     with transaction(world.factory, read_only=True) as session:
         rows = session.execute(select(Entry.account_id, Entry.sequence)).all()
     for account_id, sequence in rows:
@@ -357,7 +357,7 @@ def test_entries_that_are_gone_accuse_no_row_beside_the_log(world: World) -> Non
 
 
 def test_a_log_that_cannot_be_read_again_accuses_no_row_beside_it(world: World) -> None:
-    """As where an index hides rows that the replay has read."""
+    """This happens if an index hides rows that the replay has read."""
     account_id = world.accounts["patients"]
     with world.tampered() as session:
         expected = {account_id: session.query(Entry).filter_by(account_id=account_id).count()}
@@ -370,7 +370,7 @@ def test_a_log_that_cannot_be_read_again_accuses_no_row_beside_it(world: World) 
 
 
 def test_a_broken_page_of_the_log_is_reported_with_the_last_entry_before_it(tmp_path, sqlite_template) -> None:
-    """Every page that holds entries is overwritten in turn. Nothing is said of the rows beside the log."""
+    """Every page of entries is overwritten in turn. The rows beside the log are not accused."""
     path = tmp_path / "obscura.db"
     shutil.copyfile(sqlite_template, path)
     engine = make_engine(f"sqlite:///{path}")

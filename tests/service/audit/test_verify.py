@@ -40,7 +40,7 @@ def test_a_sound_ledger_has_no_findings(book: LedgerBook) -> None:
 
 
 def test_no_statement_reads_the_whole_log_for_each_page_or_hold(book: LedgerBook) -> None:
-    """A million entries would be read thousands of times: the service verifies its ledger before it answers."""
+    """Otherwise a million entries would be read thousands of times before the service answers."""
     if not book.sqlite:
         pytest.skip("PostgreSQL chooses by the size of tables, and these are small")
     engine, asked, plans = book.factory.kw["bind"], Counter[str](), {}
@@ -67,7 +67,7 @@ def test_no_statement_reads_the_whole_log_for_each_page_or_hold(book: LedgerBook
 
 @pytest.mark.slow
 def test_another_byte_in_any_column_of_any_entry_is_found(book: LedgerBook) -> None:
-    """Every column of every entry on SQLite; on PostgreSQL, for the sake of time, a third of them, spread evenly."""
+    """Every column of every entry on SQLite; on PostgreSQL a third of them, to save time."""
     trusted, dice, missed, changes = trusted_keys(book.key_path), Random(7), [], 0
     with book.tampered() as session:
         rows = stored_entries(session)
@@ -93,7 +93,7 @@ def test_another_byte_in_any_column_of_any_entry_is_found(book: LedgerBook) -> N
 
 
 def test_no_byte_of_a_charge_can_change_unseen(book: LedgerBook) -> None:
-    """Bytes all along every text column of one entry, changed to anything, on SQLite, which keeps it."""
+    """Bytes along every text column of an entry, changed to any value, on SQLite."""
     if not book.sqlite:
         pytest.skip("on SQLite alone")
     trusted, dice = trusted_keys(book.key_path), Random(11)
@@ -134,7 +134,7 @@ def test_times_that_databases_read_alike_are_not_alike(book: LedgerBook, patient
 
 
 def _without_rules(book: LedgerBook) -> list[str]:
-    """Let columns be NULL, which SQLite allows only to somebody who rewrites the schema."""
+    """Allow NULL in columns, which on SQLite needs a rewritten schema."""
     assert book.sqlite
     return [
         "PRAGMA writable_schema=ON",
@@ -289,7 +289,6 @@ def test_an_altered_receipt_is_found(book: LedgerBook) -> None:
 
 
 def _plain(value: str) -> str:
-    """Return an SQL value in which no colon begins a parameter."""
     return value.replace(":", "\\:")
 
 

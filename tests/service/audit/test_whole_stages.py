@@ -1,4 +1,4 @@
-"""A stage that is priced as a whole, in the log: charged once, counted to its end, and recomputed."""
+"""A stage that is priced as a whole is charged once, counted to its end, and recomputed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPEATS = 1
 
 @pytest.fixture
 def book(module_factory, tmp_path):
-    """A ledger with one training of sampled steps, of which an attempt was lost, and another account before it."""
+    """A ledger with a training of sampled steps that has lost an attempt."""
     made = LedgerBook(module_factory, tmp_path / "var", NOW)
     made.open(f"sampled {tmp_path.name}")
     job_id, hold_id = made.hold(f"sampled {tmp_path.name}", sampled=True)
@@ -37,7 +37,7 @@ def account_id(book):
 
 
 def told(book: LedgerBook) -> list[tuple[int, dict[str, int]]]:
-    """Amounts and counts of the charges."""
+    """Return amounts and counts of the charges."""
     with transaction(book.factory, read_only=True) as session:
         log = ledger.entries(session, next(iter(book.accounts.values())), 0, 100)
     return [(entry.amount_nano, entry.details["released"]) for entry in log if entry.kind.value == "charge"]
@@ -58,7 +58,7 @@ def test_all_of_the_price_is_charged_with_the_first_step_and_later_ones_are_coun
 
 
 def test_no_more_is_released_than_was_priced_however_often_it_is_tried(book):
-    """Planned steps and the one that may be repeated, over all attempts: the count is the log's."""
+    """The log counts planned and repeated steps over all attempts."""
     hold_id = book.hold_ids[0]
     for count in (STEPS.count + REPEATS - 7, STEPS.count):
         with pytest.raises(HoldExhausted, match="pays for 11 releases"):
@@ -71,7 +71,6 @@ def test_no_more_is_released_than_was_priced_however_often_it_is_tried(book):
 
 
 def change_of(kind: str, change: Change, which: int = 0) -> Change:
-    """Change one entry of a kind: the first, or a later one."""
     seen = []
 
     def changed(body):
@@ -129,7 +128,7 @@ def test_a_forged_price_or_count_is_found(book, account_id, kind, which, change,
 
 @pytest.mark.parametrize("name", ["rate", "base"])
 def test_a_forged_rate_is_found(book, account_id, name):
-    """More d for each unit of mu^2 would make every sampled stage cheaper than its account can afford."""
+    """A higher rate would make every sampled stage too cheap."""
     book.raise_limit(next(iter(book.accounts)), 12.0)
     kind = "open" if name == "rate" else "limit"
 

@@ -1,4 +1,4 @@
-"""The schema: built from empty, unchanged by a check, down and up again; and how a database is opened."""
+"""The migrations build the tables of the code, and databases are opened durably."""
 
 import os
 import sqlite3

@@ -1,4 +1,4 @@
-"""Transactions on both databases: what a lock that cannot be had, an error and a second transaction lead to."""
+"""Transactions on both databases: lock timeouts, deadlocks, errors and closed connections."""
 
 import socket
 import threading
@@ -18,7 +18,7 @@ from tests.together import PATIENCE_SECONDS, at_once
 
 @pytest.fixture
 def impatient(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionFactory]:
-    """Sessions of a second process, say, that do not wait for locks as long as the service does."""
+    """Sessions with short lock timeouts."""
     monkeypatch.setattr(sessions, "SQLITE_BUSY_MILLISECONDS", 50)
     monkeypatch.setattr(sessions, "POSTGRES_LOCK_TIMEOUT", "50ms")
     engine = make_engine(database_url)
@@ -28,7 +28,7 @@ def impatient(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
 
 @contextmanager
 def elsewhere(factory: SessionFactory, account_id: str) -> Iterator[None]:
-    """Have another thread lock the account until the end."""
+    """Lock the account in another thread."""
     locked, enough = threading.Event(), threading.Event()
 
     def lock() -> None:

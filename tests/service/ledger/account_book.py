@@ -1,4 +1,4 @@
-"""One account, and short names for the ledger's steps on it, for the tests of the ledger."""
+"""An account with short names for the ledger's steps, for the tests of the ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHA = "ab" * 32
 
 
 class AccountBook:
-    """One account and short names for the steps, each in a transaction of its own."""
+    """An account and the ledger's steps on it, each in its own transaction."""
 
     def __init__(self, factory: SessionFactory, account_id: str, now: datetime) -> None:
         self.factory, self.account_id, self.now = factory, account_id, now
@@ -27,7 +27,6 @@ class AccountBook:
         self.dialect: str = factory.kw["bind"].dialect.name
 
     def do(self, step: Callable[..., Any], *arguments: Any, **facts: Any) -> Any:
-        """Make one step of the ledger in a transaction of its own."""
         with transaction(self.factory) as session:
             return step(session, *arguments, **{"now": self.now, **facts})
 
@@ -93,7 +92,7 @@ class AccountBook:
             session.execute(text(statement))
 
     def tamper(self, statement: str) -> None:
-        """Do what only somebody with the rights of the tables' owner can do."""
+        """Run a statement with the rights of the tables' owner."""
         with transaction(self.factory) as session:
             if self.dialect == "sqlite":
                 session.execute(text("DROP TRIGGER IF EXISTS entries_no_update"))

@@ -48,7 +48,7 @@ def now() -> datetime:
 
 
 class Journal:
-    """What one process meant to do and what it was told. A line is in the file, or on its way, whatever kills it."""
+    """The requests of a process and their answers. A kill loses no written line."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -57,7 +57,7 @@ class Journal:
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
     def request(self, factory: SessionFactory, do: str, work: Callable[[Session], Any], **facts: Any) -> Any:
-        """Make one request in one transaction and return its result, or None where it was refused."""
+        """Make a request in a transaction; return its result, or None if it was refused."""
         self.write(do=do, **facts)
         try:
             with transaction(factory) as session:
@@ -70,7 +70,7 @@ class Journal:
 
 
 def one_job(factory: SessionFactory, journal: Journal, account_id: str, dice: random.Random) -> None:
-    """Take a job through its life, or through a part of it."""
+    """Run a job to its end, or a part of it."""
     amount, job_id = dice.randint(1, 40), new_id("job")
 
     def hold(session: Session) -> str:
@@ -113,7 +113,7 @@ def release(session: Session, hold_id: str) -> None:
 
 
 def take_over(factory: SessionFactory, journal: Journal, dead: Path, dice: random.Random) -> None:
-    """End the job that a killed process was at: nobody knows whether its last request was committed."""
+    """End the job of a killed process, whose last request may have been committed."""
     jobs = [line["job"] for line in read_journal(dead) if "job" in line]
     if not jobs or dice.random() < 0.3:  # some stay as they were left
         return
@@ -126,7 +126,7 @@ def take_over(factory: SessionFactory, journal: Journal, dead: Path, dice: rando
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Return all lines; the last may have been cut off by the kill."""
+    """Return all complete lines."""
     lines = path.read_bytes().split(b"\n")[:-1]
     return [json.loads(line) for line in lines]
 
@@ -141,7 +141,7 @@ def rehearse(engine: Engine, path: Path, account_id: str) -> None:
 
 
 def hammer(engine: Engine, path: Path, account_id: str, seed: int, start: Barrier | None, dead: Path | None) -> None:
-    """Run jobs against the ledger as the service does, until something kills this process."""
+    """Run jobs until this process is killed."""
     factory, dice, journal = make_session_factory(engine), random.Random(seed), Journal(path)
     with transaction(factory, read_only=True) as session:
         ledger.balance(session, account_id)
@@ -154,7 +154,7 @@ def hammer(engine: Engine, path: Path, account_id: str, seed: int, start: Barrie
 
 
 def overspend(url: str, path: Path, operations: int, start: Barrier, *, safe_engine: bool) -> None:
-    """Read the total, decide, write: right for one process, and what the ledger must not do."""
+    """Read the total, decide, write: the race that the ledger must not have."""
     engine = make_engine(url, pool_size=1) if safe_engine else create_engine(url)
     granted = 0
     with Session(engine) as session:
@@ -173,7 +173,7 @@ def overspend(url: str, path: Path, operations: int, start: Barrier, *, safe_eng
 
 
 def kill_until(requests: int, folder: Path, children: dict[Path, ForkProcess], follow: Callable[..., None]) -> None:
-    """Kill one process after the other until there have been enough kills and requests."""
+    """Kill processes until there were enough kills and requests."""
     dice, end, kills = random.Random(), time.monotonic() + seconds_max(requests), 0
     while kills < KILLS_MIN or sum(path.read_bytes().count(b'{"do"') for path in folder.iterdir()) < requests:
         if time.monotonic() > end:
@@ -190,7 +190,6 @@ def kill_until(requests: int, folder: Path, children: dict[Path, ForkProcess], f
 
 
 def main() -> None:
-    """Run what the command line says."""
     variant, url, folder, processes, requests = sys.argv[1:6]
     forking = multiprocessing.get_context("fork")
     start = forking.Barrier(int(processes))

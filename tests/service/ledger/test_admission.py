@@ -1,4 +1,4 @@
-"""What the ledger admits and what it refuses, on both databases: the filter, limits, the freeze switch."""
+"""Admission on both databases: the filter, limits, the freeze switch."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_with_nothing_left_only_free_things_are_suggested(account_book: AccountB
 
 @pytest.mark.parametrize("left", [1, 100, 335, 336, 400])
 def test_what_is_too_little_to_be_asked_for_is_not_offered(account_book: AccountBook, left: int) -> None:
-    """The least epsilon that a request may name is larger than that of a few nano-units."""
+    """A few nano-units are less than the least epsilon of a request."""
     account_book.hold(CAPACITY - left)
     balance = account_book.balance()
     assert balance.left_nano == left
@@ -127,7 +127,7 @@ def test_a_limit_below_the_spend_shows_zero_and_frozen_never_a_negative(account_
 
 
 def test_what_is_promised_is_the_limit_or_what_is_spent_and_held_where_that_is_more(account_book: AccountBook) -> None:
-    """A training that was armed goes on under a limit that was lowered below it: the promise of before must hold."""
+    """An armed training continues under a limit that was lowered below it, so the earlier promise must hold."""
     opened = open_filter(8.0, 1e-5)
     assert account_book.balance().promised_epsilon == 8.0
     account_book.capture(account_book.armed(CAPACITY // 4, charged_nano=CAPACITY // 4), 1)

@@ -1,4 +1,4 @@
-"""A clock that is known to be wrong dates nothing: what stands in the log stays for ever."""
+"""A wrong clock dates no entry, because the log is permanent."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -23,7 +23,7 @@ WRONG = {
 
 @pytest.fixture
 def held(factory, open_account, now):
-    """An account with a hold that waits to be armed, by attempt 1."""
+    """Return an account with a hold that attempt 1 may arm."""
     account_id = open_account(factory)
     with transaction(factory) as session:
         reserved = hold_at_present_rate(session, account_id=account_id, job_id=new_id("job"), amount_nano=100, now=now)

@@ -1,4 +1,4 @@
-"""Eight processes on one account, killed again and again: nothing is overspent, lost or doubled. The naive way is.
+"""Eight processes on one account, repeatedly killed, overspend, lose and double nothing; naive code does.
 
 HAMMER_REQUESTS=N makes N requests instead of 1,000.
 """
@@ -34,7 +34,7 @@ SECONDS_MAX = 50 + seconds_max(REQUESTS)
 
 
 def run_processes(variant: str, url: str, folder: Path, requests: int, account_id: str = "-") -> list[Path]:
-    """Let all processes loose together and return what each wrote down."""
+    """Run all processes at once and return their journals."""
     folder.mkdir()
     subprocess.run(
         [sys.executable, "-m", WORKER, variant, url, str(folder), str(PROCESSES), str(requests), account_id],
@@ -59,7 +59,7 @@ def whole_log(factory: SessionFactory, account_id: str) -> list[Entry]:
 
 @dataclass
 class Told:
-    """What the processes were told of their requests; of the one that a kill cut off, nobody was told anything."""
+    """The answers to the processes' requests; a killed process has no answer to its last request."""
 
     done: Counter[tuple[str, str]] = field(default_factory=Counter)
     unknown: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -68,7 +68,6 @@ class Told:
     refused: int = 0
 
     def read(self, path: Path) -> None:
-        """Add one journal."""
         lines = read_journal(path)
         for number in range(0, len(lines), 2):
             asked = lines[number]

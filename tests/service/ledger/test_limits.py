@@ -1,4 +1,4 @@
-"""Limits: raised by two people and a reason, lowered by one, frozen and opened by hand, and changed by nothing else."""
+"""Limits are raised by two people with a reason, lowered by one, frozen and opened by hand, and changed by nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LATER = timedelta(hours=1)
 
 
 class Board(AccountBook):
-    """An account and the admins around it: `alice`, who has another key in `alices`, and `bob`."""
+    """An account and its admins: `alice`, who has another key in `alices`, and `bob`."""
 
     def __init__(
         self, factory: SessionFactory, now: datetime, open_account: Callable[..., str], **account: Any
@@ -41,7 +41,7 @@ class Board(AccountBook):
         self.alices = self.key(self.alice)
 
     def key(self, of: str | None = None, *, now: datetime | None = None) -> str:
-        """A key of a new admin, or another one of the admin whose key is given."""
+        """Return a key of a new admin, or another key of an admin."""
         with transaction(self.factory) as session:
             admin_id = None if of is None else session.get_one(ApiKey, of).admin_id
             at = now or self.now - LATER
