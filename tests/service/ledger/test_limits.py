@@ -1,4 +1,4 @@
-"""Limits are raised by two people with a reason, lowered by one, frozen and opened by hand, and changed by nothing else."""
+"""Limits: raised by two people with a reason, lowered by one, frozen and opened by hand, changed by nothing else."""
 
 from __future__ import annotations
 
