@@ -60,9 +60,9 @@ def columns(description: str) -> list[sa.Column[Any]]:
     return made
 
 
-def choice(name: str, *words: str, nullable: bool = False) -> sa.Column[str]:
+def choice(name: str, words: str, *, nullable: bool = False) -> sa.Column[str]:
     """Return a column that contains one of some words, and its CHECK constraint."""
-    kind = sa.Enum(*words, name=name, native_enum=False, create_constraint=True, length=32)
+    kind = sa.Enum(*words.split(), name=name, native_enum=False, create_constraint=True, length=32)
     return sa.Column(name, kind, nullable=nullable)
 
 
@@ -70,18 +70,21 @@ def project() -> sa.Column[str]:
     return sa.Column("project_id", ID, nullable=False, server_default="prj_default")
 
 
-def create(name: str, *parts: Any, key: tuple[str, ...] = (), indexed: tuple[Any, ...] = (), **rules: str) -> None:
-    """Create a table with its primary key (by default `id`), indexes, and CHECK constraints by name.
+def create(name: str, *parts: Any, key: str = "", indexed: str = "", **rules: str) -> None:
+    """Create a table.
 
-    The parts are columns, constraints, and descriptions of columns.
+    Args:
+        parts: columns, constraints, and descriptions of columns.
+        key: columns of the primary key; by default `id`, which is added.
+        indexed: indexes, such as `created_at, state created_at`.
+        rules: CHECK constraints by name.
     """
     items = [item for part in parts for item in (columns(part) if isinstance(part, str) else [part])]
     if not key:
-        key, items = ("id",), [*columns("id id"), *items]
+        key, items = "id", [*columns("id id"), *items]
     checks = [sa.CheckConstraint(rule, name=rule_name) for rule_name, rule in rules.items()]
-    op.create_table(name, *items, sa.PrimaryKeyConstraint(*key), *checks)
-    for index in indexed:
-        names = [index] if isinstance(index, str) else list(index)
+    op.create_table(name, *items, sa.PrimaryKeyConstraint(*key.split()), *checks)
+    for names in map(str.split, indexed.split(", ") if indexed else ()):
         op.create_index(f"ix_{name}_{'_'.join(names)}", name, names)
 
 
@@ -122,12 +125,12 @@ def upgrade() -> None:
         "name str200, owner str200, epsilon float, delta float, rate float, base float, capacity_nano bigint",
         "spent_nano bigint, held_nano bigint, frozen bool, head_sequence bigint, head_hash str64, created_at time",
         "subjects_key_check str16?",
-        choice("unit", "record", "subject"),
+        choice("unit", "record subject"),
         choice("adjacency", "add_remove"),
         sa.Column("closed", sa.Boolean(), nullable=False, server_default=sa.false()),
         project(),
         sa.UniqueConstraint("name"),
-        indexed=("created_at",),
+        indexed="created_at",
         capacity_positive="capacity_nano > 0",
         delta_open_unit="delta > 0 AND delta < 1",
         epsilon_positive="epsilon > 0",
@@ -140,9 +143,9 @@ def upgrade() -> None:
         "admins",
         "name str200, asked_by ->admins?, approved_by ->admins?, admitted_at time, removed_at time?, project_id id?",
         "person_id id?",
-        choice("admission", "machine", "alone", "approved", "provider"),
+        choice("admission", "machine alone approved provider"),
         sa.UniqueConstraint("name"),
-        indexed=("person_id",),
+        indexed="person_id",
         approved_by_somebody="(admission = 'approved') = (approved_by IS NOT NULL)",
         asked_by_somebody="(admission IN ('machine', 'provider')) = (asked_by IS NULL)",
         two_people="approved_by IS NULL OR approved_by != asked_by",
@@ -151,47 +154,47 @@ def upgrade() -> None:
     create(
         "arming_stops",
         "scope id, code str64, sequence bigint?, found_at time",
-        key=("scope",),
+        key="scope",
     )
     create(
         "audit_events",
         "id id, at time, action str128, object_id id?, key_id id?, admin_id id?, project_id id?",
         sa.Column("sequence", SEQUENCE, nullable=False),
-        choice("outcome", "allowed", "refused", "missing", "failed"),
+        choice("outcome", "allowed refused missing failed"),
         sa.UniqueConstraint("id"),
-        indexed=(("project_id", "sequence"),),
-        key=("sequence",),
+        indexed="project_id sequence",
+        key="sequence",
     )
     create(
         "checkpoints",
         "heads json, previous_hash str64, hash str64, key_id str64, signature str128, created_at time",
         sa.Column("sequence", sa.BigInteger(), nullable=False, autoincrement=False),
-        key=("sequence",),
+        key="sequence",
         sequence_positive="sequence >= 1",
     )
     create(
         "idempotency",
         "principal str200, key str200, body_hash str64, resource_id id, created_at time",
-        key=("principal", "key"),
+        key="principal key",
     )
     create(
         "installation",
         "id id, made_at time, clock_accepted_at time?, clock_ahead_until time?",
         sa.Column("number", sa.Integer(), nullable=False, autoincrement=False),
-        key=("number",),
+        key="number",
         only_one="number = 1",
     )
     create(
         "known_uploads",
         "project_id id, key_id id, day str10, count int",
-        key=("project_id", "key_id", "day"),
+        key="project_id key_id day",
         count_positive="count > 0",
     )
     create(
         "outbox",
         "task str64, args json, created_at time, sent_at time?",
         sa.Column("id", sa.Integer(), nullable=False),
-        key=("id",),
+        key="id",
     )
     index_where("ix_outbox_unsent", "outbox", ["id"], "sent_at IS NULL")
     create(
@@ -208,25 +211,25 @@ def upgrade() -> None:
     create(
         "sign_ins",
         "token_sha256 str64, key_id id, created_at time, expires_at time",
-        indexed=("key_id",),
-        key=("token_sha256",),
+        indexed="key_id",
+        key="token_sha256",
     )
     create(
         "verifications",
         "entries bigint, findings int, verified_at time",
-        choice("kind", "full", "recent"),
-        key=("kind",),
+        choice("kind", "full recent"),
+        key="kind",
     )
     create(
         "webhooks",
         "project_id id?, url str500, secret str80, made_by id, created_at time, failing_since time?",
-        indexed=("project_id",),
+        indexed="project_id",
     )
     create(
         "api_keys",
         "name str200, hash str64, scopes json, admin_id ->admins?, created_by ->api_keys?, created_at time",
         "expires_at time?, last_used_at time?, revoked_at time?, project_id id?, person_id id?",
-        indexed=("admin_id", "created_by", "person_id"),
+        indexed="admin_id, created_by, person_id",
         admin_is_somebody="(CAST(scopes AS TEXT) LIKE '%\"admin\"%') = (admin_id IS NOT NULL)",
         of_a_project="admin_id IS NOT NULL OR project_id IS NOT NULL",
     )
@@ -236,12 +239,12 @@ def upgrade() -> None:
         "subjects_declared int?, format str64?, joined bool, content_sha256 str64?, content_bytes bigint?",
         "vault_key_id str64?, content_name id?, content_key_id str64?, failure_code str64?, created_at time",
         "ready_at time?, upload_lease_until time?, erased_at time?",
-        choice("visibility", "private", "public"),
+        choice("visibility", "private public"),
         sa.Column("subjects_recognised", sa.Boolean(), nullable=False, server_default=sa.false()),
-        choice("state", "declared", "receiving", "ready", "withdrawing", "deleting", "failed", "deleted"),
+        choice("state", "declared receiving ready withdrawing deleting failed deleted"),
         sa.Column("upload_attempt", sa.Integer(), nullable=False, server_default=sa.text("0")),
         project(),
-        indexed=(("account_id", "created_at"), "created_at", ("state", "created_at")),
+        indexed="account_id created_at, created_at, state created_at",
         image_shape="height > 0 AND width > 0 AND channels IN (1, 3)",
         private_has_account="(visibility = 'private') = (account_id IS NOT NULL)",
         ready_is_complete="state != 'ready' OR (content_sha256 IS NOT NULL AND ready_at IS NOT NULL)",
@@ -253,7 +256,7 @@ def upgrade() -> None:
     create(
         "deliveries",
         "webhook_id ->webhooks, body text, attempts int, created_at time, next_at time?, delivered_at time?",
-        indexed=("created_at", "webhook_id"),
+        indexed="created_at, webhook_id",
         attempts_not_negative="attempts >= 0",
         delivered_is_over="delivered_at IS NULL OR next_at IS NULL",
     )
@@ -263,9 +266,9 @@ def upgrade() -> None:
         "account_id ->accounts, hold_id id?, job_id id?, amount_nano bigint, capacity_nano bigint, spent_nano bigint",
         "held_nano bigint, details json, previous_hash str64, hash str64, created_at time",
         sa.Column("sequence", sa.BigInteger(), nullable=False, autoincrement=False),
-        choice("kind", "open", "hold", "arm", "charge", "capture", "release", "limit", "freeze", "accept"),
-        indexed=("job_id",),
-        key=("account_id", "sequence"),
+        choice("kind", "open hold arm charge capture release limit freeze accept"),
+        indexed="job_id",
+        key="account_id sequence",
         amount_not_negative="amount_nano >= 0",
         sequence_positive="sequence >= 1",
     )
@@ -276,9 +279,9 @@ def upgrade() -> None:
         "holds",
         "account_id ->accounts, job_id id, amount_nano bigint, charged_nano bigint, captured_nano bigint, attempt int",
         "armed_attempt int, last_sequence bigint, created_at time, updated_at time",
-        choice("state", "held", "armed", "captured", "released"),
+        choice("state", "held armed captured released"),
         sa.UniqueConstraint("job_id"),
-        indexed=("account_id",),
+        indexed="account_id",
         amount_positive="amount_nano > 0",
         attempts_in_order="attempt >= 0 AND armed_attempt >= 0 AND armed_attempt <= attempt",
         captured_only_when_captured="captured_nano = 0 OR state = 'captured'",
@@ -292,7 +295,7 @@ def upgrade() -> None:
         "withdrawn_subjects",
         "account_id ->accounts",
         sa.Column("number", sa.BigInteger(), nullable=False, autoincrement=False),
-        key=("account_id", "number"),
+        key="account_id number",
     )
     create(
         "decisions",
@@ -300,9 +303,9 @@ def upgrade() -> None:
         "key_hash str64?, keys_revoked int?, reason str500, asked_by ->admins, asked_with ->api_keys, asked_at time",
         "decided_by ->admins?, decided_with ->api_keys?, decided_at time?, project_id id?, release_id id?",
         "shared_with id?",
-        choice("action", "raise", "admit", "remove", "revoke", "share", "accept"),
-        choice("state", "pending", "approved", "declined"),
-        indexed=("account_id", "project_id"),
+        choice("action", "raise admit remove revoke share accept"),
+        choice("state", "pending approved declined"),
+        indexed="account_id, project_id",
         concerns_account=(
             "(action = 'raise') = (account_id IS NOT NULL) AND (account_id IS NULL) = (epsilon IS NULL) AND "
             "(epsilon IS NULL) = (epsilon_before IS NULL) AND (epsilon IS NULL) = (name IS NOT NULL)"
@@ -326,14 +329,14 @@ def upgrade() -> None:
         "fingerprints",
         "digest bytes, dataset_id ->datasets",
         sa.Column("upload_attempt", sa.Integer(), nullable=False, autoincrement=False),
-        indexed=("dataset_id",),
-        key=("digest", "dataset_id", "upload_attempt"),
+        indexed="dataset_id",
+        key="digest dataset_id upload_attempt",
         digest_length="length(digest) = 16",
     )
     create(
         "sweeps",
         "account_id ->accounts, dataset_id ->datasets, name str200, recipe str64, price_nano bigint, created_at time",
-        indexed=("account_id", "created_at"),
+        indexed="account_id, created_at",
         price_positive="price_nano > 0",
     )
     create(
@@ -342,46 +345,19 @@ def upgrade() -> None:
         "recipe str64, epsilon float?, options json, plan json, attempt int, attempts_lost int, lease_owner str200?",
         "lease_until time?, cancel_requested bool, salvage_attempt int?, progress json, progress_version int",
         "hold_id ->holds?, sweep_id ->sweeps?, secret str64, created_at time, started_at time?, finished_at time?",
-        choice("state", "queued", "running", "succeeded", "failed", "cancelled"),
+        choice("state", "queued running succeeded failed cancelled"),
         choice(
-            "ended_early",
-            "cancelled",
-            "discarded",
-            "time_limit",
-            "worker_lost",
-            "training_failed",
-            "out_of_memory",
-            nullable=True,
+            "ended_early", "cancelled discarded time_limit worker_lost training_failed out_of_memory", nullable=True
         ),
         choice(
             "failure_code",
-            "training_failed",
-            "evaluation_failed",
-            "sampling_failed",
-            "dataset_unavailable",
-            "release_unavailable",
-            "hold_exhausted",
-            "out_of_memory",
-            "time_limit",
-            "worker_lost",
-            "ledger_unavailable",
-            "internal",
-            "preview_failed",
+            "training_failed evaluation_failed sampling_failed dataset_unavailable release_unavailable hold_exhausted "
+            "out_of_memory time_limit worker_lost ledger_unavailable internal preview_failed",
             nullable=True,
         ),
         project(),
-        indexed=(
-            ("account_id", "created_at"),
-            "created_at",
-            "dataset_id",
-            "evaluation_dataset_id",
-            ("project_id", "created_at"),
-            ("project_id", "finished_at"),
-            ("recipe", "created_at"),
-            "release_id",
-            ("state", "created_at"),
-            "sweep_id",
-        ),
+        indexed="account_id created_at, created_at, dataset_id, evaluation_dataset_id, project_id created_at, "
+        "project_id finished_at, recipe created_at, release_id, state created_at, sweep_id",
         attempt_not_negative="attempt >= 0",
         ended_has_time="(state IN ('succeeded', 'failed', 'cancelled')) = (finished_at IS NOT NULL)",
         epsilon_positive="epsilon IS NULL OR epsilon > 0",
@@ -404,16 +380,16 @@ def upgrade() -> None:
         "releases",
         "job_id ->jobs, account_id ->accounts, dataset_id ->datasets, name str200, artifact_sha256 str64",
         "artifact_dir str, card json, summary json, incomplete json?, receipt json, created_at time",
-        choice("kind", "generator", "histogram", "classifier"),
+        choice("kind", "generator histogram classifier"),
         sa.UniqueConstraint("job_id"),
-        indexed=(("account_id", "created_at"), "created_at", "dataset_id"),
+        indexed="account_id created_at, created_at, dataset_id",
     )
     create(
         "evaluations",
         "job_id ->jobs, release_id ->releases, dataset_id ->datasets, samples int?, seed bigint, results json?",
         "confusion json?, created_at time, finished_at time?",
         sa.UniqueConstraint("job_id"),
-        indexed=("created_at", "dataset_id", "release_id"),
+        indexed="created_at, dataset_id, release_id",
         results_have_time="(results IS NULL) = (finished_at IS NULL)",
         samples_positive="samples IS NULL OR samples > 0",
         seed_not_negative="seed >= 0",
@@ -422,9 +398,9 @@ def upgrade() -> None:
         "samples",
         "job_id ->jobs, release_id ->releases, count int, classes json?, proportions json?, seed bigint, path str?",
         "sha256 str64?, bytes bigint?, removed_at time?, created_at time",
-        choice("format", "imagefolder", "npz", "parquet", "webdataset"),
+        choice("format", "imagefolder npz parquet webdataset"),
         sa.UniqueConstraint("job_id"),
-        indexed=("created_at", "release_id"),
+        indexed="created_at, release_id",
         count_positive="count > 0",
         seed_not_negative="seed >= 0",
     )
