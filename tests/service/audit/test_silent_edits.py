@@ -1,8 +1,7 @@
-"""No column that the product believes in can be changed behind the ledger's back: one UPDATE, one finding.
+"""Every edit of a column that the service relies on is found.
 
-The tables are those of a service that has done everything once. Every column of every table is changed in every row; on
-PostgreSQL, for the sake of time, until one row had a value there. What may be changed unseen is listed, with the reason
-why that does not matter or cannot be helped.
+Every column of every row of a service that has done everything once is changed; on PostgreSQL, to save time, until one
+row had a value there. The exceptions are listed with reasons.
 """
 
 from __future__ import annotations
@@ -38,66 +37,63 @@ from tests.service.people import make_key
 
 PRINTS = frozenset(number.to_bytes(16, "little") for number in range(1, 6))
 
-# Tables whose rows may be changed unseen, and why.
-BELIEVED_BY_NOBODY = {
-    "alembic_version": "the schema's version; another one makes the service refuse to start",
-    "idempotency": "says which request was answered how; a change makes a retry a new request, which is paid and held",
-    "outbox": "rings for jobs that are found without it",
-    "arming_stops": "what verification wrote; the next one writes it again",
-    "verifications": "a remark for operators, which proves nothing",
-    "sign_ins": "sessions of people; who can write here can make keys as well",
-    "api_keys": "keys of people: docs/ledger.md says that adding one is not found, and so is changing one",
-    "admins": "likewise; who asked and who approved a raise stands in the log by id and name",
-    "projects": "names for people; who belongs to which says who may look, and no budget depends on it",
-    "samples": "free, and drawn again they are the same; who downloads one compares its SHA-256",
-    "evaluations": "free, of public images; measured again they are the same",
-    "fingerprints": "no entry commits to them: docs/ledger.md says that edits are not found",
-    "withdrawn_subjects": "whom later uploads leave out; a list beside the journals says the same at the next start",
-    "webhooks": "whom people have told of what happens; who can write here can make keys as well",
-    "deliveries": "what they are told: ids and states, which readers of the service see",
-    "installation": "compared with the data folder: tested in tests/service/test_installation.py",
-    "entries": "tested byte by byte in test_verify",
-    "checkpoints": "tested in test_forgery",
+# Tables whose edits are not found, with reasons.
+UNVERIFIED_TABLES = {
+    "alembic_version": "the schema's version: with another one the service refuses to start",
+    "idempotency": "the answers to requests: without a row, a retry is a new request, which is held and paid",
+    "outbox": "messages about jobs, which workers find without them as well",
+    "arming_stops": "written by verification, and written again by the next one",
+    "verifications": "information for operators, no proof",
+    "sign_ins": "sessions of people; whoever can edit them can create keys as well",
+    "api_keys": "docs/ledger.md says that new and edited keys are not found",
+    "admins": "likewise; the log has id and name of those who asked for a raise and approved it",
+    "projects": "names; a project decides who may read, and no budget depends on it",
+    "samples": "free, and reproducible; downloads are compared by their SHA-256",
+    "evaluations": "free, and reproducible from public images",
+    "fingerprints": "docs/ledger.md says that edits are not found",
+    "withdrawn_subjects": "a list beside the journals restores it at the next start",
+    "webhooks": "addresses for notices; whoever can edit them can create keys as well",
+    "deliveries": "notices with ids and states that readers see anyway",
+    "installation": "compared with the data folder: tests/service/test_installation.py",
+    "entries": "byte by byte in test_verify",
+    "checkpoints": "in test_forgery",
 }
-# Columns that may be changed unseen, and why.
-UNSEEN = {
-    ("accounts", "project_id"): "who may look, and no budget depends on it; who can write here can make a key as well",
-    ("accounts", "closed"): "whether new data may come; whoever comes is counted, and no amount depends on it",
-    ("accounts", "subjects_key_check"): "refuses requests whose ids would be found nowhere; no amount depends on it",
-    ("datasets", "project_id"): "who may look, as above",
-    ("jobs", "project_id"): "likewise, and whose turn and quota it takes",
-    ("datasets", "content_name"): "which file and key are opened; there is one, and no training starts without",
-    ("datasets", "content_key_id"): "likewise: with another key no training starts",
-    ("jobs", "attempts_lost"): "how often it is tried again; no attempt spends more than the hold",
+# Columns whose edits are not found, with reasons.
+UNVERIFIED_COLUMNS = {
+    ("accounts", "project_id"): "decides who may read; no budget depends on it",
+    ("accounts", "closed"): "decides whether new data is accepted; no amount depends on it",
+    ("accounts", "subjects_key_check"): "refuses requests with unknown subject ids; no amount depends on it",
+    ("datasets", "project_id"): "as above",
+    ("jobs", "project_id"): "as above, and whose quota it uses",
+    ("datasets", "content_name"): "names the file and its key; no training starts without them",
+    ("datasets", "content_key_id"): "no training starts with another key",
+    ("jobs", "attempts_lost"): "limits retries; no attempt spends more than the hold",
     ("jobs", "lease_owner"): "a name for operators",
-    ("jobs", "lease_until"): "when the job may be claimed again; claims are fenced by the hold's attempt",
-    ("jobs", "cancel_requested"): "a wish that anybody with the scope may express; nothing is refunded by it",
-    ("jobs", "ended_early"): "likewise; what a training that ended early has made, its release's row says",
-    ("jobs", "salvage_attempt"): "how often it is tried again; no attempt spends more than the hold",
-    ("jobs", "finished_at"): "a time that is shown to the minute; the hour is compared",
-    ("datasets", "upload_lease_until"): "of an upload that is over",
-    ("jobs", "progress"): "planned numbers that are shown while it runs",
+    ("jobs", "lease_until"): "when the job may be claimed again; the hold's attempt fences claims",
+    ("jobs", "cancel_requested"): "anyone with the scope may cancel, and cancelling refunds nothing",
+    ("jobs", "ended_early"): "likewise; the release's row has the part of the plan that was made",
+    ("jobs", "salvage_attempt"): "limits retries; no attempt spends more than the hold",
+    ("jobs", "finished_at"): "a displayed time; its hour is compared",
+    ("datasets", "upload_lease_until"): "of an upload that has ended",
+    ("jobs", "progress"): "planned numbers, shown while the job runs",
     ("jobs", "progress_version"): "likewise",
-    ("jobs", "started_at"): "a time that is shown",
-    ("datasets", "failure_code"): "of an upload before the one that arrived",
-    ("decisions", "decided_at"): "a time that is shown",
-    ("decisions", "asked_at"): "entries tell its hour; a request that was approved is not approved again",
-    ("decisions", "project_id"): "who may see it and decide; its entry says of which account it is, and who decided",
-    ("decisions", "name"): "of requests about admins; a raise has none",
-    ("decisions", "admin_id"): "of requests about admins; a raise has none",
-    ("decisions", "key_id"): "of requests about admins; a raise has none",
-    ("decisions", "key_hash"): "of requests about admins; a raise has none",
-    ("decisions", "keys_revoked"): "of requests about admins; a raise has none",
-    ("decisions", "release_id"): "of requests to share a release; a raise has none",
-    ("decisions", "shared_with"): "of requests to share a release; a raise has none",
+    ("jobs", "started_at"): "a displayed time",
+    ("datasets", "failure_code"): "of an earlier upload",
+    ("decisions", "decided_at"): "a displayed time",
+    ("decisions", "asked_at"): "entries have its hour; an approved request is not approved again",
+    ("decisions", "project_id"): "who may see it and decide; the entry has the account and the two admins",
+    **{
+        ("decisions", name): "empty in requests for a raise"
+        for name in ("name", "admin_id", "key_id", "key_hash", "keys_revoked", "release_id", "shared_with")
+    },
 }
-# Rows that no entry commits to, and why: (table, what is true of the row, reason).
-UNCOMMITTED = (
-    ("datasets", "visibility = 'public' AND name = 'unused'", "nothing was computed from it; a hold binds it later"),
-    ("datasets", "state = 'declared'", "nothing has arrived; a hold binds what arrives"),
-    ("jobs", "kind IN ('sample', 'evaluate')", "it is free, and private data are not opened for it"),
-    ("decisions", "state = 'pending'", "it has raised nothing; approving it is refused to who asked"),
-    ("decisions", "action != 'raise'", "about admins and their keys, whose tables are believed by nobody, see there"),
+# Rows that no entry commits to: table, condition, reason.
+UNCOMMITTED_ROWS = (
+    ("datasets", "visibility = 'public' AND name = 'unused'", "no job has used it; a hold commits to it later"),
+    ("datasets", "state = 'declared'", "it has no content; a hold commits to its content later"),
+    ("jobs", "kind IN ('sample', 'evaluate')", "it is free, and opens no private data"),
+    ("decisions", "state = 'pending'", "it has raised nothing; the asking admin cannot approve it"),
+    ("decisions", "action != 'raise'", "it concerns admins and keys, see the tables above"),
 )
 
 
@@ -239,13 +235,13 @@ def stored(table: Table, row: Any, column: Column[Any]) -> tuple[str, dict[str, 
 
 
 def excused(world: World, session: Any, table: Table, row: Any, column: Column[Any]) -> bool:
-    if (table.name, column.name) in UNSEEN:
+    if (table.name, column.name) in UNVERIFIED_COLUMNS:
         return True
     keys = {f"key_{key.name}": row._mapping[key.name] for key in table.primary_key}
     mine = " AND ".join(f"{key.name} = :key_{key.name}" for key in table.primary_key)
     return any(
         name == table.name and session.execute(text(f"SELECT 1 FROM {name} WHERE {mine} AND ({rule})"), keys).first()
-        for name, rule, _reason in UNCOMMITTED
+        for name, rule, _reason in UNCOMMITTED_ROWS
     )
 
 
@@ -262,7 +258,7 @@ def test_no_column_can_be_changed_unseen(world: World) -> None:
     with world.tampered() as session:
         sqlite = world.sqlite
         for table in Base.metadata.sorted_tables:
-            if table.name in BELIEVED_BY_NOBODY:
+            if table.name in UNVERIFIED_TABLES:
                 continue
             for row in session.execute(select(table)).all():
                 for column in table.columns:
@@ -289,9 +285,9 @@ def test_no_column_can_be_changed_unseen(world: World) -> None:
 def test_every_table_and_column_was_thought_of() -> None:
     """The exceptions name only existing tables and columns."""
     tables = Base.metadata.tables
-    assert set(BELIEVED_BY_NOBODY) - {"alembic_version"} <= set(tables)
-    assert all(column in tables[table].c for table, column in UNSEEN)
-    assert all(table in tables and reason for table, _rule, reason in UNCOMMITTED)
+    assert set(UNVERIFIED_TABLES) - {"alembic_version"} <= set(tables)
+    assert all(column in tables[table].c for table, column in UNVERIFIED_COLUMNS)
+    assert all(table in tables and reason for table, _rule, reason in UNCOMMITTED_ROWS)
 
 
 def test_a_private_dataset_that_is_made_public_is_found(world: World) -> None:
