@@ -17,13 +17,10 @@ spending is refunded, known images are accepted by another account, or a stale d
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -39,6 +36,7 @@ from benchmarks.chaos_audit import audit
 from benchmarks.chaos_clients import PUBLIC_PICTURES, Asker, Customer, Heard, Uploader, push_random, set_up, trainings
 from benchmarks.chaos_restores import SCENARIOS, restores
 from benchmarks.chaos_services import Mode, Services, installation
+from benchmarks.results import machine, parser_of, write_json
 from obscura.client import Client
 from scripts.swift_server import SwiftServer
 from scripts.with_services import PostgresServer, RedisServer
@@ -55,6 +53,10 @@ KILLS_IN_AN_OUTAGE = 3
 # The average pause between two kills: this many times the last start of an API, divided by the number of APIs.
 PAUSES_PER_START, PAUSE_SECONDS_MIN = 1.5, 2.0
 EVERYTHING = "everything"  # a kill of all processes at once, as when the machine fails
+SUMMED = (
+    *("kills", "jobs_accepted", "jobs_unfinished", "undercharged", "artifacts_without_capture", "uploads_lost"),
+    *("releases_lost", "orphans"),
+)
 # How often each living role is chosen. In mode embedded the dispatcher is a part of the API.
 WEIGHTS = {"api": 3, "worker": 2, "dispatcher": 3, "runner": 6, "s3": 1, EVERYTHING: 1}
 SPARED = 0.8  # how often an API that is starting is spared, because otherwise it would never serve
@@ -177,9 +179,7 @@ def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def together(modes: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    summed = ("kills", "jobs_accepted", "jobs_unfinished", "undercharged", "artifacts_without_capture", "uploads_lost")
-    summed = (*summed, "releases_lost", "orphans")
-    totals: dict[str, Any] = {name: sum(figures[name] for figures in modes.values()) for name in summed}
+    totals: dict[str, Any] = {name: sum(figures[name] for figures in modes.values()) for name in SUMMED}
     totals["ledger_verified"] = all(figures["ledger_verified"] for figures in modes.values())
     totals["violated"] = any(figures["violated"] for figures in modes.values())
     return totals
@@ -187,8 +187,7 @@ def together(modes: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the modes, print their figures and write them as JSON; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
+    parser = parser_of(__doc__)
     parser.add_argument("--mode", choices=[*MODES, STORAGE, "all", RESTORE], default="all", help="all: the first three")
     parser.add_argument("--kills", type=int, default=100, help="in each mode")
     parser.add_argument("--scenarios", type=int, default=SCENARIOS, help=f"in mode {RESTORE}")
@@ -196,40 +195,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="an empty folder for data and logs; default: a temporary one")
     options = parser.parse_args(arguments)
-    modes: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="obscura-chaos-") as temporary:
+        folder = options.keep or Path(temporary)
         if options.mode == RESTORE:
-            folder = options.keep or Path(temporary)
-
-            def show(outcome: Any) -> None:
-                print(", ".join(f"{name} {value}" for name, value in asdict(outcome).items()), flush=True)
-
-            figures = restores(options.scenarios, options.seed, folder, show, at_once=options.at_once)
-            print(", ".join(f"{name} {value}" for name, value in figures.items() if name != "rows"))
-            return _end(figures, options.seed, options.json)
-        for mode in MODES if options.mode == "all" else (options.mode,):
-            figures = rampage(mode, options.kills, options.seed, (options.keep or Path(temporary)) / mode)
-            modes[mode] = figures
-            shown = ("kills", "jobs_accepted", "states", "jobs_unfinished", "undercharged", "artifacts_without_capture")
-            shown = (*shown, "uploads_lost", "releases_lost", "orphans", "ledger_verified", "seconds")
-            print(f"{mode}: " + ", ".join(f"{name} {figures[name]}" for name in shown))
-            if figures["violated"]:
-                print(json.dumps(figures, indent=2))
-    return _end(together(modes) | {"modes": modes}, options.seed, options.json)
-
-
-def _end(figures: dict[str, Any], seed: int, file: Path | None) -> int:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    results = figures | {
-        "seed": seed,
-        "machine": f"{platform.system()} {platform.machine()}",
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "commit": commit,
-    }
-    if file:
-        file.write_text(json.dumps(results, indent=2) + "\n")
+            at_once = options.at_once
+            results = restores(options.scenarios, options.seed, folder, lambda it: show(asdict(it)), at_once=at_once)
+            show({name: value for name, value in results.items() if name != "rows"})
+        else:
+            modes: dict[str, dict[str, Any]] = {}
+            for mode in MODES if options.mode == "all" else (options.mode,):
+                modes[mode] = rampage(mode, options.kills, options.seed, folder / mode)
+                show({"mode": mode} | {name: modes[mode][name] for name in (*SUMMED, "states", "ledger_verified")})
+                if modes[mode]["violated"]:
+                    print(json.dumps(modes[mode], indent=2))
+            results = together(modes) | {"modes": modes}
+    write_json(options.json, results | {"seed": options.seed} | machine())
     return int(results["violated"])
+
+
+def show(figures: dict[str, Any]) -> None:
+    print(", ".join(f"{name} {value}" for name, value in figures.items()), flush=True)
 
 
 if __name__ == "__main__":
