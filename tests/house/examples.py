@@ -57,8 +57,8 @@ NOT_RUN = {
     "obscura datasets push scans/ --account patients --at-most 2000 --subjects-at-most 700": "needs DICOM files; "
     "tests/obscura/preparing/layouts/test_dicom.py makes such folders",
     "openssl rand": "needs another program",
-    "obscura datasets push people-2026/": "needs pictures of people; tests/service/cli/test_people.py pushes some",
-    "obscura subjects withdraw": "needs people; tests/service/cli/test_people.py lets some withdraw",
+    "obscura datasets push people-2026/": "needs pictures of people; tests/service/cli/test_datasets.py pushes some",
+    "obscura subjects withdraw": "needs people; tests/service/cli/test_datasets.py lets some withdraw",
     "obscura datasets push volumes/ --account patients --slices axial": "needs NIfTI files; "
     "tests/obscura/preparing/layouts/test_nifti.py makes such folders",
     "cp .env.example .env": "for the next one",

@@ -37,9 +37,8 @@ def shows(write: Callable[[Output], object], monkeypatch: pytest.MonkeyPatch, *,
     options = {"file": file, "force_terminal": True, "width": 200, "color_system": None}
     monkeypatch.setattr(console, "TerminalConsole", lambda **_: TerminalConsole(**options))
     write(Output(as_json))
-    return (
-        re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue()) if "\x1b[2J" not in file.getvalue() else file.getvalue()
-    )
+    written = file.getvalue()
+    return written if "\x1b[2J" in written else re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
 
 
 def event(stage: str) -> EventRecord:
@@ -68,9 +67,7 @@ WRITES: dict[str, Callable[[Output, str], object]] = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
-def test_control_and_hidden_characters_are_escaped(
-    write: Callable[[Output, str], object], text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_control_and_hidden_characters_are_escaped(write, text, monkeypatch):
     shown = shows(lambda output: write(output, text), monkeypatch)
     hidden = {char for char in text if visible(char) != char}
     assert hidden
@@ -81,9 +78,7 @@ def test_control_and_hidden_characters_are_escaped(
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
-def test_markup_and_emoji_codes_are_text(
-    write: Callable[[Output, str], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_markup_and_emoji_codes_are_text(write, monkeypatch):
     assert MARKUP in shows(lambda output: write(output, MARKUP), monkeypatch)
 
 

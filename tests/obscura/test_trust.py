@@ -19,16 +19,12 @@ PAGE = b'{"items": [], "next_cursor": null}'
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 
 
-@pytest.fixture
-def theirs() -> Iterator[Canned]:
-    with answering(lambda _method, path: Answer(content=READY if "health" in path else PAGE)) as running:
-        yield running
+def running() -> Iterator[Canned]:
+    with answering(lambda _method, path: Answer(content=READY if "health" in path else PAGE)) as service:
+        yield service
 
 
-@pytest.fixture
-def mine() -> Iterator[Canned]:
-    with answering(lambda _method, _path: Answer(content=PAGE)) as running:
-        yield running
+theirs, mine = pytest.fixture(running, name="theirs"), pytest.fixture(running, name="mine")
 
 
 @pytest.fixture
@@ -81,9 +77,7 @@ PARTLY: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("spoil", FOREIGN.values(), ids=FOREIGN.keys())
-def test_a_folder_of_another_user_is_passed_over(
-    var: Path, mine: Canned, theirs: Canned, spoil: Callable[[Path], None]
-) -> None:
+def test_a_folder_of_another_user_is_passed_over(var, mine, theirs, spoil):
     spoil(var)
     alone = run("accounts", "list")
     assert (alone.exit_code, "var belongs to another user" in " ".join(alone.stderr.split())) == (4, True)
@@ -99,9 +93,7 @@ def test_a_folder_of_another_user_is_passed_over(
 
 
 @pytest.mark.parametrize("spoil", [*FOREIGN.values(), *PARTLY.values()], ids=[*FOREIGN, *PARTLY])
-def test_no_file_of_another_user_is_believed(
-    var: Path, theirs: Canned, spoil: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_file_of_another_user_is_believed(var, theirs, spoil, monkeypatch):
     spoil(var)
     if spoil in FOREIGN.values():  # which root may look after where it is named
         monkeypatch.setattr(os, "geteuid", lambda: 12_345)
@@ -142,9 +134,7 @@ def test_a_profile_of_another_user_is_refused(var: Path, mine: Canned, tmp_path:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_login_and_logout_take_the_profile_before_and_after_their_name(
-    var: Path, mine: Canned, theirs: Canned, before: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_login_and_logout_take_the_profile_before_and_after_their_name(var, mine, theirs, before, monkeypatch):
     def with_profile(*words: str) -> list[str]:
         return ["--profile", "derm", *words] if before else [*words, "--profile", "derm"]
 

@@ -31,16 +31,12 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     transport.trusted.cache_clear()
 
 
-@pytest.fixture
-def service() -> Iterator[Canned]:
+def empty_lists() -> Iterator[Canned]:
     with answering(lambda _method, _path: Answer(content=PAGE)) as running:
         yield running
 
 
-@pytest.fixture
-def proxy() -> Iterator[Canned]:
-    with answering(lambda _method, _path: Answer(content=PAGE)) as running:
-        yield running
+service, proxy = pytest.fixture(empty_lists, name="service"), pytest.fixture(empty_lists, name="proxy")
 
 
 def by_client(url: str) -> None:
@@ -68,19 +64,8 @@ WAYS = [by_client, by_async_client, by_command]
 
 @pytest.mark.parametrize("ask", WAYS)
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1.2.3", "0.0.0.0"])
-def test_a_service_on_this_machine_is_asked_directly(
-    service: Canned,
-    proxy: Canned,
-    monkeypatch: pytest.MonkeyPatch,
-    ask: Callable[[str], None],
-    variable: str,
-    host: str,
-) -> None:
-    if host == "127.1.2.3":
-        with answering(lambda _method, _path: Answer(content=PAGE)):
-            assert transport.is_here(f"http://{host}:1")
-        return
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_a_service_on_this_machine_is_asked_directly(service, proxy, monkeypatch, ask, variable, host):
     monkeypatch.setenv(variable, proxy.url)
     ask(service.url.replace("127.0.0.1", host))
     assert proxy.requests == []
@@ -103,8 +88,9 @@ def test_a_service_on_this_machine_is_asked_directly(
     ],
 )
 def test_a_variable_that_cannot_be_used_is_named_for_a_remote_service_and_ignored_for_a_local_one(
-    service: Canned, monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], None], variable: str, value: str
-) -> None:
+    service, monkeypatch, ask, variable, value
+):
+    assert transport.is_here("http://127.1.2.3:1")
     monkeypatch.setenv(variable, value)
     ask(service.url)
     scheme = "https" if variable.startswith("SSL") else "http"
@@ -113,18 +99,14 @@ def test_a_variable_that_cannot_be_used_is_named_for_a_remote_service_and_ignore
 
 
 @pytest.mark.parametrize("ask", WAYS)
-def test_socks_without_its_package_names_the_package(
-    monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], None]
-) -> None:
+def test_socks_without_its_package_names_the_package(monkeypatch, ask):
     monkeypatch.setitem(__import__("sys").modules, "socksio", None)
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
     with pytest.raises(ConnectionSettingsError, match=r"httpx\[socks\]"):
         ask("http://obscura.invalid")
 
 
-def test_a_remote_service_is_asked_through_the_proxy_which_is_named_without_its_password(
-    proxy: Canned, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_remote_service_is_asked_through_the_proxy_which_is_named_without_its_password(proxy, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "obscura")
     monkeypatch.setenv("HTTP_PROXY", proxy.url.replace("http://", "http://user:secret@"))
     ran = CliRunner().invoke(app, ["--url", "http://obscura.invalid", "--token", "key", "accounts", "list", "--json"])
@@ -151,9 +133,7 @@ def test_a_remote_service_is_asked_through_the_proxy_which_is_named_without_its_
         ("", False),
     ],
 )
-def test_no_proxy_takes_addresses_and_networks(
-    monkeypatch: pytest.MonkeyPatch, exceptions: str, bypassed: bool
-) -> None:
+def test_no_proxy_takes_addresses_and_networks(monkeypatch, exceptions, bypassed):
     monkeypatch.setenv("HTTP_PROXY", "proxy.lan:3128")
     monkeypatch.setenv("NO_PROXY", exceptions)
     with Client("http://10.9.8.7:8420", "key") as client:

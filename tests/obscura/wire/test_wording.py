@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from obscura.wire import wording
+from obscura.wire import formats, wording
+from obscura.wire.words import SampleFormat
 from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import sure_at_most
 
@@ -103,3 +105,7 @@ def test_small_numbers_mappings_and_moments():
     assert wording.show_number({"class_means": 18_008.4, "votes": 1e-5}) == "class means 18,008; votes 10⁻⁵"
     assert wording.show_time("2030-01-02T04:04:05+01:00") == "2 Jan 2030, 03:04 UTC"
     assert [wording.show_percent(share) for share in (0.5, 0.123456, 0.0)] == ["50%", "12.3%", "0%"]
+
+
+def test_every_list_of_sample_formats_is_the_same():
+    assert [*formats.PACKINGS] == [*get_args(formats.SampleFormat)] == [word.value for word in SampleFormat]

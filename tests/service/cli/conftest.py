@@ -1,11 +1,10 @@
 """The world of the command line's tests.
 
-`shell` runs commands against a service in a process of its own, which all tests share. `obscura` runs a command in this
-process on a data folder, without a service; `book` is such a folder with a ledger and one release. `make_images` writes
-arrays to upload.
+`shell` runs commands against a service in a process of its own, which all tests share; `client` is its first admin, and
+`target` its address and key as options. `obscura` runs a command in this process on a data folder, without a service;
+`book` is such a folder with a ledger and one release. `make_images` writes arrays to upload.
 """
 
-import itertools
 import json
 import os
 import shutil
@@ -24,9 +23,11 @@ import pytest
 from typer.testing import CliRunner
 
 from obscura.cli.app import app
+from obscura.client import Client
 from obscura.client.local_service import running_at
 from service.db.session import make_engine, make_session_factory
 from tests.conftest import NOW
+from tests.obscura.small import two_classes
 from tests.service.audit.book import LedgerBook
 from tests.service.orders import release_with_files
 
@@ -134,19 +135,24 @@ def shell(tmp_path_factory: pytest.TempPathFactory, warm: str) -> Iterator[Shell
 
 
 @pytest.fixture(scope="session")
+def target(shell: Shell) -> tuple[str, ...]:
+    url, token = ((shell.data_dir / name).read_text("ascii").strip() for name in ("service.url", "admin.key"))
+    return ("--url", url, "--token", token)
+
+
+@pytest.fixture(scope="session")
+def client(target: tuple[str, ...]) -> Iterator[Client]:
+    with Client(target[1], target[3]) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
 def make_images() -> Callable[[Path, int], Path]:
-    """Write an .npz of 8 x 8 images of two simple classes: new ones each time, for images that two accounts have in
+    """Write an .npz of 8 x 8 images of two simple classes: new ones each time, because images that two accounts have in
     common join them."""
 
-    seeds = itertools.count()
-
     def make(path: Path, count: int) -> Path:
-        rng = np.random.default_rng(next(seeds))
-        labels = np.arange(count) % 2
-        images = rng.integers(0, 60, (count, 8, 8))
-        images[labels == 0, :4] += 150
-        images[labels == 1, :, :4] += 150
-        np.savez(path, images=images.astype(np.uint8), labels=labels.astype(np.int64))
+        np.savez(path, images=two_classes(count)[0], labels=np.arange(count) % 2)
         return path
 
     return make

@@ -101,24 +101,6 @@ def test_a_plan_spends_nothing(shell, account, dataset):
     assert shell("budget", "show", account, "--json").json["held_nano"] == 0
 
 
-def test_wrong_use_is_exit_code_2(shell, dataset):
-    train = (dataset, "-r", "datalens")
-    for arguments in (
-        ("plan", *train, "-e", "-1"),
-        ("plan", *train, "-e", "nan"),
-        ("plan", dataset, "-r", "alchemy", "-e", "1"),
-        ("plan", *train, "-e", "1", "-o", "teachers"),
-        ("plan", *train),
-        ("plan", "no-such-dataset", "-r", "datalens", "-e", "1"),
-        ("jobs", "show", "job_nothing"),
-        ("datasets", "push", "/no/such/folder", "--public"),
-        ("no-such-command",),
-    ):
-        ran = shell(*arguments, code=2)
-        assert ran.out == ""
-        assert ran.err
-
-
 def test_no_budget_is_exit_code_3_with_the_numbers(shell, dataset):
     ran = shell("train", dataset, "-r", "datalens", "-e", "5", *SMALL, "--json", code=3)
     error = ran.json["error"]
@@ -137,13 +119,6 @@ def test_no_key_is_exit_code_4(shell, tmp_path):
     shell("keys", "revoke", key["id"])
     shell("accounts", "list", OBSCURA_TOKEN=key["token"], code=4)
     shell("--data-dir", str(tmp_path), "accounts", "list", code=4)
-
-
-def test_no_service_is_exit_code_1(shell):
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    ran = shell("accounts", "list", OBSCURA_URL=f"http://127.0.0.1:{port}", code=1)
-    assert "No answer" in ran.err
 
 
 def test_listening_where_somebody_listens(shell, tmp_path):

@@ -1,15 +1,31 @@
-"""`obscura datasets push` as people run it: what it prepares, what it asks for, what it declares and sends."""
+"""`obscura datasets push` and `obscura subjects withdraw`: options, questions, and what is declared and sent."""
 
+import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from obscura.cli import console, datasets
 from obscura.cli.app import app
-from obscura.client import Client
+from obscura.cli.datasets import in_flags
+from obscura.preparing import PushOptions
+
+PAGE = Path(__file__).parents[3] / "docs" / "choices.md"
+OPTIONS: PushOptions = {
+    "classes": "old cat,dog",
+    "size": "64x48",
+    "labels": Path("my labels.csv"),
+    "grey": True,
+    "split": "test",
+    "skip_broken": False,
+}
+SMALL = ("-o", "components=4", "-o", "evaluation_samples=100")
+TERMS = ("-d", "1e-4", "--unit", "subject")
 
 
 @pytest.fixture
@@ -64,24 +80,97 @@ def test_a_motley_folder_is_brought_to_what_is_stated_or_fixed(shell, people):
     assert "8 images: 1 cropped to 16 x 16, 7 scaled to 16 x 16, 1 laid on white" in pushed.err
 
 
-def test_at_a_terminal_push_asks_before_it_declares(shell, make_images, tmp_path, monkeypatch):
-    url = (shell.data_dir / "service.url").read_text("ascii").strip()
-    token = (shell.data_dir / "admin.key").read_text("ascii").strip()
+def test_at_a_terminal_push_asks_before_it_declares(target, client, make_images, tmp_path, monkeypatch):
     path = str(make_images(tmp_path / "asked.npz", 30))
-    command = ("--url", url, "--token", token, "datasets", "push", path, "--public", "--name", "asked")
+    command = (*target, "datasets", "push", path, "--public", "--name", "asked")
     for module in (datasets, console):
         monkeypatch.setattr(module, "is_interactive", lambda: True)
-    with Client(url, token) as client:
-        declined = CliRunner().invoke(app, command, input="n\n")
-        assert declined.exit_code == 1
-        assert 'Stays here: images by class: "0" 15, "1" 15.' in declined.stderr
-        assert "Nothing was declared or sent." in declined.stderr
-        assert "asked" not in {each.name for each in client.datasets()}
-        assert CliRunner().invoke(app, command, input="y\n").exit_code == 0
-        (found,) = (each for each in client.datasets() if each.name == "asked")
-        found.delete()
-        assert CliRunner().invoke(app, [*command, "--yes"]).exit_code == 0
-        (tmp_path / "train").mkdir()
-        Image.new("L", (8, 8), 9).save(tmp_path / "train" / "1.png")
-        guessed = CliRunner().invoke(app, [*command[:6], str(tmp_path), "--public", "--yes"])
-        assert (guessed.exit_code, "--classes train" in guessed.stderr) == (2, True)
+    declined = CliRunner().invoke(app, command, input="n\n")
+    assert declined.exit_code == 1
+    assert 'Stays here: images by class: "0" 15, "1" 15.' in declined.stderr
+    assert "Nothing was declared or sent." in declined.stderr
+    assert "asked" not in {each.name for each in client.datasets()}
+    assert CliRunner().invoke(app, command, input="y\n").exit_code == 0
+    (found,) = (each for each in client.datasets() if each.name == "asked")
+    found.delete()
+    assert CliRunner().invoke(app, [*command, "--yes"]).exit_code == 0
+    (tmp_path / "train").mkdir()
+    Image.new("L", (8, 8), 9).save(tmp_path / "train" / "1.png")
+    guessed = CliRunner().invoke(app, [*command[:6], str(tmp_path), "--public", "--yes"])
+    assert (guessed.exit_code, "--classes train" in guessed.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("path", [("datasets", "push"), ("quickstart",)], ids=" ".join)
+def test_each_option_is_on_the_command_line_and_is_parsed_as_it_is_formatted(path):
+    command = get_command(app)
+    for name in path:
+        command = command.commands[name]
+    assert set(PushOptions.__annotations__) <= {parameter.name for parameter in command.params}
+    context = command.make_context("push", ["images", *shlex.split(in_flags(OPTIONS))])
+    read = {
+        name: context.params[name] for name in PushOptions.__annotations__ if context.params[name] not in (None, False)
+    }
+    assert read == {name: value for name, value in OPTIONS.items() if value is not False}
+
+
+@pytest.mark.parametrize("option", PushOptions.__annotations__)
+def test_the_page_of_choices_shows_each(option):
+    assert f"`--{option.replace('_', '-')}" in PAGE.read_text(encoding="utf-8")
+
+
+def scans(folder: Path, names: list[str], seed: int) -> Path:
+    """Three pictures of each person."""
+    rng = np.random.default_rng(seed)
+    for number, name in enumerate(names):
+        place = folder / ("sick" if number % 2 else "well") / name
+        place.mkdir(parents=True)
+        for picture in range(3):
+            Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(place / f"{picture}.png")
+    return folder
+
+
+@pytest.fixture
+def push(shell: Any, tmp_path: Path) -> Any:
+    key = tmp_path / "subjects.key"
+    key.write_text("0123456789abcdef" * 4 + "\n")
+
+    def pushed(account: str, names: list[str], seed: int, *more: str, code: int = 0) -> Any:
+        folder = scans(tmp_path / f"scans-{seed}", names, seed)
+        stated = ("--at-most", "100", "--subjects-at-most", "20", "--subjects-key", str(key))
+        told = ("datasets", "push", str(folder), "--account", account, "--size", "16", *stated, "--json")
+        return shell(*told, *more, code=code)
+
+    return pushed
+
+
+def test_people_of_two_years_are_recognized_and_may_withdraw(shell, push, tmp_path):
+    for name, epsilon in (("seen in 2025", "3"), ("seen in 2026", "5")):
+        shell("accounts", "create", name, "-e", epsilon, *TERMS)
+    first = push("seen in 2025", [f"p{n}" for n in range(8)], 1).json
+    refused = push("seen in 2026", ["p3", "q1"], 2, code=2)
+    assert "in another account" in refused.err
+    error = refused.err.rpartition("error:")[2]  # below the screen, which names a subject to the owner
+    assert not any(word in error for word in ("p3", "q1", "2025"))
+    second = push("seen in 2026", [f"q{n}" for n in range(8)], 3).json
+    again = push("seen in 2026", ["q1", "r1"], 4).json
+    assert [each["subjects_recognised"] for each in (first, second, again)] == [True] * 3
+
+    key, left = tmp_path / "subjects.key", tmp_path / "left.txt"
+    left.write_text("subject\r\nq2\r\n\r\n nobody \r\n", encoding="utf-8-sig")  # as Excel saves it
+    named_by = ("--account", "seen in 2026", "--subjects-key", str(key), "--json", "--yes")
+    before = shell("accounts", "show", "seen in 2026", "--json").json
+    done = shell("subjects", "withdraw", *named_by, "q1", "--ids-from", str(left)).json
+    assert set(done["dataset_ids"]) == {second["id"], again["id"]}
+    assert (done["not_recognised"], done["waiting"]) == ([], False)
+    assert shell("accounts", "show", "seen in 2026", "--json").json == before, "no budget returns"
+    shell("subjects", "withdraw", *named_by, code=2)
+    refused = shell("subjects", "withdraw", *named_by, "unknown", code=2)
+    assert "is a placeholder" in refused.err
+    asked = ("--recipe", "moments", "-e", "1.5", *SMALL)
+    left.write_text("q3\n\ufeffq4\n", encoding="utf-8-sig")
+    refused = shell("subjects", "withdraw", *named_by, "--ids-from", str(left), code=2)
+    assert "Line 2 of left.txt" in refused.err
+    assert "byte-order mark" in refused.err
+    after = shell("train", second["name"], *asked, "--wait", "--json").json
+    assert after["state"] == "succeeded", "on what is left"
+    assert shell("ledger", "verify", "--json").json["findings"] == []

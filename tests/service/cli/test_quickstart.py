@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +12,7 @@ from typer.testing import CliRunner, Result
 from obscura.cli import quickstart
 from obscura.cli.app import app
 from obscura.cli.console import CliError
-from obscura.cli.quickstart import Onboarding
-from obscura.client import Client
+from obscura.cli.quickstart import Onboarding, drowned_here
 from scripts.quickstart_transcript import PAGE, PICTURES_PAGE, PROGRAM, SHOWN, run_command, run_program, run_scans
 
 Start = Callable[..., Result]
@@ -96,11 +94,7 @@ def test_what_can_be_known_before_is_said_before(start, pets, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, monkeypatch):
-    url = (shell.data_dir / "service.url").read_text("ascii").strip()
-    token = (shell.data_dir / "admin.key").read_text("ascii").strip()
-    target = ("--url", url, "--token", token)
-
+def test_a_step_that_fails_leaves_nothing_half_done(start, pets, target, client, monkeypatch):
     def no_to(part: str) -> Callable[[str, str], None]:
         def answer(question: str, otherwise: str) -> None:
             if part in question:
@@ -115,30 +109,51 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, mon
     def never(*_: object) -> None:
         raise AssertionError("nobody asked for a preview")
 
-    with Client(url, token) as client:
-        before = list(client.datasets())
-        monkeypatch.setattr(quickstart, "confirm", no_to("Declare"))
-        monkeypatch.setattr(quickstart, "is_interactive", lambda: True)
-        small = ("--size", "8", "--grey")
-        declined = start(pets, *small, before=target, answers="100\n")
-        assert 'thereby making public: classes "cat", "dog";' in declined.stderr
-        assert "Nothing was declared or uploaded." in declined.stderr
-        assert "Planning" not in declined.stderr
-        monkeypatch.setattr(quickstart, "confirm", no_to("Upload the images and train?"))
-        declined = start(pets, *small, "--preview", before=target, answers="100\n")
-        assert "Nothing was uploaded or spent." in declined.stderr, declined.stderr
-        assert "This is a forecast on other images, not a promise." in declined.output
-        assert (pets.parent / "preview.png").read_bytes().startswith(b"\x89PNG")
-        monkeypatch.setattr(quickstart, "confirm", yes_and_then_a_picture_goes)
-        monkeypatch.setattr(Onboarding, "try_on_public", never)
-        broken = start(pets, *small, "--at-most", "100", before=target)
-        assert "The images changed while they were sent" in broken.stderr
-        assert f"To go on: obscura quickstart {pets} --epsilon 1 --at-most 100 --size 8 --grey" in broken.stderr
-        assert list(client.datasets()) == before
-        (account,) = [account for account in client.accounts() if account.name == "pets"]
-        assert account.balance.held_nano == account.balance.spent_nano == 0
-        client.lower_limit(account.id, epsilon=0.5, reason="as if half of it was spent")
-        poor = start(pets, "--yes", "--at-most", "2000", before=target)
-        assert (poor.exit_code, "does not pay for that" in poor.stderr) == (3, True)
-        assert client.account(account.id).balance.spent_nano == 0
-        assert list(client.datasets()) == before
+    before = list(client.datasets())
+    monkeypatch.setattr(quickstart, "confirm", no_to("Declare"))
+    monkeypatch.setattr(quickstart, "is_interactive", lambda: True)
+    small = ("--size", "8", "--grey")
+    declined = start(pets, *small, before=target, answers="100\n")
+    assert 'thereby making public: classes "cat", "dog";' in declined.stderr
+    assert "Nothing was declared or uploaded." in declined.stderr
+    assert "Planning" not in declined.stderr
+    monkeypatch.setattr(quickstart, "confirm", no_to("Upload the images and train?"))
+    declined = start(pets, *small, "--preview", before=target, answers="100\n")
+    assert "Nothing was uploaded or spent." in declined.stderr, declined.stderr
+    assert "This is a forecast on other images, not a promise." in declined.output
+    assert (pets.parent / "preview.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(quickstart, "confirm", yes_and_then_a_picture_goes)
+    monkeypatch.setattr(Onboarding, "try_on_public", never)
+    broken = start(pets, *small, "--at-most", "100", before=target)
+    assert "The images changed while they were sent" in broken.stderr
+    assert f"To go on: obscura quickstart {pets} --epsilon 1 --at-most 100 --size 8 --grey" in broken.stderr
+    assert list(client.datasets()) == before
+    (account,) = [account for account in client.accounts() if account.name == "pets"]
+    assert account.balance.held_nano == account.balance.spent_nano == 0
+    client.lower_limit(account.id, epsilon=0.5, reason="as if half of it was spent")
+    poor = start(pets, "--yes", "--at-most", "2000", before=target)
+    assert (poor.exit_code, "does not pay for that" in poor.stderr) == (3, True)
+    assert client.account(account.id).balance.spent_nano == 0
+    assert list(client.datasets()) == before
+
+
+@pytest.mark.parametrize(
+    ("counts", "shown_from", "said"),
+    [
+        ({"normal": 2000, "sick": 20}, 130, ["Stays here: of sick (20), expect static", "from about 130 images"]),
+        (
+            {f"c{number}": number for number in range(20)},
+            100,
+            ["of c0 (0), c1 (1), c2 (2), c3 (3), c4 (4), c5 (5) and 14 more"],
+        ),
+        ({"a": 500, "b": 130}, 130, []),
+        ({"a": 1}, None, []),
+        ({}, 130, []),
+        ({"a": 5}, 0, []),
+    ],
+)
+def test_the_owner_alone_is_told_of_classes_that_are_too_small(counts, shown_from, said):
+    lines = list(drowned_here(counts, shown_from))
+    assert len(lines) == bool(said)
+    assert all(part in lines[0] for part in said)
+    assert "normal" not in "".join(lines)

@@ -53,3 +53,10 @@ def test_without_a_service_the_installed_recipes_are_shown_and_called_that(shell
     assert "the package that is installed here" in found.err
     assert "installed here" not in shell("recipes").err
     alone("--url", "http://127.0.0.1:9", "--token", "obs_x", "recipes", code=1)  # named, and not there
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_shown_with_all_options_and_presets(obscura, tmp_path, name):
+    shown = obscura(tmp_path, "recipes", name, "--json").json
+    assert (shown["options"], set(shown["presets"])) == (RECIPES[name].options, set(RECIPES[name].presets))
+    assert all(option in obscura(tmp_path, "recipes", name).out for option in shown["options"]["properties"])
