@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -61,14 +62,9 @@ class AccountClient:
 
     def ready(self) -> bool:
         """Return whether the service can serve."""
-        return self.health() is not None
-
-    def health(self) -> HealthRecord | None:
-        """Return the service's health record; None if it does not answer or cannot serve."""
-        try:
-            return self.wait_ready(0.0)
-        except (ApiError, ConnectionFailed):
-            return None
+        with suppress(ApiError, ConnectionFailed):
+            return self.wait_ready(0.0) is not None
+        return False
 
     def wait_ready(
         self, seconds_max: float = READY_SECONDS_MAX, *, on_wait: Callable[[str], None] = lambda _why: None

@@ -297,7 +297,6 @@ class AsyncClient:
 
     close = verb(Client.close)
     ready = verb(Client.ready)
-    health = verb(Client.health)
     wait_ready = verb(Client.wait_ready)
 
     admins = verb(Client.admins)

@@ -1,4 +1,4 @@
-"""The trials of a search, from values to try: as `--grid` takes them on a terminal, and a form in its fields."""
+"""Parse the grids of a sweep: from `--grid` on the command line, and from the fields of a form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from obscura.wire.job_schemas import TRIALS_MAX, TRIALS_MIN
 
-EPSILON = "epsilon"  # is tried as if it were an option
+EPSILON = "epsilon"  # varies like an option
 
 
 class GridRefused(ValueError):
@@ -51,12 +51,12 @@ def trials_of(grids: Sequence[str], fixed: Mapping[str, Any]) -> list[dict[str, 
     if not TRIALS_MIN <= count <= TRIALS_MAX:
         given = "1 trial" if count == 1 else f"{count:,} trials"
         raise GridRefused(f"These values give {given}; a search has {TRIALS_MIN} to {TRIALS_MAX}.")
-    return [_trial(dict(zip(values, chosen, strict=True)), fixed) for chosen in itertools.product(*values.values())]
-
-
-def _trial(chosen: dict[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    own = {EPSILON: chosen.pop(EPSILON)} if EPSILON in chosen else {}
-    return {"options": {**fixed, **chosen}, **own}
+    trials = []
+    for combination in itertools.product(*values.values()):
+        options = {**fixed, **dict(zip(values, combination, strict=True))}
+        own = {EPSILON: options.pop(EPSILON)} if EPSILON in values else {}
+        trials.append({"options": options, **own})
+    return trials
 
 
 def json_or_text(text: str) -> Any:

@@ -1,8 +1,7 @@
-"""The one rule for text that people write for people: names, reasons, and texts within options.
+"""The one rule for text that people write for people: names, reasons, and texts in options.
 
-Such text stands on cards, pages and in the log forever, and people decide by it. So two texts that look alike must not
-differ by an invisible character, and no text may reverse the direction of what surrounds it. Every schema of a request
-uses this rule, and so do the dashboard's forms, the command line, and class names before images are sent.
+Such text stays on cards, pages and in the log forever, and people decide by it. So two texts that look alike must not
+differ by an invisible character, and no text may reverse the direction of its surroundings.
 """
 
 from __future__ import annotations
@@ -61,7 +60,18 @@ def normalize_text(text: str) -> str:
 
 def is_readable(text: str) -> bool:
     """Return whether all characters are visible and keep the text's direction."""
-    return all(_is_seen(character) or _joins(text, place) for place, character in enumerate(text))
+
+    def joined(side: str) -> bool:
+        within = any(first <= ord(side or " ") <= last for first, last in _JOINED)
+        return within and unicodedata.category(side)[0] in "LM"
+
+    for place, character in enumerate(text):
+        blank = any(first <= ord(character) <= last for first, last in _BLANK)
+        if character in _JOINERS and joined(text[place - 1 : place]) and joined(text[place + 1 : place + 2]):
+            continue
+        if blank or not character.isprintable():  # a control character, a direction mark, or a space but U+0020
+            return False
+    return True
 
 
 def is_name(text: str) -> bool:
@@ -76,15 +86,3 @@ def same_names(names: Sequence[str]) -> list[str]:
     """Return names that equal an earlier one in Unicode form C."""
     forms = [unicodedata.normalize("NFC", name) for name in names]
     return [name for place, name in enumerate(names) if forms[place] in forms[:place]]
-
-
-def _is_seen(character: str) -> bool:
-    """Return whether a character is visible: no control character, direction mark, or space other than U+0020."""
-    return character.isprintable() and not any(first <= ord(character) <= last for first, last in _BLANK)
-
-
-def _joins(text: str, place: int) -> bool:
-    return text[place] in _JOINERS and all(
-        any(first <= ord(side or " ") <= last for first, last in _JOINED) and unicodedata.category(side)[0] in "LM"
-        for side in (text[place - 1 : place], text[place + 1 : place + 2])
-    )
