@@ -75,11 +75,11 @@ def push_for(
     with preparation_progress(console) as watch:
         package = prepare(place, Choices(**choices), subjects=by_subject, on_image=watch.on_image)
         package.require_within(at_most, subjects_at_most)
-        wish: dict[str, Any] = {"recipe": recipe, "epsilon": epsilon, "options": options}
+        order: dict[str, Any] = {"recipe": recipe, "epsilon": epsilon, "options": options}
         if payer is not None:
             uploaded = _uploaded_before(client, payer, package, name, at_most, subjects_at_most)
             if uploaded is not None:
-                _require_budget(client, uploaded, payer, wish)
+                _require_budget(client, uploaded, payer, order)
                 return uploaded
         free_name = client.datasets.free_name(payer.id if payer else None, name, place)
         if payer is None:
@@ -90,7 +90,7 @@ def push_for(
         facts = {"say": partial(console.print, soft_wrap=True)} | bounds | facts
         dataset = client.datasets.declare(package, name=free_name, account_id=payer.id, **facts)
         try:
-            _require_budget(client, dataset, payer, wish)
+            _require_budget(client, dataset, payer, order)
         except BaseException:
             dataset.delete()
             raise
@@ -98,13 +98,16 @@ def push_for(
         package = replace(package, open=partial(_digested, package, digests))
         sent = client.datasets.send(dataset, package, watch.on_bytes)
         if digests:
-            _remember(sent.id, digests[-1])
+            recorded = {**_read_record(), sent.id: digests[-1]}
+            newest = dict(list(recorded.items())[-RECORDED_MAX:])
+            with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home folder
+                replace_file(_record_path(), _DIGESTS.dump_json(newest))
         return sent
 
 
-def _require_budget(client: AccountClient, dataset: Dataset, payer: Account, wish: dict[str, Any]) -> None:
+def _require_budget(client: AccountClient, dataset: Dataset, payer: Account, order: dict[str, Any]) -> None:
     """Raise BudgetError unless the account can pay for a training."""
-    plan = client.plan(dataset.id, **wish)
+    plan = client.plan(dataset.id, **order)
     if plan.budget.affordable:
         return
     budget, affordable = plan.budget, payer.balance.affordable_epsilon
@@ -177,13 +180,6 @@ def _read_record() -> dict[str, str]:
         return _DIGESTS.validate_json(path.read_bytes()) if is_own(path) else {}
     except (OSError, ValidationError, RuntimeError):
         return {}
-
-
-def _remember(dataset_id: str, digest: str) -> None:
-    digests = {**_read_record(), dataset_id: digest}
-    newest = dict(list(digests.items())[-RECORDED_MAX:])
-    with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home folder
-        replace_file(_record_path(), _DIGESTS.dump_json(newest))
 
 
 def account_for(client: AccountClient, name: str) -> Account | None:

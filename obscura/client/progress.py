@@ -1,4 +1,4 @@
-"""What is shown of work that goes on: bars in a terminal or a notebook, a line now and then elsewhere."""
+"""Progress of jobs, uploads and downloads: bars in a terminal or a notebook, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -65,12 +65,9 @@ class Countdown:
         return f"about {' '.join(parts)} left"
 
 
-def describe(event: EventRecord, countdown: Countdown | None = None) -> str:
+def describe(event: EventRecord, countdown: Countdown) -> str:
     """Return the charged budget and the time left: `epsilon 0.412 of 1.0 charged, about 2 min 30 s left`."""
     facts, parts = event.progress, []
-    if countdown is None:
-        countdown = Countdown()
-        countdown.report(facts.eta_seconds)
     if facts.planned_nano:
         parts.append(f"{show_cost(facts)} charged")
     if event.state == "running" and str(countdown):
@@ -82,10 +79,8 @@ def describe(event: EventRecord, countdown: Countdown | None = None) -> str:
 
 @contextmanager
 def job_progress(console: Console, label: str) -> Iterator[Callable[[EventRecord], None]]:
-    """Yield a callback for the events of a job."""
-    if not console.is_terminal:
-        yield _lines(console, label)
-        return
+    """Yield a callback for the events of a job: a bar in a terminal, elsewhere a line now and then."""
+    countdown, printed_at, printed_stage = Countdown(), float("-inf"), ""
     columns = (
         TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=30),
@@ -93,22 +88,24 @@ def job_progress(console: Console, label: str) -> Iterator[Callable[[EventRecord
         TextColumn("{task.fields[facts]}", markup=False),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console) as bar:
-        countdown = Countdown()
-        task = bar.add_task(visible(label), total=None, steps="", facts="")
+    with Progress(*columns, console=console) if console.is_terminal else nullcontext() as bar:
+        task = None if bar is None else bar.add_task(visible(label), total=None, steps="", facts="")
 
         def on_event(event: EventRecord) -> None:
-            facts = event.progress
-            stage = _stage(event)
+            nonlocal printed_at, printed_stage
+            facts, running = event.progress, event.state == "running"
+            stage = (facts.stage or "starting") if running else event.state
+            steps = f"{facts.step}/{facts.steps}" if running and facts.steps else ""
             countdown.report(facts.eta_seconds)
-            bar.update(
-                task,
-                description=visible(f"{label} {stage}"),
-                completed=facts.step or 0,
-                total=facts.steps or None,
-                steps=_steps(event),
-                facts=_Facts(event, countdown),
-            )
+            if bar is not None and task is not None:
+                described = visible(f"{label} {stage}")
+                bar.update(task, description=described, completed=facts.step or 0, total=facts.steps or None)
+                bar.update(task, steps=steps, facts=_Facts(event, countdown))
+            elif stage != printed_stage or time.monotonic() - printed_at >= LINE_SECONDS:
+                printed_at, printed_stage = time.monotonic(), stage
+                tail = describe(event, countdown)
+                line = f"{label} {stage}" + (f" {steps}" if steps else "") + (f": {tail}" if tail else "")
+                console.print(visible(line))
 
         yield on_event
 
@@ -170,30 +167,3 @@ class _Facts(NamedTuple):
 
     def __format__(self, _spec: str) -> str:
         return str(self)
-
-
-def _lines(console: Console, label: str) -> Callable[[EventRecord], None]:
-    said_at, said_stage = float("-inf"), ""
-    countdown = Countdown()
-
-    def on_event(event: EventRecord) -> None:
-        nonlocal said_at, said_stage
-        stage = _stage(event)
-        countdown.report(event.progress.eta_seconds)
-        if stage == said_stage and time.monotonic() - said_at < LINE_SECONDS:
-            return
-        said_at, said_stage = time.monotonic(), stage
-        steps, tail = _steps(event), describe(event, countdown)
-        line = f"{label} {stage}" + (f" {steps}" if steps else "") + (f": {tail}" if tail else "")
-        console.print(visible(line))
-
-    return on_event
-
-
-def _stage(event: EventRecord) -> str:
-    return event.state if event.state != "running" else event.progress.stage or "starting"
-
-
-def _steps(event: EventRecord) -> str:
-    facts = event.progress
-    return f"{facts.step}/{facts.steps}" if event.state == "running" and facts.steps else ""

@@ -14,4 +14,5 @@ DELTA_LEAST, DELTA_MOST = 1e-30, 0.1
 DELTA_USUAL_MOST = 1e-4  # a larger one must be confirmed
 
 Unit = Literal["record", "subject"]  # whose presence the guarantee hides, declared when an account is opened
+UNITS: tuple[Unit, ...] = ("record", "subject")
 UNIT_WORDS: Mapping[str, str] = {"record": "one record", "subject": "all records of one subject"}

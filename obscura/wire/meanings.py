@@ -1,9 +1,8 @@
-"""What a folder's name may mean: a person, a part of a collection, or a class. Pure functions over texts.
+"""Meanings of folder names: a person, a part of a collection, or a class. Pure functions over texts.
 
-A folder that is named after somebody must not become a public class without a question; a word for a thing must not be
-held up by one. So these rules look at form (dates, long numbers, numbered words such as `patient12`, marks of DICOM and
-of registers) and at the given names that are common and mean nothing else. Whoever prepares pictures asks by them, and
-so does the form of a declaration.
+A folder named after a person must not become a public class without a question, and a word for a thing must not cause
+one. So these rules look at the form (dates, long numbers, numbered words such as `patient12`, marks of DICOM and of
+registers) and at common given names without another meaning.
 """
 
 from __future__ import annotations
@@ -199,7 +198,11 @@ def why_personal(name: str) -> str | None:
         return "a number of a person"
     if re.search(rf"\d{{{LONG_NUMBER_DIGITS},}}", text):
         return "a long number"
-    return "a given name" if _has_given_name(text) else None
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    words = re.findall(r"[^\W\d_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", plain))
+    # With more than three other words, a given name is part of the name of something else.
+    named = len(words) <= 4 and any(word.casefold() in _GIVEN_NAMES for word in words)
+    return "a given name" if named else None
 
 
 def identifiers_in(names: Iterable[str], *, few: bool) -> list[str]:
@@ -372,10 +375,3 @@ def _person_of(path: str) -> tuple[bool, str, str]:
         return True, "_".join(rest) or "/".join(folders), "_".join(sides)
     counted = len(rest) > 1 and _COUNTER.fullmatch(rest[-1]) and re.search(r"\d", "".join(rest[:-1]))
     return (False, "_".join(rest[:-1]), name) if counted else (False, "", "")
-
-
-def _has_given_name(text: str) -> bool:
-    """A given name alone, or with one to three other words beside it; in a longer text it is that of something else."""
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    words = [word.casefold() for word in re.findall(r"[^\W\d_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", plain))]
-    return 1 <= len(words) <= 4 and any(word in _GIVEN_NAMES for word in words)

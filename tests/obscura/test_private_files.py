@@ -3,8 +3,6 @@
 import os
 import shutil
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +10,6 @@ import pytest
 from sqlalchemy import text
 
 from obscura.private_files import make_private, make_tree_private
-from service.db.schema import PROJECT_ROOT, upgrade_schema
 from service.db.session import make_engine
 
 
@@ -26,18 +23,6 @@ def usual_umask() -> Iterator[None]:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def test_a_new_database_and_its_companions_are_its_owners_alone(tmp_path):
-    path = tmp_path / "a" / "b" / "obscura.db"
-    upgrade_schema(f"sqlite:///{path}")
-    engine = make_engine(f"sqlite:///{path}")
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE x (y INTEGER)"))
-        found = {file.name: mode(file) for file in path.parent.iterdir()}
-    engine.dispose()
-    assert found == dict.fromkeys(("obscura.db", "obscura.db-wal", "obscura.db-shm"), 0o600)
-    assert mode(path.parent) == 0o700
 
 
 def test_a_database_that_everybody_could_read_is_closed(tmp_path, sqlite_template):
@@ -76,10 +61,3 @@ def test_everything_in_a_folder_is_closed_and_links_are_not_followed(tmp_path):
     folder.chmod(0o755)
     assert make_tree_private(by_link) == 0
     assert mode(folder) == 0o700
-
-
-def test_a_command_makes_files_for_its_owner_alone(tmp_path):
-    code = "from obscura.private_files import *; keep_new_files_private(); import pathlib, sys; "
-    code += "folder = pathlib.Path(sys.argv[1]) / 'x'; folder.mkdir(); (folder / 'y').write_text('z')"
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, cwd=PROJECT_ROOT, timeout=60)
-    assert (mode(tmp_path / "x"), mode(tmp_path / "x" / "y")) == (0o700, 0o600)

@@ -18,7 +18,9 @@ from obscura.wire.job_schemas import EventRecord, ProgressFacts
 def test_the_time_left_and_a_silence_are_told(facts, said):
     unknown = dict.fromkeys(EventRecord.model_fields)
     event = EventRecord.model_construct(**unknown | {"state": "running", "progress": ProgressFacts(**facts)})
-    assert describe(event) == said
+    countdown = Countdown()
+    countdown.report(event.progress.eta_seconds)
+    assert describe(event, countdown) == said
 
 
 def test_an_estimate_moves_between_reports():
