@@ -40,15 +40,10 @@ class Onboarding:
     """Prepared images and the service to send them to.
 
     Attributes:
-        client: Connection to the service.
-        output: Target of messages.
         folder: The images, as named by their owner.
-        package: The prepared upload.
         flags: Push options, as flags of `obscura datasets push`.
         program: Start of every command.
         beside: Process that must run next to a repeated command.
-        options: Options of the recipe.
-        recipe: The recipe.
     """
 
     client: Client
@@ -146,9 +141,9 @@ class Onboarding:
         """Show a preview on public images; continue without one if it fails."""
         command = f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} {TRY_FIRST}"
         self.say("Trying it on public images, which costs no budget and takes minutes", command)
-        wish = {"recipe": self.recipe, "epsilon": epsilon, "options": dict(self.options)}
+        order = {"recipe": self.recipe, "epsilon": epsilon, "options": dict(self.options)}
         try:
-            try_first(self.output, self.client, IMAGE, dataset.id, **wish)
+            try_first(self.output, self.client, IMAGE, dataset.id, **order)
         except JobFailed as error:
             self.output.notice(str(error))
 
@@ -191,12 +186,7 @@ def in_bounds(at_most: int, subjects_at_most: int | None) -> str:
 
 
 def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> Iterator[str]:
-    """Yield warnings for the owner alone about classes too small for the noise.
-
-    Args:
-        private_counts: Images by class.
-        shown_from: Minimum class size by the plan; None if unknown.
-    """
+    """Yield warnings for the owner alone about classes below the plan's minimum size, if that is known."""
     rare = sorted((count, name) for name, count in private_counts.items() if count < (shown_from or 0))
     if rare:
         named = ", ".join(f"{name} ({count:,})" for count, name in rare[:_RARE_SHOWN_MAX])
