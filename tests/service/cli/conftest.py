@@ -1,8 +1,9 @@
 """The world of the command line's tests.
 
 `shell` runs commands against a service in a process of its own, which all tests share; `client` is its first admin, and
-`target` its address and key as options. `obscura` runs a command in this process on a data folder, without a service;
-`book` is such a folder with a ledger and one release. `make_images` writes arrays to upload.
+`target` its address and key as options. `account` and `dataset` are new ones of that service, and `make_images` writes
+arrays to upload. `obscura` runs a command in this process on a data folder, without a service; `book` is such a folder
+with a ledger and one release.
 """
 
 import json
@@ -23,8 +24,9 @@ import pytest
 from typer.testing import CliRunner
 
 from obscura.cli.app import app
-from obscura.client import Client
+from obscura.client import Arrays, Client
 from obscura.client.local_service import running_at
+from service.db.base import new_id
 from service.db.session import make_engine, make_session_factory
 from tests.conftest import NOW
 from tests.obscura.small import two_classes
@@ -156,3 +158,18 @@ def make_images() -> Callable[[Path, int], Path]:
         return path
 
     return make
+
+
+@pytest.fixture
+def account(client: Client) -> str:
+    """The name of a fresh account with epsilon 2."""
+    name = f"people {new_id('x')}"
+    client.create_account(name=name, owner="clinic", epsilon=2.0, delta=1e-5, unit="record")
+    return name
+
+
+@pytest.fixture
+def dataset(client: Client, account: str) -> str:
+    """The id of a private dataset of that account, with 200 images."""
+    images = Arrays(two_classes(200)[0], np.arange(200) % 2)
+    return client.datasets.push(images, account_id=client.find_account(account).id, at_most=200).id

@@ -9,7 +9,6 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -19,21 +18,6 @@ from tests.obscura.small import LONG
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "verify_receipt.py"
 SMALL = ("-o", "teachers=10", "-o", "top_k=4", "-o", "images=20", "-o", "evaluation_samples=200")
 MakeImages = Callable[[Path, int], Path]
-
-
-@pytest.fixture
-def account(shell: Any) -> str:
-    """The name of a fresh account with epsilon 2."""
-    name = f"people-{secrets.token_hex(4)}"
-    shell("accounts", "create", name, "-e", "2", "-d", "1e-4", "--unit", "record")
-    return name
-
-
-@pytest.fixture
-def dataset(shell: Any, account: str, make_images: MakeImages, tmp_path: Path) -> str:
-    """The id of a pushed private dataset of that account."""
-    path = make_images(tmp_path / "private.npz", 200)
-    return str(shell("datasets", "push", str(path), "--account", account, "--at-most", "200", "--json").json["id"])
 
 
 def test_accounts_and_budgets(shell, account):

@@ -68,28 +68,25 @@ def job(**changes: Any) -> Job:
     return Job.model_validate(facts | {"publishes_if_cancelled": True} | changes)
 
 
-def test_discarding_asks_with_the_price():
-    question = lossy_cancel_question(job(), discard=True)
-    assert question is not None
-    assert "epsilon 0.413 of 1.0" in question
-    assert "nothing of it would be published. Discard it?" in question
+FREE = {"charged_nano": 0, "planned_nano": 10, "charged_epsilon": 0.0, "planned_epsilon": 1.0}
 
 
-def test_a_cancellation_that_publishes_asks_nothing():
-    assert lossy_cancel_question(job(), discard=False) is None
-
-
-def test_one_that_could_publish_nothing_says_so_before():
-    question = lossy_cancel_question(job(publishes_if_cancelled=False), discard=False)
-    assert question is not None
-    assert "epsilon 0.413 of 1.0, for good, and has nothing yet that could be published" in question
-
-
-@pytest.mark.parametrize("discard", [False, True])
-def test_what_costs_nothing_or_has_ended_is_not_asked_about(discard):
-    free = {"charged_nano": 0, "planned_nano": 10, "charged_epsilon": 0.0, "planned_epsilon": 1.0}
-    assert lossy_cancel_question(job(progress=free, publishes_if_cancelled=False), discard=discard) is None
-    assert lossy_cancel_question(job(state="succeeded", publishes_if_cancelled=None), discard=discard) is None
+@pytest.mark.parametrize(
+    ("changes", "discard", "said"),
+    [
+        ({}, True, "nothing of it would be published. Discard it?"),
+        ({}, False, None),  # it publishes what it has
+        ({"publishes_if_cancelled": False}, False, "and has nothing yet that could be published"),
+        ({"progress": FREE, "publishes_if_cancelled": False}, False, None),
+        ({"progress": FREE, "publishes_if_cancelled": False}, True, None),
+        ({"state": "succeeded", "publishes_if_cancelled": None}, False, None),
+        ({"state": "succeeded", "publishes_if_cancelled": None}, True, None),
+    ],
+)
+def test_a_cancellation_that_loses_paid_work_asks_with_the_cost(changes, discard, said):
+    question = lossy_cancel_question(job(**changes), discard=discard)
+    assert (question is None) == (said is None)
+    assert said is None or ("epsilon 0.413 of 1.0, for good" in str(question) and said in str(question))
 
 
 def test_nobody_at_the_terminal_means_no(monkeypatch):

@@ -1,26 +1,15 @@
 """Limits, freezing and sweeps from the command line."""
 
 import stat
-from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from obscura.cli.admins import read_end
 from obscura.cli.console import CliError
-from obscura.client import Client
-from service.db.base import new_id
 
 TINY = ["-o", "teachers=10", "-o", "top_k=4", "-o", "images=20", "-o", "evaluation_samples=100"]
-
-
-@pytest.fixture
-def account(client: Client) -> str:
-    name = f"people {new_id('x')}"
-    client.create_account(name=name, owner="clinic", epsilon=2.0, delta=1e-5, unit="record")
-    return name
 
 
 def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(shell, client, target, account, tmp_path):
@@ -87,15 +76,6 @@ def test_a_key_of_another_admin_is_asked_for(shell, tmp_path):
 def test_the_end_of_a_key_is_a_span_or_a_date(text, end):
     with nullcontext() if end else pytest.raises(CliError, match="--expires takes"):
         assert read_end(text, datetime(2030, 1, 1, tzinfo=UTC)) == end
-
-
-@pytest.fixture
-def dataset(client: Client, account: str, tmp_path: Path, make_images: Callable[[Path, int], Path]) -> str:
-    account_id = next(found.id for found in client.accounts() if found.name == account)
-    facts = {"classes": ["top", "left"], "height": 8, "width": 8, "channels": 1, "records_declared": 200}
-    declared = client.declare_dataset(name="shapes", visibility="private", account_id=account_id, **facts)
-    pushed = declared.push([make_images(tmp_path / "images.npz", 200).read_bytes()], format="npz")
-    return pushed.id
 
 
 @pytest.mark.slow
