@@ -157,11 +157,8 @@ def odds_sentence(sure: float, delta: float, unit: str) -> str:
 
 def values_in_words(schema: Mapping[str, Any]) -> str:
     """Describe the values that an option's JSON Schema accepts: "an integer between 1 and 64"."""
-    parts = schema.get("anyOf", [schema])
-    return " or ".join(_in_words(part) for part in parts)
-
-
-def _in_words(schema: Mapping[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(values_in_words(part) for part in schema["anyOf"])
     if "enum" in schema:
         return f"one of {', '.join(schema['enum'])}"
     if "const" in schema:
