@@ -2,7 +2,7 @@
 
 Run `python -m benchmarks.intake --json FILE`. All go to one service on this machine. Every input goes by the SDK and by
 the command line; some also go through the browser, if Chromium is installed. The exit status is 1 if an outcome is not
-as expected. `kinds/` has the inputs, one file for each kind, `ways.py` pushes them.
+as expected. `inputs.jsonl` has the inputs, `builders/` builds them, and `ways.py` pushes them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.intake.inputs import Input
-from benchmarks.intake.kinds import all_inputs
+from benchmarks.intake.inputs import Input, all_inputs
 from benchmarks.intake.ways import CHROMIUM, Got, Ways, fault, shown
 from benchmarks.results import parser_of, write_json
 from obscura.client.local_service import LocalClient
@@ -27,7 +26,7 @@ from obscura.client.local_service import LocalClient
 WAYS = ("sdk", "cli", "browser")
 
 
-def row_of(kind: str, given: Input, way: str, push: Callable[[Input, Path], Got], place: Path) -> dict[str, Any]:
+def row_of(given: Input, way: str, push: Callable[[Input, Path], Got], place: Path) -> dict[str, Any]:
     """Push an input in one way."""
     started = time.monotonic()
     expected = given.browser.expected if way == "browser" and given.browser else given.expected
@@ -37,12 +36,12 @@ def row_of(kind: str, given: Input, way: str, push: Callable[[Input, Path], Got]
     except Exception as error:  # the benchmark goes on, and the row says so
         got = Got("failed", f"{type(error).__name__}: {error}")
         wrong = "the way itself failed"
-    row = {"input": given.name, "kind": kind, "way": way, "unit": given.unit, "expected": shown(expected)}
+    row = {"input": given.name, "kind": given.kind, "way": way, "unit": given.unit, "expected": shown(expected)}
     row |= {"got": got.shown(), "wrong": wrong, "declared": got.declared}
     return row | {"seconds": round(time.monotonic() - started, 2)}
 
 
-def measure(inputs: Sequence[tuple[str, Input]], ways: Sequence[str], keep: Callable[[Any], None]) -> dict[str, Any]:
+def measure(inputs: Sequence[Input], ways: Sequence[str], keep: Callable[[Any], None]) -> dict[str, Any]:
     """Push all inputs and return the rows with their totals; call `keep` with it after every input."""
     found: dict[str, Any] = {"inputs": len(inputs), "rows": []}
     with tempfile.TemporaryDirectory() as home, ExitStack() as stack:
@@ -54,11 +53,11 @@ def measure(inputs: Sequence[tuple[str, Input]], ways: Sequence[str], keep: Call
             pushers["browser"] = stack.enter_context(pushing.browser())
         elif "browser" in ways:
             print(f"No browser: {CHROMIUM} is not there.", flush=True)
-        for kind, given in inputs:
+        for given in inputs:
             place = given.write(folder)
             for way in ways:
                 if way in pushers and (way != "browser" or given.browser is not None):
-                    row = row_of(kind, given, way, pushers[way], place)
+                    row = row_of(given, way, pushers[way], place)
                     found["rows"].append(row)
                     verdict = "BAD" if row["wrong"] else "ok "
                     print(f"{verdict} {way:7} {given.name}: {row['got'][:160]}", flush=True)
@@ -77,9 +76,10 @@ def measure(inputs: Sequence[tuple[str, Input]], ways: Sequence[str], keep: Call
 
 
 def main() -> int:
-    kinds = all_inputs()
+    inputs = all_inputs()
+    kinds = list(dict.fromkeys(given.kind for given in inputs))
     parser = parser_of(__doc__)
-    parser.add_argument("--kinds", nargs="+", choices=list(kinds), default=list(kinds))
+    parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds)
     parser.add_argument("--only", nargs="+", help="names of inputs")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--sample", type=int, help="so many inputs of each kind only, spread over it")
@@ -87,9 +87,9 @@ def main() -> int:
 
     chosen = []
     for kind in options.kinds:
-        of_kind = [given for given in kinds[kind] if options.only is None or given.name in options.only]
+        of_kind = [given for given in inputs if given.kind == kind and given.name in (options.only or [given.name])]
         step = max(1, len(of_kind) // options.sample) if options.sample else 1
-        chosen += [(kind, given) for given in of_kind[::step][: options.sample]]
+        chosen += of_kind[::step][: options.sample]
     found = measure(chosen, options.ways, functools.partial(write_json, options.json))
     for row in found["rows"]:
         if row["wrong"]:

@@ -50,9 +50,9 @@ class Got:
     def shown(self) -> str:
         """Return it in a few words."""
         if self.what == "read":
-            counts = [f"{self.records} records"] if self.records is not None else []
-            counts += [f"{self.subjects} subjects"] if self.subjects is not None else []
-            return f"read: {', '.join(self.classes)}" + "".join(f"; {count}" for count in counts)
+            counts = {"records": self.records, "subjects": self.subjects}
+            listed = "".join(f"; {count} {noun}" for noun, count in counts.items() if count is not None)
+            return f"read: {', '.join(self.classes)}{listed}"
         return f"{self.what}: {' '.join(self.flags)} {self.said}".replace("  ", " ").strip()
 
 
@@ -99,8 +99,6 @@ def _obscura(words: list[str], environment: dict[str, str], out: Path) -> None:
 
 
 class _Watched(Datasets):
-    """Datasets that keep the last package that was sent."""
-
     package: Package | None = None
 
     def send(self, dataset: Dataset, package: Package, on_bytes: Any = lambda _done, _total: None) -> Dataset:
@@ -148,7 +146,7 @@ class Ways:
         """By `obscura datasets push`, in a process of its own."""
         whose = ["--public"] if given.unit == "public" else ["--account", ACCOUNTS[given.unit]]
         words = ["datasets", "push", str(place), *whose, *given.flags(self._folder), "--json"]
-        before, out = self._known(), self._folder / "said"
+        before, out = self._known(), self._folder / "output"
         out.mkdir(exist_ok=True)
         here = {"OBSCURA_DATA_DIR": str(self._data_dir), "XDG_CONFIG_HOME": str(self._folder), "NO_COLOR": "1"}
         running = FORKS.Process(target=_obscura, args=(words, here, out))
@@ -170,7 +168,7 @@ class Ways:
             return Got("asked" if flags else "refused", said, flags, declared=declared)
         counted = re.search(r"(?:^|: )([\d,]+) images?\b", stderr, flags=re.MULTILINE)
         records = int(counted[1].replace(",", "")) if counted else None
-        subjects = given.expected.subjects if isinstance(given.expected, Read) else None  # it is not told there
+        subjects = given.expected.subjects if isinstance(given.expected, Read) else None  # not in the output
         return Got("read", stderr, (), tuple(answer["classes"]), records, subjects, declared)
 
     def in_browser(self, given: Input, place: Path) -> Got:

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from benchmarks.intake import __main__ as intake
-from benchmarks.intake.inputs import Asked, Input, Read, Refused
-from benchmarks.intake.kinds import all_inputs
+from benchmarks.intake.inputs import Asked, Input, Read, Refused, all_inputs
 from benchmarks.intake.ways import Got, fault, images_of, shown
 from obscura.errors import ObscuraClientError
 from obscura.preparing import ChoiceNeeded, Choices, prepare
 
-EVERY = [given for inputs in all_inputs().values() for given in inputs]
+EVERY = all_inputs()
 
 
 UNITS = {"record": False, "subject": True, "public": None}
@@ -68,9 +67,7 @@ def test_what_is_not_as_expected_is_told(expected: Any, got: Got, wrong: str) ->
 
 
 def test_flags_follow_from_the_arguments(tmp_path: Path) -> None:
-    given = Input(
-        "x", lambda _folder, _rng: None, Refused(""), unit="subject", options={"labels": "{folder}/a.csv", "grey": True}
-    )
+    given = Input("x", "", {}, Refused(""), unit="subject", options={"labels": "{folder}/a.csv", "grey": True})
     table = str(tmp_path / "x" / "a.csv")
     assert given.flags(tmp_path) == ["--at-most", "1000", "--subjects-at-most", "500", "--labels", table, "--grey"]
 

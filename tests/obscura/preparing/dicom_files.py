@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.intake.kinds.volumes import radiograph
+from benchmarks.intake.builders.volumes import radiograph
 
 CANARIES = {
     "PatientName": "CANARYNAME^ANNA",
