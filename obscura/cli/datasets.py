@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Unpack, get_args, get_type_hints
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -14,7 +14,7 @@ from obscura.cli.connection import AtMost, Dataset, Shown, SubjectsAtMost, Yes, 
 from obscura.cli.console import CliError, Exit, Output, confirm, is_interactive
 from obscura.client import Client
 from obscura.client.progress import preparation_progress
-from obscura.preparing import PushOptions
+from obscura.preparing import Choices
 from obscura.preparing.errors import some
 from obscura.preparing.subjects import read_ids, require_plain_ids
 from obscura.wire.subjects import SubjectId
@@ -34,17 +34,17 @@ def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Replace the `**push_options` of a command with flags; only the given ones are passed on."""
 
     def called(*args: Any, **values: Any) -> Any:
-        absent = {name for name in PushOptions.__annotations__ if values[name] in (None, False)}
+        absent = {name for name in Choices.model_fields if values[name] in (None, False)}
         return function(*args, **{name: value for name, value in values.items() if name not in absent})
 
     parameters = [
         each for each in inspect.signature(function, eval_str=True).parameters.values() if each.kind != each.VAR_KEYWORD
     ]
-    for name, hint in get_type_hints(PushOptions, include_extras=True).items():
-        kind, help_text = get_args(hint)
-        allowed = get_args(kind) or (kind,)
+    for name, field in Choices.model_fields.items():
+        allowed = [*field.metadata, field.annotation, *get_args(field.annotation)]
         word = next(each for each in (bool, Path, str, int) if each in allowed)  # how the command line is parsed
-        annotation: Any = Annotated[word if word is bool else word | None, typer.Option(_flag(name), help=help_text)]
+        option = typer.Option(_flag(name), help=field.description)
+        annotation: Any = Annotated[word if word is bool else word | None, option]
         default = False if word is bool else None
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -52,7 +52,7 @@ def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return with_parameters(called, parameters, function.__doc__)
 
 
-def in_flags(options: PushOptions) -> str:
+def in_flags(options: Mapping[str, Any]) -> str:
     """Format options as flags, each with a space before it."""
     present = [(_flag(name), value) for name, value in options.items() if value not in (None, False)]
     return "".join(f" {flag}" if value is True else f" {flag} {shlex.quote(str(value))}" for flag, value in present)
@@ -77,7 +77,7 @@ def push(
     at_most: AtMost = None,
     subjects_at_most: SubjectsAtMost = None,
     yes: Yes = False,
-    **push_options: Unpack[PushOptions],
+    **push_options: Any,
 ) -> Shown:
     """Prepare images, declare a dataset and upload them. File names stay here; declared facts become public.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any
 
 import typer
 
@@ -25,7 +25,7 @@ from obscura.client.datasets import default_name, require_statements
 from obscura.client.local_service import LocalService
 from obscura.client.one_step import RECIPE, account_for, open_account, usual_delta
 from obscura.client.progress import preparation_progress
-from obscura.preparing import Choices, Package, PushOptions, prepare
+from obscura.preparing import Choices, Package, prepare
 from obscura.preparing.choices import SIDE_USUAL
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.job_schemas import PlanRecord
@@ -228,7 +228,7 @@ def quickstart(
         bool, typer.Option(TRY_FIRST, help="Try the training on public images first, which takes minutes.")
     ] = False,
     yes: Yes = False,
-    **push_options: Unpack[PushOptions],
+    **push_options: Any,
 ) -> None:
     """Turn a folder of images into private synthetic ones: prepare, open an account, plan, train and download.
 

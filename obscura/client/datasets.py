@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar
 
 from obscura.client.resources import Account, Dataset, Release
 from obscura.client.transport import Transport
 from obscura.errors import NoSuchName, ObscuraClientError, RequestError
-from obscura.preparing import Arrays, Choices, Package, PackingError, PushOptions, prepare
+from obscura.preparing import Arrays, Choices, Package, PackingError, prepare
 from obscura.preparing.survey import screen
 from obscura.wire.admin_schemas import ProjectRecord
 
@@ -35,6 +35,7 @@ class Datasets:
 
     def push(
         self,
+        /,
         path: str | Path | Arrays,
         *,
         account_id: str | None = None,
@@ -46,7 +47,7 @@ class Datasets:
         agree: Callable[[], None] = lambda: None,
         on_image: Callable[[int], None] = lambda _count: None,
         on_bytes: OnBytes = lambda _done, _total: None,
-        **push_options: Unpack[PushOptions],
+        **push_options: Any,
     ) -> Dataset:
         """Prepare the images of a folder or file, declare a dataset and upload them.
 
@@ -64,7 +65,7 @@ class Datasets:
             agree: Called before anything is declared. An exception stops the push.
             on_image: Called with the number of images surveyed.
             on_bytes: Called with (bytes sent, 0).
-            push_options: How images are read and converted; see `obscura.preparing.PushOptions`.
+            push_options: How images are read and converted; see `obscura.preparing.Choices`.
 
         Raises:
             ChoiceNeeded: You must decide something; `flags` and the message name the option.

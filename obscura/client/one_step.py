@@ -22,7 +22,7 @@ from obscura.client.progress import preparation_progress
 from obscura.client.resources import Account, Dataset
 from obscura.errors import BudgetError
 from obscura.occupant import is_own
-from obscura.preparing import Arrays, Choices, Package, PackingError, PushOptions, prepare
+from obscura.preparing import Arrays, Choices, Package, PackingError, prepare
 from obscura.private_files import replace_file
 from obscura.stopping import go_on
 from obscura.wire.budgets import DELTA_USUAL_MOST
@@ -61,7 +61,7 @@ def push_for(
         RequestError: The service refused the account, the declaration, the plan or the content.
     """
     facts = dict(preparing)
-    choices = {name: facts.pop(name) for name in PushOptions.__annotations__ if name in facts}
+    choices = {name: facts.pop(name) for name in Choices.model_fields if name in facts}
     if isinstance(images, np.ndarray):
         if labels is None or isinstance(labels, str | Path):
             raise PackingError("Images in memory need labels, one for each: train(images, labels, epsilon=...).")

@@ -5,19 +5,9 @@ print(package.summary)
 """
 
 from obscura.preparing.arrays import Arrays
-from obscura.preparing.choices import Choices, PushOptions
+from obscura.preparing.choices import Choices
 from obscura.preparing.errors import BrokenImages, ChoiceNeeded, MoreThanStated, PackingError
 from obscura.preparing.package import Package
 from obscura.preparing.preparation import prepare
 
-__all__ = [
-    "Arrays",
-    "BrokenImages",
-    "ChoiceNeeded",
-    "Choices",
-    "MoreThanStated",
-    "Package",
-    "PackingError",
-    "PushOptions",
-    "prepare",
-]
+__all__ = ["Arrays", "BrokenImages", "ChoiceNeeded", "Choices", "MoreThanStated", "Package", "PackingError", "prepare"]

@@ -1,13 +1,11 @@
-"""Which column of a table names the image, its class and its subject, and what the class of each row is.
+"""Find the columns of a table that name the image, its class and its subject, and the class of each row.
 
-Columns are known by the names that public collections give them. Where several might be meant, or none is known, the
-owner is asked, and told which columns there are.
+Columns are recognised by the names that public collections use. If several match, or none, the owner is asked.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,8 +18,8 @@ from obscura.wire.meanings import owner_in
 from obscura.wire.subjects import SubjectId
 
 _YES, _NO = frozenset({"1", "1.0", "true", "yes", "t", "y"}), frozenset({"0", "0.0", "false", "no", "f", "n"})
-_LETTERS = frozenset("tfyn")  # of F and M, one may be all that there is
-_UNSURE = frozenset({"-1", "-1.0"})  # of CheXpert
+_LETTERS = frozenset("tfyn")  # no yes or no by themselves: a column of F and M may hold only one of them
+_UNSURE = frozenset({"-1", "-1.0"})  # in CheXpert
 COMBINATIONS_MAX = 32
 _CELLS_TRIED = 50
 NOT_ONE = "image with none or several of the attributes"
@@ -38,14 +36,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Said:
-    """Contents of a table.
+    """Contents of a table, one row per image.
 
-    Attributes:
-        rows: One per image.
-        classes: In label order, if the table or the owner defines one.
-        owned: Noun phrase for the source of the subject ids, capitalised; None without subject ids.
-        grouped: Sentence about a column whose values several images share, such as lesion_id; or "".
-        file_column: Column with the image names.
+    `classes` are in label order, if the table or the owner defines one. `owned` is a noun phrase for the source of the
+    subject ids, capitalised; None without subject ids. `grouped` is a sentence about a column whose values several
+    images share, such as lesion_id; or "".
     """
 
     rows: list[Row]
@@ -58,11 +53,8 @@ class Said:
 def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], *, subjects: bool | None) -> Said:
     """Read the rows of a table and their classes.
 
-    Args:
-        table: The table.
-        choices: Columns and labels that the owner selected.
-        exists: Returns whether a cell may name an image.
-        subjects: True: require subject ids. False: refuse them. None: ignore them.
+    `exists` returns whether a cell may name an image. `subjects`: True requires subject ids, False refuses them, None
+    ignores them.
     """
     files = _file_column(table, choices.file_column, exists)
     folders = [owner_in(cell) for cell in table.cells(files)]
@@ -102,7 +94,7 @@ def _joined(table: Table, choices: Choices, files: str, owners: str | None) -> T
     known = [choices.label_column] if choices.label_column else known_labels(table.columns)
     column = next((name for name in table.columns if name in known and name not in (files, owners)), None)
     rows: dict[tuple[str, ...], dict[str, None]] = {}
-    if column is None or set(choices.attributes) & set(table.columns) or len({*table.cells(files)}) == len(table.rows):
+    if column is None or set(choices.attribute) & set(table.columns) or len({*table.cells(files)}) == len(table.rows):
         return table
     whose = table.cells(owners) if owners else itertools.repeat("")
     for file, owner, label in zip(table.cells(files), whose, table.cells(column), strict=False):
@@ -114,7 +106,7 @@ def _joined(table: Table, choices: Choices, files: str, owners: str | None) -> T
 
 def tells_classes(table: Table, choices: Choices) -> bool:
     """Return whether a table beside images has a column of images and one of classes."""
-    stated = {choices.label_column, *choices.attributes} & set(table.columns)
+    stated = {choices.label_column, *choices.attribute} & set(table.columns)
     return bool(known_files(table.columns)) and bool(stated or known_labels(table.columns))
 
 
@@ -152,7 +144,7 @@ def _subject_column(table: Table, stated: str | None, *, subjects: bool) -> str 
         return _column(table, stated, "--subject-column")
     known = known_subjects(table.columns)
     if not subjects:
-        return known[0] if known else None  # whoever asks for the rows decides what an unwanted one means
+        return known[0] if known else None  # the caller decides about unwanted ids
     if len(known) == 1:
         return known[0]
     raise ChoiceNeeded(
@@ -165,26 +157,45 @@ def _subject_column(table: Table, stated: str | None, *, subjects: bool) -> str 
 def _labels(
     table: Table, choices: Choices, taken: set[str | None]
 ) -> tuple[Iterable[str | None], tuple[str, ...] | None]:
-    attributes = choices.attributes
+    attributes = choices.attribute
     classes = (f"not {attributes[0]}", attributes[0]) if len(attributes) == 1 else attributes or None
     if attributes and set(attributes) <= set(table.columns):
         return _of_attributes(table, attributes), classes
     known = [column for column in known_labels(table.columns) if column not in taken]
     order = None if choices.label_column or attributes else _numbered(table, known)
-    column = order[0] if order is not None else _label_column(table, choices.label_column, known)
-    if column is None:
+    if order is not None:
+        column = order[0]
+    elif choices.label_column is not None:
+        column = _column(table, choices.label_column, "--label-column")
+    elif len(known) > 1:
+        raise ChoiceNeeded(
+            f"Several columns of {table.name} may contain the classes: {', '.join(known)}.",
+            [f"--label-column {known[0]}"],
+        )
+    elif known:
+        column = known[0]
+    else:
         return _of_binary(table, choices, taken), None
+
     cells = list(map(label_text, table.cells(column)))
-    stated = {*(choices.classes or ()), *(choices.renamed or ())}
-    separator = None if set(cells) <= stated else _separator(cells)
+    stated = {*(choices.classes or ()), *(choices.rename_classes or ())}
+    joined = [part for cell in cells if SEVERAL in cell for part in cell.split(SEVERAL)]
+    separator = None if set(cells) <= stated else list_separator([*cells, *joined])
+    parts = [[label_text(part) for part in (separator.split(cell) if separator else [cell])] for cell in cells]
+    members = [[name for name in names if not is_missing(name)] for names in parts]
+    every = list(dict.fromkeys(name for names in members for name in names))
     if attributes:
-        return _of_members(table, cells, attributes, separator), classes
+        unknown = sorted(set(attributes) - set(every))
+        if unknown:
+            raise PackingError(
+                f"No image of {table.name} has the label {unknown[0]!r}. There are {some(sorted(every), len(every))}."
+            )
+        has = [[name in names for name in attributes] for names in members]
+        return [_chosen(attributes, row) if names else "" for row, names in zip(has, members, strict=True)], classes
     if separator is None:
         return cells, order[1] if order is not None else None
-    members = [_members(cell, separator) for cell in cells]
     if choices.combinations:
         return _bounded(table, [SEVERAL.join(sorted(set(names))) for names in members]), None
-    every = list(dict.fromkeys(name for names in members for name in names))
     example = next(cell for cell, names in zip(cells, members, strict=True) if len(names) > 1)
     raise _one_of_several(
         f"Images of {table.name} have several labels in {column!r}, such as {example!r}, and an image of a dataset has "
@@ -194,24 +205,26 @@ def _labels(
     )
 
 
-def _separator(cells: list[str]) -> re.Pattern[str] | None:
-    return list_separator([*cells, *(part for cell in cells if SEVERAL in cell for part in cell.split(SEVERAL))])
-
-
 def _of_binary(table: Table, choices: Choices, taken: set[str | None]) -> Iterable[str | None]:
-    if choices.attributes:
-        unknown = sorted(set(choices.attributes) - set(table.columns))
+    if choices.attribute:
+        unknown = sorted(set(choices.attribute) - set(table.columns))
         raise PackingError(f"{table.name} has no column {unknown[0]!r}. {_columns(table)}")
-    binary = [column for column in table.columns if column and column not in taken and _is_binary(table, column)]
+    binary = []
+    for column in table.columns:
+        values = {cell.casefold() for cell in table.cells(column) if not is_missing(cell.casefold())}
+        if column and column not in taken and values and values <= (_YES | _NO | _UNSURE) - _LETTERS:
+            binary.append(column)
     if len(binary) < 2:
         raise ChoiceNeeded(
             f"Which column of {table.name} contains the classes is unclear. {_columns(table)}", ["--label-column NAME"]
         )
-    if choices.combinations:
-        return _bounded(table, _combined(table, binary))
-    raise _one_of_several(
-        f"{table.name} has no column of classes, and columns of 0 and 1: {some(binary, len(binary))}.", binary[0]
-    )
+    if not choices.combinations:
+        raise _one_of_several(
+            f"{table.name} has no column of classes, and columns of 0 and 1: {some(binary, len(binary))}.", binary[0]
+        )
+    rows = zip(*([cell.casefold() in _YES for cell in table.cells(column)] for column in binary), strict=True)
+    labels = [SEVERAL.join(name for name, value in zip(binary, row, strict=True) if value) or "none" for row in rows]
+    return _bounded(table, labels)
 
 
 def _one_of_several(why: str, example: str) -> ChoiceNeeded:
@@ -234,52 +247,19 @@ def _numbered(table: Table, known: Sequence[str]) -> tuple[str, tuple[str, ...]]
     return None
 
 
-def _label_column(table: Table, stated: str | None, known: Sequence[str]) -> str | None:
-    if stated is not None:
-        return _column(table, stated, "--label-column")
-    if len(known) > 1:
-        raise ChoiceNeeded(
-            f"Several columns of {table.name} may contain the classes: {', '.join(known)}.",
-            [f"--label-column {known[0]}"],
-        )
-    return known[0] if known else None
-
-
 def _of_attributes(table: Table, names: tuple[str, ...]) -> Iterator[str | None]:
     columns = [[cell.casefold() for cell in table.cells(name)] for name in names]
     for values in zip(*columns, strict=True):
         if not all(value in _YES | _NO for value in values):
-            yield ""  # not told, or unsure
+            yield ""  # missing or unsure
         else:
             yield _chosen(names, [value in _YES for value in values])
-
-
-def _of_members(
-    table: Table, cells: list[str], names: tuple[str, ...], separator: re.Pattern[str] | None
-) -> Iterator[str | None]:
-    known = {name for cell in cells for name in _members(cell, separator)}
-    unknown = sorted(set(names) - known)
-    if unknown:
-        raise PackingError(
-            f"No image of {table.name} has the label {unknown[0]!r}. There are {some(sorted(known), len(known))}."
-        )
-    for cell in cells:
-        members = _members(cell, separator)
-        yield _chosen(names, [name in members for name in names]) if members else ""
 
 
 def _chosen(names: tuple[str, ...], has: list[bool]) -> str | None:
     if len(names) == 1:
         return names[0] if has[0] else f"not {names[0]}"
     return names[has.index(True)] if sum(has) == 1 else None
-
-
-def _combined(table: Table, columns: list[str]) -> list[str]:
-    cells = [[cell.casefold() in _YES for cell in table.cells(column)] for column in columns]
-    return [
-        SEVERAL.join(name for name, value in zip(columns, row, strict=True) if value) or "none"
-        for row in zip(*cells, strict=True)
-    ]
 
 
 def _bounded(table: Table, labels: list[str]) -> list[str]:
@@ -289,17 +269,6 @@ def _bounded(table: Table, labels: list[str]) -> list[str]:
             "identify people. Select labels with --attribute instead."
         )
     return labels
-
-
-def _members(cell: str, separator: re.Pattern[str] | None) -> list[str]:
-    parts = [cell] if separator is None else separator.split(cell)
-    return [label_text(part) for part in parts if not is_missing(label_text(part))]
-
-
-def _is_binary(table: Table, column: str) -> bool:
-    values = {cell.casefold() for cell in table.cells(column)}
-    said = {value for value in values if not is_missing(value)}
-    return bool(said) and said <= (_YES | _NO | _UNSURE) - _LETTERS
 
 
 def _column(table: Table, stated: str, flag: str) -> str:

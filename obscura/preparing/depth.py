@@ -1,7 +1,7 @@
-"""Numbers of more than eight bits, signed or measured: which of them is black and which is white.
+"""Decide which number is black and which is white in images of more than eight bits, signed or measured.
 
-White is what the format says, what the file says of itself (a window), or what its owner states. It is never read off
-the images: a window that follows from the brightest of them would change with one record.
+The format, a window stored in the file, or the owner defines white. It is never derived from the images: a window that
+follows from the brightest of them would change with one record.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
 
 BITS_MIN, BITS_MAX = 9, 32
-Window = tuple[float, float]  # what becomes black, and what becomes white
-_USED_MIN = 0.5  # of the numbers that a format can hold; below it a bit or more of them is never used
-_DARK = 0.25  # an image whose numbers stay below this part of white, beside brighter ones
+Window = tuple[float, float]  # the numbers that become black and white
+_USED_MIN = 0.5  # of the numbers that a format can hold; below it one bit or more is never used
+_DARK = 0.25  # of white; an image whose numbers all stay below it is dark
 _STATE_WINDOW = "--window LOW,HIGH"
 _BINS = 2**16
 _LEVELS_MIN = 64  # of 256, unless the images have hardly more themselves
-_MOST, _FEW_LEVELS = 0.9, 32  # of the pixels that are neither background nor cut off, and the levels they are left
+_MOST, _FEW_LEVELS = 0.9, 32  # this share of the pixels that are neither background nor clipped, in so few levels
 _PIXELS_COUNTED_MAX = 2**20  # of one image
 _USUAL_WINDOWS: tuple[Window, ...] = ((0, 1), (-1, 1), (0, 255), (-1024, 3071))  # the last one is that of CT
 _CT_OFFSETS = (0, 1024, 2**15)  # added to Hounsfield units, -1024 to 3071, where files hold no negative numbers
@@ -36,14 +36,11 @@ COLOUR_LIMITS: Window = (0, 2**16 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A grey image before conversion to eight bits.
+    """A grey image before conversion to eight bits: (h, w) integers or floats.
 
-    Attributes:
-        values: (h, w) integers or floats.
-        limits: Black and white as the format defines them; None for measured values.
-        own: The same image through the window stored in its file, if any.
-        inverted: Whether the smallest number is the brightest.
-        integers: Whether values count from 0, so that a depth in bits defines white.
+    `limits` are black and white as the format defines them; None for measured values. `own` is the same image through
+    the window stored in its file, if any. With `inverted` the smallest number is the brightest. With `integers` values
+    count from 0, so a depth in bits defines white.
     """
 
     values: np.ndarray[Any, Any]
@@ -55,19 +52,10 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Black and white as the owner states them for all images.
-
-    Attributes:
-        depth: Bits of the brightest number.
-        window: Numbers shown as black and white; "auto" uses the window stored in each file.
-    """
+    """Black and white as the owner states them for all images: bits of the brightest number, or a window."""
 
     depth: int | None = None
-    window: Window | Literal["auto"] | None = None
-
-    @property
-    def stated(self) -> bool:
-        return self.depth is not None or self.window is not None
+    window: Window | Literal["auto"] | None = None  # "auto" uses the window stored in each file
 
 
 FORMAT_SCALE = Scale()
@@ -111,15 +99,6 @@ def eight_bits(numbers: Numbers, scale: Scale) -> np.ndarray[Any, np.dtype[np.ui
     return 255 - bright if numbers.inverted else bright
 
 
-def _brightness(numbers: Numbers) -> np.ndarray[Any, np.dtype[np.uint16]]:
-    shown, limits = _shown(numbers, FORMAT_SCALE)
-    if limits is None:
-        return np.zeros(0, np.uint16)
-    low, high = limits
-    pixels = shown.ravel()[:: -(-shown.size // _PIXELS_COUNTED_MAX)].astype(np.float64)
-    return np.rint(np.clip((pixels - low) / (high - low), 0, 1) * (_BINS - 1)).astype(np.uint16)
-
-
 def _loses_contrast(counts: np.ndarray[Any, np.dtype[np.int64]]) -> bool:
     bright = np.rint(np.arange(_BINS) / (_BINS - 1) * 255).astype(np.int64)
     levels = np.bincount(bright, counts, 256)
@@ -142,17 +121,6 @@ def _covering(counts: np.ndarray[Any, Any]) -> int:
     return int(np.searchsorted(most, _MOST * most[-1])) + 1
 
 
-def _window_for(counts: np.ndarray[Any, np.dtype[np.int64]], limits: Window) -> str:
-    share = np.cumsum(_tissue(counts)) / max(_tissue(counts).sum(), 1)
-    unit = (limits[1] - limits[0]) / (_BINS - 1)
-    low, high = (limits[0] + unit * int(np.searchsorted(share, part)) for part in (0.01, 0.99))
-    for offset in _CT_OFFSETS:
-        if offset - 1024 <= low and high <= offset + 3071 and high - low >= 1024 and offset - 1024 >= limits[0]:
-            return f"{offset - 1024},{offset + 3071}"
-    step = 2.0 ** math.ceil(math.log2(max(high - low, unit) / 4))
-    return f"{max(limits[0], math.floor(low / step) * step):.9g},{min(limits[1], math.ceil(high / step) * step):.9g}"
-
-
 def _shown(numbers: Numbers, scale: Scale) -> tuple[np.ndarray[Any, Any], Window | None]:
     if isinstance(scale.window, tuple):
         return numbers.values, scale.window
@@ -172,14 +140,8 @@ def _require_numbers(values: np.ndarray[Any, Any]) -> None:
 class Depth:
     """Range of the numbers of one image. Never leaves this machine.
 
-    Attributes:
-        limits: See `Numbers`.
-        lowest: Smallest number.
-        highest: Largest number.
-        windowed: Whether the file stores a window.
-        integers: See `Numbers`.
-        colour: Whether it is a colour image, of which only the upper eight bits are read.
-        brightness: (n,) sampled pixels, 0 for black to 65535 for white, if the format or the file defines these.
+    `limits` and `integers` are those of `Numbers`. `windowed`: the file stores a window. `colour`: only the upper eight
+    bits are read. `brightness` has (n,) sampled pixels, 0 for black to 65535 for white, if these are defined.
     """
 
     limits: Window | None
@@ -199,43 +161,38 @@ def depth_of(numbers: Numbers) -> Depth | None:
     low, high = numbers.limits or (0.0, math.inf)
     if high - low <= 255 and low == 0 and numbers.own is None:
         return None
-    return Depth(
-        numbers.limits,
-        float(numbers.values.min()),
-        float(numbers.values.max()),
-        numbers.own is not None,
-        numbers.integers,
-        brightness=_brightness(numbers),
-    )
-
-
-def _no_pixels() -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.zeros(_BINS, np.int64)
+    shown, limits = _shown(numbers, FORMAT_SCALE)
+    brightness = np.zeros(0, np.uint16)
+    if limits is not None:
+        low, high = limits
+        pixels = shown.ravel()[:: -(-shown.size // _PIXELS_COUNTED_MAX)].astype(np.float64)
+        brightness = np.rint(np.clip((pixels - low) / (high - low), 0, 1) * (_BINS - 1)).astype(np.uint16)
+    lowest, highest = float(numbers.values.min()), float(numbers.values.max())
+    windowed = numbers.own is not None
+    return Depth(numbers.limits, lowest, highest, windowed, numbers.integers, brightness=brightness)
 
 
 @dataclass
 class Depths:
     """Ranges of all images, to decide whether the owner must state which number is white."""
 
-    private_used: dict[Window, Window] = field(default_factory=dict)  # the numbers in use, by those that can be
-    private_colour: Window | None = None  # the same of colour images of 16 bits
-    unlimited: int = 0
-    private_measured: Window | None = None  # the numbers in use in images whose format states no limits
-    windowed: int = 0
-    counted: bool = False  # whether a depth in bits says what white is
+    private_used: dict[Window, Window] = field(default_factory=dict)  # numbers in use, by the limits of their format
+    private_colour: Window | None = None  # numbers in use in colour images of 16 bits
+    private_measured: Window | None = None  # numbers in use in images whose format states no limits
+    windowed: bool = False
+    counted: bool = False  # whether a depth in bits defines white
     dark: bool = False
     bright: bool = False
-    # Pixels by brightness, as their format states it, and as the windows in the files do.
-    private_histogram: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=_no_pixels)
-    private_windows: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=_no_pixels)
+    # Pixels by brightness, through the limits of their format and through the windows in the files.
+    private_histogram: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=lambda: np.zeros(_BINS, np.int64))
+    private_windows: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=lambda: np.zeros(_BINS, np.int64))
 
     def add(self, depth: Depth) -> None:
         if depth.brightness is not None:
             np.add.at(self.private_windows if depth.windowed else self.private_histogram, depth.brightness, 1)
         if depth.windowed:
-            self.windowed += 1
+            self.windowed = True
         elif depth.limits is None:
-            self.unlimited += 1
             self.private_measured = _wider(self.private_measured, depth)
         elif depth.colour:
             self.private_colour = _wider(self.private_colour, depth)
@@ -246,11 +203,11 @@ class Depths:
             self.dark, self.bright = self.dark or 0 < part < _DARK, self.bright or part >= _USED_MIN
 
     def require(self, scale: Scale, others: int) -> None:
-        """Raise unless white is known for all images. others: number of images with eight bits."""
-        if scale.stated:
-            self._require_kept(scale)
+        """Raise unless white is known for all images; `others` is the number of images with eight bits."""
+        if scale != FORMAT_SCALE:
+            self._require_applies(scale)
             return
-        if self.unlimited:
+        if self.private_measured is not None:
             raise ChoiceNeeded(
                 "Some images hold signed or measured values, and nothing in them says which number is black and "
                 "which is white. State it, the same for all images, such as -160,240 for soft tissue in a CT. It is "
@@ -284,19 +241,16 @@ class Depths:
                 [_STATE_WINDOW],
             )
         if _loses_contrast(self.private_histogram):
-            self._ask_window()
-
-    def _ask_window(self) -> None:
-        low, high = next(iter(self.private_used))
-        asis = f"--depth {round(math.log2(high + 1))}" if self.counted else f"--window {low:.9g},{high:.9g}"
-        window = _window_for(self.private_histogram, (low, high))
-        raise ChoiceNeeded(
-            f"Their format calls {low:,.9g} black and {high:,.9g} white, and most pixels lie so close together that "
-            f"they would get fewer than {_LEVELS_MIN} of 256 grey levels. State which number is black and which is "
-            f"white. A window of {window} holds most of them; take one that you know from your device instead, if you "
-            f"can. If the images are meant as they are, say {asis}.",
-            [f"--window {window}"],
-        )
+            low, high = next(iter(self.private_used))
+            asis = f"--depth {round(math.log2(high + 1))}" if self.counted else f"--window {low:.9g},{high:.9g}"
+            window = _window_for(self.private_histogram, (low, high))
+            raise ChoiceNeeded(
+                f"Their format calls {low:,.9g} black and {high:,.9g} white, and most pixels lie so close together "
+                f"that they would get fewer than {_LEVELS_MIN} of 256 grey levels. State which number is black and "
+                f"which is white. A window of {window} holds most of them; take one that you know from your device "
+                f"instead, if you can. If the images are meant as they are, say {asis}.",
+                [f"--window {window}"],
+            )
 
     def _ask(self, why: str) -> None:
         if not self.counted:
@@ -308,25 +262,25 @@ class Depths:
             ["--depth 12"],
         )
 
-    def _require_kept(self, scale: Scale) -> None:
+    def _require_applies(self, scale: Scale) -> None:
         if self.private_colour is not None and scale != Scale(depth=16):
             raise PackingError(
                 "Of colour images with 16 bits a channel the upper eight are read, so --depth and --window are for "
                 "grey ones. Save the colour images with eight bits a channel first."
             )
         if scale.window == "auto":
-            if self.unlimited or self.private_used or not self.windowed:
+            if self.private_measured is not None or self.private_used or not self.windowed:
                 raise PackingError(
                     "--window auto uses the window stored in each DICOM or NIfTI file, and some of these "
                     "images have none. A window that follows from the images' own numbers would change with one "
                     f"of them: state it ({_STATE_WINDOW})."
                 )
         elif scale.depth is None:
-            if not (self.unlimited or self.private_used or self.windowed):
+            if self.private_measured is None and not (self.private_used or self.windowed):
                 raise PackingError("--window is for images of more than eight bits, and none of these has more.")
-        elif self.unlimited:
+        elif self.private_measured is not None:
             raise ChoiceNeeded(
-                "Some images hold signed or measured values, for which a depth in bits does not say what white is.",
+                "Some images hold signed or measured values, for which a depth in bits does not define white.",
                 [_STATE_WINDOW],
             )
         elif not (self.counted or self.private_colour):
@@ -336,6 +290,17 @@ class Depths:
                 f"Some images hold numbers above those of {scale.depth} bits: state a larger --depth, or which "
                 f"number is white with {_STATE_WINDOW}."
             )
+
+
+def _window_for(counts: np.ndarray[Any, np.dtype[np.int64]], limits: Window) -> str:
+    share = np.cumsum(_tissue(counts)) / max(_tissue(counts).sum(), 1)
+    unit = (limits[1] - limits[0]) / (_BINS - 1)
+    low, high = (limits[0] + unit * int(np.searchsorted(share, part)) for part in (0.01, 0.99))
+    for offset in _CT_OFFSETS:
+        if offset - 1024 <= low and high <= offset + 3071 and high - low >= 1024 and offset - 1024 >= limits[0]:
+            return f"{offset - 1024},{offset + 3071}"
+    step = 2.0 ** math.ceil(math.log2(max(high - low, unit) / 4))
+    return f"{max(limits[0], math.floor(low / step) * step):.9g},{min(limits[1], math.ceil(high / step) * step):.9g}"
 
 
 def _usual_window(used: Sequence[Window | None]) -> str:

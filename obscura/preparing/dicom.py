@@ -1,4 +1,4 @@
-"""DICOM files: what is in the pixels of a frame, as a viewer shows it, and nothing of what is in the tags.
+"""Read the pixels of a DICOM frame as a viewer shows them, without any other tag.
 
 Rescale or modality LUT, then VOI LUT or window (PS3.3, C.11.1 and C.11.2), palettes, and the inversion of MONOCHROME1.
 Enhanced files keep rescale and window of each frame in functional groups (PS3.3, C.7.6.16).
@@ -31,8 +31,8 @@ _WHAT = "Reading DICOM files"
 _NO_TEXT = ("O", "SQ", "UN")  # value representations of bytes and sequences
 _DEFLATED = b"1.2.840.10008.1.2.1.99"  # of the whole file after its meta group (PS3.5, A.5)
 _INFLATED_BYTES_MAX, _META_BYTES_MAX = 2**30, 2**16
-# What the names of the storage classes of images have in common; the others store what describes images, some of it as
-# pixels: segmentations, doses, reports, presentation states, waveforms, documents (PS3.4, B.5).
+# Names of storage classes of images. The others store descriptions of images, some as pixels: segmentations, doses,
+# reports, presentation states, waveforms, documents (PS3.4, B.5).
 _IMAGES = re.compile(r"Image|US Volume|Map Storage")
 _DESCRIBING_MODALITIES = frozenset([
     "SEG", "SR", "PR", "KO", "RTSTRUCT", "RTPLAN", "RTDOSE", "RTRECORD", "REG", "FID", "RWV", "DOC", "ECG", "HD", "EPS",
@@ -40,8 +40,6 @@ _DESCRIBING_MODALITIES = frozenset([
 ])  # fmt: skip
 _PIXEL_WORDS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
 _GREY, _COLOUR = ("MONOCHROME1", "MONOCHROME2"), ("RGB", "YBR_")
-# Which sequences of a functional group hold what stands at the top of a plain file.
-_OF_FRAMES = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
 
 
 def begins_like_dicom(head: bytes) -> bool:
@@ -87,7 +85,16 @@ def open_dicom(data: bytes) -> Dataset:
         from pydicom import dcmread
         from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
     try:
-        _bound_inflated(data)
+        if _DEFLATED in data[:_META_BYTES_MAX]:
+            meta_bytes = int.from_bytes(data[HEAD_BYTES + 8 : HEAD_BYTES + 12], "little")  # PS3.10, 7.1: (0002,0000)
+            stream, left = zlib.decompressobj(-zlib.MAX_WBITS), data[HEAD_BYTES + 12 + meta_bytes :]
+            for _ in range(_INFLATED_BYTES_MAX // 2**20):
+                stream.decompress(left, 2**20)
+                left = stream.unconsumed_tail
+                if not left or stream.eof:
+                    break
+            else:
+                raise Unreadable(f"it has more than {_INFLATED_BYTES_MAX >> 20} MiB once it is inflated")
         with _quietly():
             dataset = dcmread(io.BytesIO(data), force=True)
             known = "SOPClassUID" in dataset or "Rows" in dataset or begins_like_dicom(data)
@@ -102,19 +109,6 @@ def open_dicom(data: bytes) -> Dataset:
     if not known:
         raise Unreadable("it is not a DICOM file")
     return cast("Dataset", dataset)
-
-
-def _bound_inflated(data: bytes) -> None:
-    if _DEFLATED not in data[:_META_BYTES_MAX]:
-        return
-    meta_bytes = int.from_bytes(data[HEAD_BYTES + 8 : HEAD_BYTES + 12], "little")  # PS3.10, 7.1: (0002,0000)
-    stream, left = zlib.decompressobj(-zlib.MAX_WBITS), data[HEAD_BYTES + 12 + meta_bytes :]
-    for _ in range(_INFLATED_BYTES_MAX // 2**20):
-        stream.decompress(left, 2**20)
-        left = stream.unconsumed_tail
-        if not left or stream.eof:
-            return
-    raise Unreadable(f"it has more than {_INFLATED_BYTES_MAX >> 20} MiB once it is inflated")
 
 
 def has_pixels(dataset: Dataset) -> bool:
@@ -166,17 +160,15 @@ def read_frame(dataset: Dataset, number: int = 0) -> Pixels | Numbers:
     except MemoryError:
         raise Unreadable(f"it has more than {PIXELS_MAX:,} pixels") from None
     except Exception as error:  # decoders and damaged tags fail in many ways
-        raise Unreadable(_why(dataset, error)) from None
-
-
-def _why(dataset: Dataset, error: Exception) -> str:
-    syntax = getattr(dataset, "file_meta", {}).get("TransferSyntaxUID")
-    if syntax is not None and syntax.is_compressed and isinstance(error, (NotImplementedError, RuntimeError)):
-        return f"its pixels are damaged, or compressed in a way that is not read here ({syntax.name})"
-    return f"it is damaged ({type(error).__name__})"
+        syntax = getattr(dataset, "file_meta", {}).get("TransferSyntaxUID")
+        why = f"it is damaged ({type(error).__name__})"
+        if syntax is not None and syntax.is_compressed and isinstance(error, (NotImplementedError, RuntimeError)):
+            why = f"its pixels are damaged, or compressed in a way that is not read here ({syntax.name})"
+        raise Unreadable(why) from None
 
 
 def _frame(dataset: Dataset, number: int) -> Pixels | Numbers:
+    from pydicom.dataset import Dataset
     from pydicom.pixels.processing import apply_color_lut, apply_modality_lut
     from pydicom.pixels.utils import pixel_array
 
@@ -189,11 +181,28 @@ def _frame(dataset: Dataset, number: int) -> Pixels | Numbers:
         return _colour(stored, int(dataset.BitsStored))
     if kind not in _GREY or stored.ndim != 2:
         raise Unreadable(f"its pixels are of a kind that is not taken ({kind or 'no PhotometricInterpretation'})")
-    settings = _settings(dataset, number)
+    settings = Dataset()  # of an enhanced file, those of the frame
+    settings.update({tag: dataset[tag] for tag in dataset.keys() if tag.group == 0x28})  # noqa: SIM118  # its values differ
+    shared = list(dataset.get("SharedFunctionalGroupsSequence") or ())[:1]
+    own = list(dataset.get("PerFrameFunctionalGroupsSequence") or ())[number : number + 1]
+    for group in (*shared, *own):
+        for word in ("PixelValueTransformationSequence", "FrameVOILUTSequence"):
+            for item in list(group.get(word) or ())[:1]:
+                settings.update(item)
     if not settings.get("ModalityLUTSequence") and settings.get("RescaleSlope") == 0:
         raise Unreadable("its RescaleSlope is 0, so that all of its numbers are one")
     values = apply_modality_lut(stored, settings)
-    ends = None if stored.dtype.kind == "f" else _ends(settings)
+
+    ends: Window | None = None  # the values of the smallest and the largest number that can be stored
+    if stored.dtype.kind != "f" and settings.get("ModalityLUTSequence"):
+        ends = 0, 2 ** int(settings.ModalityLUTSequence[0].LUTDescriptor[2]) - 1
+    elif stored.dtype.kind != "f":
+        half = 2 ** (int(settings.BitsStored) - 1)
+        low, high = (-half, half - 1) if settings.PixelRepresentation else (0, 2 * half - 1)
+        slope, intercept = settings.get("RescaleSlope"), settings.get("RescaleIntercept")
+        if slope is not None and intercept is not None:
+            low, high = (float(slope) * end + float(intercept) for end in (low, high))
+        ends = low, high
     limits = None if ends is None else (min(ends), max(ends))
     inverted = kind == "MONOCHROME1"
     integers = limits is not None and limits[0] == 0 and values.dtype.kind in "iu"
@@ -204,31 +213,6 @@ def _colour(pixels: np.ndarray[Any, Any], bits: int) -> Pixels:
     if bits != 8:
         pixels = np.rint(pixels.astype(np.float64) * 255 / (2**bits - 1))
     return np.ascontiguousarray(pixels[..., :3], np.uint8)
-
-
-def _settings(dataset: Dataset, number: int) -> Dataset:
-    from pydicom.dataset import Dataset
-
-    shared = list(dataset.get("SharedFunctionalGroupsSequence") or ())[:1]
-    own = list(dataset.get("PerFrameFunctionalGroupsSequence") or ())[number : number + 1]
-    found = Dataset()
-    found.update({tag: dataset[tag] for tag in dataset.keys() if tag.group == 0x28})  # noqa: SIM118  # its values differ
-    for group in (*shared, *own):
-        for word in _OF_FRAMES:
-            for item in list(group.get(word) or ())[:1]:
-                found.update(item)
-    return found
-
-
-def _ends(settings: Dataset) -> Window:
-    if settings.get("ModalityLUTSequence"):
-        return 0, 2 ** int(settings.ModalityLUTSequence[0].LUTDescriptor[2]) - 1
-    bits = int(settings.BitsStored)
-    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if settings.PixelRepresentation else (0, 2**bits - 1)
-    slope, intercept = settings.get("RescaleSlope"), settings.get("RescaleIntercept")
-    if slope is None or intercept is None:
-        return low, high
-    return float(slope) * low + float(intercept), float(slope) * high + float(intercept)
 
 
 def _own(values: np.ndarray[Any, Any], settings: Dataset, ends: Window | None) -> Numbers | None:
@@ -242,6 +226,4 @@ def _own(values: np.ndarray[Any, Any], settings: Dataset, ends: Window | None) -
     first = width[0] if isinstance(width, MultiValue) and width else width
     if ends is None or settings.get("WindowCenter") is None or not isinstance(first, float | int) or first < 1:
         return None  # PS3.3, C.11.2.1.2: a window has a width of 1 or more
-    return Numbers(
-        apply_windowing(values, settings, 0), ends
-    )  # from one end to the other, also where the slope is negative
+    return Numbers(apply_windowing(values, settings, 0), ends)  # with a negative slope the ends are reversed

@@ -1,4 +1,4 @@
-"""Why a folder or file is not pushed yet. Said on the owner's machine, so it may name their files."""
+"""Reasons why a folder or file is not pushed. The messages stay on the owner's machine, so they may name files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMES_SHOWN_MAX = 5
 
 
 class PackingError(ObscuraClientError):
-    """The folder or file cannot be pushed; the message names what can be."""
+    """The folder or file cannot be pushed; the message says what can be."""
 
 
 class ChoiceNeeded(PackingError):
@@ -47,12 +47,12 @@ class BrokenImages(ChoiceNeeded):
 
     Attributes:
         count: Number of unreadable images.
-        names: The first few file names, each with the reason.
+        names: The first file names, each with the reason.
     """
 
-    def __init__(self, why: str, flags: Sequence[str], count: int, names: Sequence[str]) -> None:
+    def __init__(self, why: str, count: int, names: Sequence[str]) -> None:
         self.count, self.names = count, tuple(names)
-        super().__init__(why, flags)
+        super().__init__(f"{why}. Repair them, or leave them out.", ["--skip-broken"])
 
 
 class Unreadable(Exception):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 
 from obscura.image_types import image_suffixes, names_of
@@ -30,11 +29,6 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
     found = folders(tree, base)
     kind, note = _kind_inside(tree, base, found, choices.split)
     title = ", ".join(filter(None, (title, note)))
-    walk = (
-        partial(_walk_subjects, tree, base, kind)
-        if subjects
-        else partial(_walk_classes, tree, base, kind, subjects is None)
-    )
     direct = any(images_in(tree, below(base, name)) for name in found)
     if not direct:
         if not subjects and images_in(tree, base):
@@ -60,6 +54,42 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
         require_no_masks(tree, _inside(base, name, kind))
     if subjects:
         ask_about_owners({name: folders(tree, _inside(base, name, kind)) for name in found})
+
+    def paths(at: str, tally: Tally) -> Iterator[tuple[str | None, str]]:
+        # The subject and the path of each image in a class folder.
+        inner = folders(tree, at, tally if subjects else None)
+        if subjects:
+            if images_in(tree, at, tally):
+                raise PackingError(
+                    f"{tree.name} has images outside of the folders of subjects. The account protects all records of a "
+                    "subject together: put them into one folder for each subject inside the class folders "
+                    "(class/subject/image.png)."
+                )
+            yield from ((owner, path) for owner in inner for path in all_images(tree, below(at, owner), tally))
+            return
+        if subjects is None:
+            yield from ((None, path) for path in all_images(tree, at, tally))
+            return
+        if any(True for name in inner for _ in all_images(tree, below(at, name), Tally())):
+            raise PackingError(
+                f"{tree.name} has folders inside its class folders, as for subjects, and the account protects single "
+                "records. Put the images into the class folders themselves, name a table with --labels, or use an "
+                f"account whose unit is the subject (state --subjects-at-most): {OPEN_BY_SUBJECT}"
+            )
+        yield from ((None, below(at, name)) for name in images_in(tree, at, tally))
+
+    def walk(tally: Tally) -> Iterator[Record]:
+        tally.left_out[LOOSE] += len(images_in(tree, base, tally))
+        for name in folders(tree, base, tally):
+            label, count, others = _class(name), 0, tally.left_out[OTHER]
+            for owner, path in paths(_inside(base, name, kind), tally):
+                count += 1
+                yield Record(label, owner, path.removeprefix(f"{base}/"), partial(tree.read, path))
+            if not count and tally.left_out[OTHER] > others:
+                tally.lost.append(label)
+            elif not count:
+                tally.left_out[EMPTY] += 1
+
     owned = "The names of the folders inside the class folders" if subjects else None
     return Source(title, walk, folders=True, owned=owned)
 
@@ -84,13 +114,7 @@ def _kind_inside(tree: Tree, base: str, found: list[str], wanted: str | None) ->
 
 
 def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None) -> None:
-    """Raise if a folder or one below contains masks beside images.
-
-    Args:
-        tree: The tree.
-        at: The folder.
-        suffixes: Suffixes of the files that become images; None for image files.
-    """
+    """Raise if a folder or one below contains masks beside images, or beside files with these suffixes."""
     kept = [name for name in tree.files(at) if not is_junk(name)]
     wanted = tuple(image_suffixes() if suffixes is None else suffixes)
     files = [name for name in kept if name.lower().endswith(wanted)]
@@ -119,7 +143,7 @@ def base_of(
 
     Args:
         tree: The tree.
-        choices: Selected split and stated classes.
+        choices: The owner's choices.
         subjects: Whether folders inside class folders are subjects.
         holds: Returns whether a folder contains images directly; None checks for image files.
         kinds: Whether `split` may name a folder inside the class folders.
@@ -135,7 +159,9 @@ def base_of(
             break
         inside = {name: folders(tree, below(base, name)) for name in top}
         wanted = next((name for name in top if split is not None and name.casefold() == split.casefold()), None)
-        apart = _apart(top)
+        words = {(found := re.match(r"[^-_ .]+[-_ .]", name)) and found[0] for name in top}
+        shared = words.pop() if len(top) > 1 and len(words) == 1 else None
+        apart = {name: name.removeprefix(shared or "") for name in top}  # without a prefix that all have
         parts = [name for name in top if (is_part(name) or is_split(apart[name])) and inside[name]]
         if wanted is not None:
             split = None
@@ -158,12 +184,6 @@ def base_of(
     return base, f"{base}/{note}" if base else ""
 
 
-def _apart(names: list[str]) -> dict[str, str]:
-    words = {(found := re.match(r"[^-_ .]+[-_ .]", name)) and found[0] for name in names}
-    shared = words.pop() if len(names) > 1 and len(words) == 1 else None
-    return {name: name.removeprefix(shared or "") for name in names}
-
-
 def _usual_part(tree: Tree, apart: dict[str, str], parts: list[str], wanted: str | None) -> str:
     top = list(apart)
     train = [name for name in parts if apart[name].casefold().startswith("train")]
@@ -176,50 +196,6 @@ def _usual_part(tree: Tree, apart: dict[str, str], parts: list[str], wanted: str
             [f"--split {(train or parts)[0]}"],
         )
     return train[0]
-
-
-def _walk_classes(tree: Tree, base: str, kind: str, public: bool, tally: Tally) -> Iterator[Record]:
-    tally.left_out[LOOSE] += len(images_in(tree, base, tally))
-    for name in folders(tree, base, tally):
-        at = _inside(base, name, kind)
-        if not public and any(True for inner in folders(tree, at) for _ in all_images(tree, below(at, inner), Tally())):
-            raise PackingError(
-                f"{tree.name} has folders inside its class folders, as for subjects, and the account protects single "
-                "records. Put the images into the class folders themselves, name a table with --labels, or use an "
-                f"account whose unit is the subject (state --subjects-at-most): {OPEN_BY_SUBJECT}"
-            )
-        with _counting(name, tally) as found:
-            for path in all_images(tree, at, tally) if public else map(partial(below, at), images_in(tree, at, tally)):
-                found.append(path)
-                yield Record(_class(name), None, path.removeprefix(f"{base}/"), partial(tree.read, path))
-
-
-@contextmanager
-def _counting(name: str, tally: Tally) -> Iterator[list[str]]:
-    found: list[str] = []
-    others = tally.left_out[OTHER]
-    yield found
-    if not found and tally.left_out[OTHER] > others:
-        tally.lost.append(_class(name))
-    elif not found:
-        tally.left_out[EMPTY] += 1
-
-
-def _walk_subjects(tree: Tree, base: str, kind: str, tally: Tally) -> Iterator[Record]:
-    tally.left_out[LOOSE] += len(images_in(tree, base, tally))
-    for name in folders(tree, base, tally):
-        at = _inside(base, name, kind)
-        if images_in(tree, at, tally):
-            raise PackingError(
-                f"{tree.name} has images outside of the folders of subjects. The account protects all records of a "
-                "subject together: put them into one folder for each subject inside the class folders "
-                "(class/subject/image.png)."
-            )
-        with _counting(name, tally) as found:
-            for owner in folders(tree, at, tally):
-                for path in all_images(tree, below(at, owner), tally):
-                    found.append(path)
-                    yield Record(_class(name), owner, path.removeprefix(f"{base}/"), partial(tree.read, path))
 
 
 def _class(name: str) -> str:

@@ -35,22 +35,30 @@ from obscura.preparing.errors import Unreadable
 from obscura.preparing.sources import PIXELS_MAX, Content
 from obscura.wire.faults import Fault, Refused
 
-_BITS, _PHOTOMETRIC, _CHANNELS, _PLANAR, _EXTRA, _FORMAT = 258, 262, 277, 284, 338, 339  # TIFF 6.0
+_BITS, _PHOTOMETRIC, _CHANNELS, _PLANAR, _EXTRA, _FORMAT = 258, 262, 277, 284, 338, 339  # TIFF 6.0, sections 4 and 19
+_MIN_IS_WHITE, _SIGNED = 0, 2
 _RGB, _COLOURS = 2, {2: 3, 5: 4, 6: 3, 8: 3}  # by photometric interpretation, where there are several
-_BIG = 43  # the version of a TIFF with offsets of 64 bits
+_BIG = 43  # version of a TIFF with offsets of 64 bits
 _ALPHA, _FLOAT, _COMPLEX, _APART = frozenset({1, 2}), 3, (5, 6), 2
 _INTEGER_BITS, _FLOAT_BITS, _COLOUR_BITS_MAX = (1, 2, 4, 8, 12, 16, 32), (32,), 16
+_SAVE = ", which is not read here: save it as PNG or JPEG"
 _OTHERS = (
-    (rb"....ftyp(?:hei|hev|mif|msf)", "a HEIC image"),
-    (rb"....ftypavi", "an AVIF image"),
-    (rb"....ftyp|\x1aE\xdf\xa3", "a film"),
-    (rb"\xff\x0a|\x00\x00\x00\x0cJXL", "a JPEG XL image"),
-    (rb"8BPS", "a Photoshop file"),
-    (rb"%PDF", "a PDF"),
-    (rb"v/1\x01", "an OpenEXR image"),
-    (rb"PK\x03\x04|\x1f\x8b|7z\xbc\xaf|Rar!", "an archive"),
-    (rb"\x93NUMPY|\x89HDF", "an array"),
-    (rb"\s*<svg|\s*<\?xml", "a drawing of lines (SVG)"),
+    (
+        rb"II[*+]\0|MM\0[*+]",
+        "a TIFF of an unsupported kind: save it with 8 or 16 bits a channel, grey or in colour",
+    ),
+    (rb"....ftyp(?:hei|hev|mif|msf)", f"a HEIC image{_SAVE}"),
+    (rb"....ftypavi", f"an AVIF image{_SAVE}"),
+    (rb"....ftyp|\x1aE\xdf\xa3", f"a film{_SAVE}"),
+    (rb"\xff\x0a|\x00\x00\x00\x0cJXL", f"a JPEG XL image{_SAVE}"),
+    (rb"8BPS", f"a Photoshop file{_SAVE}"),
+    (rb"%PDF", f"a PDF{_SAVE}"),
+    (rb"v/1\x01", f"an OpenEXR image{_SAVE}"),
+    (rb"PK\x03\x04|\x1f\x8b|7z\xbc\xaf|Rar!", f"an archive{_SAVE}"),
+    (rb"\x93NUMPY|\x89HDF", f"an array{_SAVE}"),
+    (rb"\s*<svg|\s*<\?xml", f"a drawing of lines (SVG){_SAVE}"),
+    (rb"version https://git-lfs", "a Git LFS pointer without the image: run git lfs pull"),
+    (rb"\s*(?i:<!doctype html|<html)", "a web page, not an image: the download failed"),
 )
 _MADE_TO_LAST = {
     Fault.IMAGE_SCANS: f"it has more than {SCANS_MAX} scans; save it again",
@@ -60,7 +68,7 @@ _MADE_TO_LAST = {
 
 @contextmanager
 def opened(data: bytes) -> Iterator[Image.Image]:
-    """Open an image file; pixels are decoded on access. Any failure in the block becomes Unreadable."""
+    """Open an image file; pixels are decoded on access. Raise Unreadable for any failure in the block."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about damaged metadata, which is not sent
@@ -80,24 +88,13 @@ def opened(data: bytes) -> Iterator[Image.Image]:
             raise Unreadable("it is damaged") from None
         raise Unreadable(_MADE_TO_LAST[refused.fault]) from None
     except UnidentifiedImageError:
-        raise Unreadable(_why_unknown(data)) from None
+        other = next((kind for begin, kind in _OTHERS if re.match(begin, data[:200], re.DOTALL)), None)
+        unknown = f"not a {names_of(taken=False, last='or')} image" if data else "empty"
+        raise Unreadable(f"it is {other or unknown}") from None
     except (Image.DecompressionBombError, MemoryError):
         raise Unreadable(f"it has more than {PIXELS_MAX:,} pixels") from None
     except Exception as error:  # decoders of damaged files fail in many ways
         raise Unreadable(f"it is damaged ({type(error).__name__})") from None
-
-
-def _why_unknown(data: bytes) -> str:
-    if data.startswith(TIFF_MAGICS):
-        return "it is a TIFF of a kind that is not read: save it with 8 or 16 bits a channel, grey or in colour"
-    other = next((kind for begin, kind in _OTHERS if re.match(begin, data[:16], re.DOTALL)), None)
-    if other is not None:
-        return f"it is {other}, which is not read here: save it as PNG or JPEG"
-    if data.startswith(b"version https://git-lfs"):
-        return "it is a Git LFS pointer without the image: run git lfs pull"
-    if data[:200].lstrip().lower().startswith((b"<!doctype html", b"<html")):
-        return "it is a web page, not an image: the download failed"
-    return f"it is not a {names_of(taken=False, last='or')} image" if data else "it is empty"
 
 
 def _require_readable_tiff(data: bytes) -> None:
@@ -140,11 +137,8 @@ _GREY_MODES = frozenset({"1", "L", "LA"})
 _DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N", "F"})
 _READ_MODES = _PLAIN_MODES | _DEEP_MODES | {"CMYK", "YCbCr", "HSV", "RGBX", "RGBa"}
 _ORIENTATION_TAG = 0x0112
-_BITS_TAG, _PHOTOMETRIC_TAG, _SAMPLE_FORMAT_TAG = 258, 262, 339  # TIFF 6.0, sections 4 and 19
-_CHANNELS_TAG = 277
-_MIN_IS_WHITE, _SIGNED = 0, 2
-_COMPARED_SIDE = 128  # pixels: a JPEG is decoded to a fraction of its size that has as many
-_TURNS = {  # EXIF 2.32, tag 274: what brings each orientation upright
+_COMPARED_SIDE = 128  # pixels to which a large JPEG is reduced while it is decoded
+_TURNS = {  # EXIF 2.32, tag 274: the transformation that brings each orientation upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -203,29 +197,25 @@ def look(content: Content) -> Look:
         width, height = reversed(size) if turn in _LYING else size
         if image.mode not in _READ_MODES:
             raise Unreadable(f"its pixels are of a kind that is not taken ({image.mode})")
-        depth = _depth(image, content)
+        depth, transparent, numbers = _depth(image, content), _is_transparent(image), _numbers(image)
+        if numbers is None:  # upright RGB or RGBA, so copies of an image match whatever their file type
+            flat = image.convert("RGBA" if transparent else "RGB")
+            compared: np.ndarray[Any, Any] = np.asarray(flat.transpose(_TURNS[turn]) if turn in _TURNS else flat)
+        else:
+            compared = numbers.values
         return Look(
             width,
             height,
             grey=_is_grey(image),
-            transparent=_is_transparent(image),
-            digest=_digest((width, height), _compared(image, turn)),
+            transparent=transparent,
+            digest=_digest((width, height), compared),
             turned=turn in _TURNS or of_tiff in _TURNS,
             printed=image.mode == "CMYK",
             deep=depth is not None,
             animated=animated,
-            surplus=getattr(image, "tag_v2", {}).get(_CHANNELS_TAG) == 4 and len(image.getbands()) == 3,
+            surplus=getattr(image, "tag_v2", {}).get(_CHANNELS) == 4 and len(image.getbands()) == 3,
             depth=depth,
         )
-
-
-def _compared(image: Image.Image, turn: int) -> np.ndarray[Any, Any]:
-    """Return upright RGB or RGBA pixels, so that copies of an image match whatever their file type."""
-    numbers = _numbers(image)
-    if numbers is not None:
-        return numbers.values
-    flat = image.convert("RGBA" if _is_transparent(image) else "RGB")
-    return np.asarray(flat.transpose(_TURNS[turn]) if turn in _TURNS else flat)
 
 
 def _digest(shape: tuple[int, ...], pixels: np.ndarray[Any, Any]) -> int:
@@ -237,9 +227,9 @@ def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
     """Return (suffix, content) of a file that fits the target: the same bytes if they do, else a PNG."""
     content = _decoded(content)
     if isinstance(content, np.ndarray):
-        return _png(_fitted(Image.fromarray(content), target))
+        return _fitted_png(Image.fromarray(content), target)
     if isinstance(content, Numbers):
-        return _png(_fitted(Image.fromarray(eight_bits(content, target.scale)), target))
+        return _fitted_png(Image.fromarray(eight_bits(content, target.scale)), target)
     with opened(content) as image:
         turn = _turn(image)
         if turn not in _TURNS and _is_plain(image, content, target):
@@ -247,8 +237,7 @@ def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
         aim = (2 * target.width, 2 * target.height)
         image.draft(image.mode, aim[::-1] if turn in _LYING else aim)  # a large JPEG is decoded at a part of its size
         flat = _flat(image, target)
-        upright = flat.transpose(_TURNS[turn]) if turn in _TURNS else flat
-        return _png(_fitted(upright, target))
+        return _fitted_png(flat.transpose(_TURNS[turn]) if turn in _TURNS else flat, target)
 
 
 def has_shape(width: int, height: int, size: Size) -> bool:
@@ -287,24 +276,24 @@ def _depth(image: Image.Image, data: bytes) -> Depth | None:
 
 def _numbers(image: Image.Image) -> Numbers | None:
     tags: Any = getattr(image, "tag_v2", {})  # of a TIFF
-    signed = _SIGNED in np.atleast_1d(tags.get(_SAMPLE_FORMAT_TAG, 1))
+    signed = _SIGNED in np.atleast_1d(tags.get(_FORMAT, 1))
     if image.mode not in _DEEP_MODES and not (signed and image.mode == "L"):
         return None
     values: np.ndarray[Any, Any] = np.asarray(image)
     if image.mode == "L":
         values = values.view(np.int8)
-    bits = int(np.max(tags.get(_BITS_TAG, 16)))
+    bits = int(np.max(tags.get(_BITS, 16)))
     if image.mode == "I" and bits == 32 and not signed:
         values = values.view(np.uint32)
     whole = values.dtype.kind in "iu" and not signed
     limits = (0, 2**bits - 1) if whole else None
-    return Numbers(values, limits, inverted=tags.get(_PHOTOMETRIC_TAG) == _MIN_IS_WHITE, integers=whole)
+    return Numbers(values, limits, inverted=tags.get(_PHOTOMETRIC) == _MIN_IS_WHITE, integers=whole)
 
 
 def _is_deep_colour(image: Image.Image, data: bytes) -> bool:
     # Pillow opens a colour image of 16 bits as if it had eight, the upper ones.
     if image.format == "TIFF":
-        return bool(np.max(image.tag_v2.get(_BITS_TAG, 8)) > 8)  # type: ignore[attr-defined]  # a TIFF has them
+        return bool(np.max(image.tag_v2.get(_BITS, 8)) > 8)  # type: ignore[attr-defined]  # a TIFF has them
     if image.format != "PNG" or image.mode in _DEEP_MODES:
         return False
     try:
@@ -331,47 +320,35 @@ def _is_transparent(image: Image.Image) -> bool:
 
 
 def _is_plain(image: Image.Image, data: bytes, target: Target) -> bool:
-    if (
-        image.format not in taken_suffixes()
-        or image.size != (target.width, target.height)
-        or image.mode not in _PLAIN_MODES
-    ):
-        return False
-    if getattr(image, "is_animated", False) or _is_deep_colour(image, data):
-        return False
-    if target.channels == 1 and image.mode not in ("1", "L"):
-        return False
-    return not _is_transparent(image)
+    return (
+        image.format in taken_suffixes()
+        and image.size == (target.width, target.height)
+        and image.mode in (_PLAIN_MODES if target.channels == 3 else ("1", "L"))
+        and not getattr(image, "is_animated", False)
+        and not _is_deep_colour(image, data)
+        and not _is_transparent(image)
+    )
 
 
 def _flat(image: Image.Image, target: Target) -> Image.Image:
-    numbers = _numbers(image)
+    numbers, transparent = _numbers(image), _is_transparent(image)
     if numbers is not None:
-        return _shallow(image, eight_bits(numbers, target.scale))
-    if _is_transparent(image):
+        bright = eight_bits(numbers, target.scale)
+        clear = np.asarray(image) == image.info["transparency"] if transparent else False
+        return Image.fromarray(np.where(clear, np.uint8(255), bright))
+    if transparent:
         ground = Image.new("RGBA", image.size, "white")
         ground.alpha_composite(image.convert("RGBA"))
         return ground.convert("RGB")
     return image.convert("L" if image.mode in _GREY_MODES else "RGB")
 
 
-def _shallow(image: Image.Image, bright: np.ndarray[Any, np.dtype[np.uint8]]) -> Image.Image:
-    if not _is_transparent(image):
-        return Image.fromarray(bright)
-    clear = np.asarray(image) == image.info["transparency"]
-    return Image.fromarray(np.where(clear, np.uint8(255), bright))
-
-
-def _fitted(image: Image.Image, target: Target) -> Image.Image:
-    mode = "L" if target.channels == 1 else "RGB"
+def _fitted_png(image: Image.Image, target: Target) -> tuple[str, bytes]:
     size = (target.width, target.height)
     if image.size != size:
         image = ImageOps.fit(image, size, Image.Resampling.LANCZOS)
-    return image.convert(mode)
-
-
-def _png(image: Image.Image) -> tuple[str, bytes]:
-    file = io.BytesIO()
+    image = image.convert("L" if target.channels == 1 else "RGB")
     image.info = {}  # no profile, no text, no transparency
+    file = io.BytesIO()
     image.save(file, "PNG")
     return ".png", file.getvalue()

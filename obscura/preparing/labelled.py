@@ -1,7 +1,7 @@
-"""Images whose classes stand in a table: which image each row means, and what to do where it says nothing.
+"""Images with a table of their classes: match each row to an image.
 
-Tables name images by paths of the machine that they were made on, by their file's name alone, or by that without its
-ending. A row means the one image whose path ends like its own.
+Tables name images by paths of another machine, by the file name alone, or by the name without its ending. A row means
+the one image whose path ends like its own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from os.path import splitext
@@ -21,12 +21,12 @@ from obscura.preparing.columns import NOT_ONE, Row, read_columns, tells_classes
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
 from obscura.preparing.labels import UNLABELLED, is_missing
 from obscura.preparing.questions import folded
-from obscura.preparing.sources import PARTS, Record, Source, Tally, choose_part, title_of
+from obscura.preparing.sources import PARTS, Record, Source, Tally, choose_part
 from obscura.preparing.tables import TABLE_SUFFIXES, Table, parse_table, read_table
 from obscura.preparing.trees import SubTree, Tree, all_files, all_images, below, folders, images_in, suffix_of
 from obscura.wire.meanings import is_part, is_split
 
-_METADATA = ("metadata.csv", "metadata.jsonl")  # where both are there, the latter
+_METADATA = ("metadata.csv", "metadata.jsonl")  # the latter takes precedence
 _PART_COLUMNS = ("split", "subset", "partition", "set", "part", "fold")
 _CELLS_COMPARED = 200
 UNLISTED = "image not named in the table"
@@ -89,7 +89,13 @@ class Finder:
         name = wanted.rpartition("/")[2].casefold()
         whole = splitext(name)[1] in self._suffixes
         candidates = self._by_name.get(name, []) if whole else self._by_stem.get(name, [])
-        found = [path for path in candidates if _ends_alike(wanted, path, whole=whole)]
+        found = []
+        for path in candidates:
+            one = (wanted if whole else wanted + splitext(path)[1]).casefold().split("/")
+            two = _plain(path).casefold().split("/")
+            shared = min(len(one), len(two))
+            if one[-shared:] == two[-shared:]:
+                found.append(path)
         if len(found) > 1:
             raise PackingError(
                 f"The table names {cell!r}, which may be any of {some(sorted(found), len(found))}. If it is about one "
@@ -102,23 +108,8 @@ def _plain(path: str) -> str:
     return unicodedata.normalize("NFC", path)
 
 
-def _ends_alike(wanted: str, path: str, *, whole: bool) -> bool:
-    one = (wanted if whole else wanted + splitext(path)[1]).casefold().split("/")
-    two = _plain(path).casefold().split("/")
-    shared = min(len(one), len(two))
-    return one[-shared:] == two[-shared:]
-
-
 def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, part: str = "") -> Source:
-    """Return the images that a table labels.
-
-    Args:
-        tree: The images.
-        table: The table.
-        choices: Columns and labels that the owner selected.
-        subjects: See `read_columns`.
-        part: Title of the part that was selected, if any.
-    """
+    """Return the images of a tree that a table labels; `part` is the title of the part that was selected, if any."""
     paths = [*all_images(tree, "", Tally())]
     at, table, part = _part(tree, table, choices, part, paths)
     everywhere = Finder(paths)
@@ -133,9 +124,37 @@ def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: b
     ]
     rows = [row for row in rows if finder.knows(row.file) or not others.knows(row.file)]  # of other parts: left out
     _require_matches(tree, f"column {said.file_column!r} of {table.name}", rows, finder, choices)
-    _require_labels(table, rows, choices)
+    unlabelled = [row for row in rows if row.label == ""]
+    if unlabelled and not choices.skip_unlabelled:
+        raise ChoiceNeeded(
+            f"{len(unlabelled):,} of {len(rows):,} rows of {table.name} have no class, such as that of "
+            f"{unlabelled[0].file}: their cell is empty, unsure, or a word such as 'nan'. Leave these images out; or "
+            "name all classes with --classes, if that word is one.",
+            ["--skip-unlabelled"],
+        )
+
+    row_of: dict[str, Row] = {}  # by path
+    for row in rows:
+        if not row.file:
+            raise PackingError(f"A row of {table.name} names no file.")
+        path = finder.find(row.file) or row.file.replace("\\", "/").removeprefix("./")
+        found = replace(row, file=path)
+        if row_of.setdefault(path, found) != found:
+            raise PackingError(
+                f"{table.name} contradicts itself about {path}: use one row per image, and write several labels as a|b."
+            )
+
+    def walk(tally: Tally) -> Iterator[Record]:
+        tally.left_out[UNLISTED] += sum(path not in row_of for path in all_images(tree, at, tally))
+        for path, row in row_of.items():
+            if row.label is None:
+                tally.left_out[NOT_ONE] += 1
+            elif not row.label:
+                tally.left_out[UNLABELLED] += 1
+            else:
+                yield Record(row.label, row.subject, path, partial(tree.read, path))
+
     title = f"{part}, labels from {table.name}" if part else f"labels from {table.name}"
-    walk = partial(_walk, tree, at, _resolved(table, rows, finder))
     return Source(title, walk, said.classes, owned=said.owned, grouped=said.grouped)
 
 
@@ -240,8 +259,8 @@ def find_metadata(tree: Tree, choices: Choices) -> tuple[Tree, Table, str] | Non
         return None
     if "" in told:
         return tree, told[""], ""
-    chosen = choose_part(tree.name, list(told), choices.split)
-    return SubTree(tree, chosen), told[chosen], title_of(tree.name, list(told), chosen)
+    chosen, title = choose_part(tree.name, list(told), choices.split, title=tree.name)
+    return SubTree(tree, chosen), told[chosen], title
 
 
 def ask_for_table(tree: Tree, choices: Choices) -> None:
@@ -254,7 +273,11 @@ def ask_for_table(tree: Tree, choices: Choices) -> None:
                 f"{tree.name} has YOLO's detection layout: labels/ contains boxes, not classes of "
                 "images. Put the images into one folder for each class, or write a table (--labels)."
             )
-    tables = sorted(_tables_in(tree), key=lambda name: ("train" not in name.casefold(), name))
+    inside = [below(at, name) for at in tops for name in tree.files(at)]
+    tables = [path for path in inside if suffix_of(path) in (*TABLE_SUFFIXES, ".json")]
+    tables += [name for name in tree.files("") if suffix_of(name) in TABLE_SUFFIXES]
+    tables = [path for path in tables if not path.rpartition("/")[2].startswith(".")]
+    tables.sort(key=lambda name: ("train" not in name.casefold(), name))
     flat = all(is_part(name) and not folders(tree, name) for name in tops)
     if tables and flat and choices.classes is None:
         raise ChoiceNeeded(
@@ -262,46 +285,3 @@ def ask_for_table(tree: Tree, choices: Choices) -> None:
             "or the annotations that tell their classes.",
             [f"--labels {tables[0]}"],
         )
-
-
-def _tables_in(tree: Tree) -> list[str]:
-    inside = [below(at, name) for at in folders(tree, "") for name in tree.files(at)]
-    found = [path for path in inside if suffix_of(path) in (*TABLE_SUFFIXES, ".json")]
-    found += [name for name in tree.files("") if suffix_of(name) in TABLE_SUFFIXES]
-    return [path for path in found if not path.rpartition("/")[2].startswith(".")]
-
-
-def _require_labels(table: Table, rows: list[Row], choices: Choices) -> None:
-    unlabelled = [row for row in rows if row.label == ""]
-    if unlabelled and not choices.skip_unlabelled:
-        raise ChoiceNeeded(
-            f"{len(unlabelled):,} of {len(rows):,} rows of {table.name} have no class, such as that of "
-            f"{unlabelled[0].file}: their cell is empty, unsure, or a word such as 'nan'. Leave these images out; or "
-            "name all classes with --classes, if that word is one.",
-            ["--skip-unlabelled"],
-        )
-
-
-def _resolved(table: Table, rows: list[Row], finder: Finder) -> dict[str, Row]:
-    found: dict[str, Row] = {}
-    for row in rows:
-        if not row.file:
-            raise PackingError(f"A row of {table.name} names no file.")
-        path = finder.find(row.file) or row.file.replace("\\", "/").removeprefix("./")
-        meant = replace(row, file=path)
-        if found.setdefault(path, meant) != meant:
-            raise PackingError(
-                f"{table.name} contradicts itself about {path}: use one row per image, and write several labels as a|b."
-            )
-    return found
-
-
-def _walk(tree: Tree, at: str, rows: Mapping[str, Row], tally: Tally) -> Iterator[Record]:
-    tally.left_out[UNLISTED] += sum(path not in rows for path in all_images(tree, at, tally))
-    for path, row in rows.items():
-        if row.label is None:
-            tally.left_out[NOT_ONE] += 1
-        elif not row.label:
-            tally.left_out[UNLABELLED] += 1
-        else:
-            yield Record(row.label, row.subject, path, partial(tree.read, path))

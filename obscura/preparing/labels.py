@@ -1,7 +1,6 @@
 """Labels are integers or text, exactly as in the file; numbers are never rounded.
 
 A class without images would become public and be generated, so gaps in the numbers need the owner's answer.
-`questions` asks about the meaning of names.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.wire.subjects import MISSING, without_marks
 
-# How missing values look once they were made into texts. "unknown" and "other" are classes of many collections.
+# Spellings of missing values. "unknown" and "other" are classes of many collections.
 _MISSING = MISSING.union(("unlabeled", "unlabelled", "no label", "not labeled", "not labelled"))
 UNLABELLED = "image without a label"
 # Separators of several labels in one text. A text is a list if one of its parts is a label elsewhere (_LISTS: or a part
@@ -41,20 +40,20 @@ def is_missing(label: str) -> bool:
 def list_separator(labels: Iterable[str]) -> re.Pattern[str] | None:
     """Return the pattern that separates several labels in one text, such as "Effusion, Mass"; or None."""
     texts, separators = {label_text(label).casefold() for label in labels}, list[str]()
+
+    def split(text: str, pattern: str) -> set[str]:
+        return {part.strip() for part in re.split(pattern, text) if part.strip()}
+
     for pattern in (*_LISTS, *_WORDS, *_PHRASES):
-        lists = [parts for text in texts if len(parts := _parts(text, pattern)) > 1]
+        lists = [parts for text in texts if len(parts := split(text, pattern)) > 1]
         seen = Counter(part for parts in lists for part in parts)
         everywhere = all if pattern in _PHRASES else any
         if any(
             everywhere(part in texts or (pattern in _LISTS and seen[part] > 1) for part in parts) for parts in lists
         ):
             separators.append(pattern)
-            texts = {part for text in texts for part in _parts(text, pattern)}
+            texts = {part for text in texts for part in split(text, pattern)}
     return re.compile("|".join(separators), re.IGNORECASE) if separators else None
-
-
-def _parts(text: str, pattern: str) -> set[str]:
-    return {part.strip() for part in re.split(pattern, text) if part.strip()}
 
 
 def read_labels(
@@ -63,10 +62,11 @@ def read_labels(
     """Return the label of each image; None for images that are left out.
 
     Args:
-        values: (n,) or (n, 1) integers or text. Negative numbers and words such as "nan" are missing labels.
+        values: (n,) or (n, 1) integers or text. Negative numbers and words such as "nan" are missing labels, unless the
+            word is one of `choices.classes`.
         count: n.
         whose: Name of the file, for messages.
-        choices: With `skip_unlabelled`, and `classes`, which may include such a word.
+        choices: The owner's choices.
     """
     labels = np.asarray(values)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -100,19 +100,12 @@ def class_numbers(
 ) -> tuple[int, ...]:
     """Return the labels that are classes, in order: 0 to the largest, or only those in use.
 
-    Args:
-        used: Labels that occur.
-        stated: Class names that the owner states.
-        used_only: Whether to skip numbers without images.
-        known: Number of classes that the file names.
+    `stated` has the class names that the owner states, and `known` is the number of classes that the file names.
     """
     numbers = sorted(set(used))
     last = max(numbers[-1] if numbers else -1, known - 1)
-    if stated is not None and len(stated) < (len(numbers) if used_only else last + 1):
-        raise PackingError(
-            f"--classes names {len(stated)} classes, and there are labels beyond these: name every class that there "
-            "may be, in label order."
-        )
+    if stated is not None:
+        require_named(len(numbers) if used_only else last + 1, stated)
     if used_only:
         return tuple(numbers)
     if stated is None and last >= len(numbers):
@@ -132,11 +125,7 @@ def call_classes(
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
     """Return the class name of each image and, for numeric labels, all class names in label order.
 
-    Args:
-        labels: See `read_labels`.
-        names: Class names in label order, if the file has them.
-        choices: With `classes` and `used_classes`.
-        whose: Name of the file, for messages.
+    `labels` are those of `read_labels`, and `names` the class names in label order, if the file has them.
     """
     numbers = [label for label in labels if isinstance(label, int)]
     if not numbers:
@@ -148,16 +137,13 @@ def call_classes(
     return tuple(called[label] if isinstance(label, int) else None for label in labels), tuple(called.values())
 
 
-def stated_classes(found: tuple[str, ...], stated: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the stated class names in label order, else those of the layout."""
-    if stated is None:
-        return found
-    if len(found) > len(stated):
+def require_named(count: int, stated: tuple[str, ...]) -> None:
+    """Raise if the owner stated fewer class names than there are classes."""
+    if count > len(stated):
         raise PackingError(
             f"--classes names {len(stated)} classes, and there are labels beyond these: name every class that there "
             "may be, in label order."
         )
-    return stated
 
 
 def require_stated(found: Iterable[str], stated: tuple[str, ...] | None) -> None:

@@ -6,7 +6,6 @@ import io
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +64,6 @@ class Member:
     chunks: Iterable[bytes]
 
 
-def file_member(path: Path) -> Member:
-    return Member(path.name, path.stat().st_size, file_stream(path))
-
-
 def file_stream(path: Path) -> Iterator[bytes]:
     """Read a file in chunks."""
     with path.open("rb") as file:
@@ -103,7 +98,7 @@ def zip_stream(members: Iterable[Member]) -> Iterator[bytes]:
     yield outbox.take()
 
 
-class _Outbox(RawIOBase):
+class _Outbox(io.RawIOBase):
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self.waiting_bytes = 0

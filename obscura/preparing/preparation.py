@@ -1,8 +1,8 @@
-"""Turn a folder or file on this machine into an upload that is what its owner states.
+"""Turn a folder or file on this machine into an upload that holds only what its owner states.
 
-Runs on the owner's side only, and writes nothing to the disk. Images are walked over twice, one at a time: once to
-see what all of them need, and once, while they are sent, to do it. File names never leave: images are numbered anew
-inside their class folder, and so are the folders of subjects, in random order.
+Images are read twice, one at a time, and nothing is written to disk: the first pass finds the conversions that all
+images need, and the second converts them while they are sent. File names never leave: images and the folders of
+subjects are renumbered, the latter in random order.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders
 from obscura.preparing.images import Target, prepare_image
 from obscura.preparing.labelled import ask_for_table, find_metadata, find_table, labelled_by_table
-from obscura.preparing.labels import require_renamed, require_stated, stated_classes
+from obscura.preparing.labels import require_named, require_renamed, require_stated
 from obscura.preparing.layouts import dicom, find_layout, nifti, parquet, refuse_attribute
 from obscura.preparing.package import Member, Package, can_be_folder, npy_header, zip_stream
 from obscura.preparing.questions import ask_about_classes, ask_about_lists, ask_about_people
@@ -65,17 +64,31 @@ def prepare(
     if source.owned is not None and subjects is False:
         refuse_owned(source.owned)
     if source.owned is not None and subjects is None:
-        source = replace(source, walk=partial(_of_nobody, source.walk), package=None)
+        walk = source.walk
+
+        def walk_without_owners(tally: Tally) -> Iterator[Record]:
+            return (replace(record, subject=None) for record in walk(tally))
+
+        source = replace(source, walk=walk_without_owners, package=None)
     tally = Tally()
     found = survey(source, chosen, tally, on_image)
     classes, names = _classes(source, found, chosen)
     counts = Counter(dict.fromkeys((*classes, *(names.get(label, label) for label in found.lost)), 0))
     for label, count in found.labels.items():
         counts[names.get(label, label)] += count
+    told = tuple(notes(found, source, subjects=subjects))
+
+    converts = chosen.size is not None or chosen.grey or chosen.rename_classes is not None
+    renumbers = chosen.join_subjects or chosen.subjects_key is not None
+    unchanged = None if converts or renumbers or source.package is None else source.package()
+    if unchanged is not None and fits(unchanged.width, unchanged.height):
+        summary = f"{source.title}: {counted(unchanged.private_records, 'image')}, as they are."
+        return replace(unchanged, classes=classes, summary=summary, private_counts=dict(counts), private_notes=told)
+
     members = _Members(source, found, chosen, names)
     in_folders = all(map(can_be_folder, classes))
     secret = chosen.subjects_key if subjects else None
-    package = _as_it_is(source, chosen) or Package(
+    return Package(
         "zip" if in_folders else "npz",
         classes,
         found.height,
@@ -85,32 +98,22 @@ def prepare(
         len(found.subjects) if subjects else None,
         lambda: zip_stream(members if in_folders else members.as_arrays(classes)),
         summarise(found, tally, source.title),
-        subjects_key_check=None if secret is None else key_check(secret, join=chosen.join_subjects),
+        dict(counts),
+        told,
+        None if secret is None else key_check(secret, join=chosen.join_subjects),
     )
-    told = tuple(notes(found, source, subjects=subjects))
-    return replace(package, classes=classes, private_counts=dict(counts), private_notes=told)
-
-
-def _of_nobody(walk: Callable[[Tally], Iterator[Record]], tally: Tally) -> Iterator[Record]:
-    return (replace(record, subject=None) for record in walk(tally))
-
-
-def _as_it_is(source: Source, choices: Choices) -> Package | None:
-    if source.package is None or choices.touch_every_image:
-        return None
-    package = source.package()
-    if not fits(package.width, package.height):
-        return None
-    return replace(package, summary=f"{source.title}: {counted(package.private_records, 'image')}, as they are.")
 
 
 def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str, ...], dict[str, str]]:
-    if choices.renamed is not None:
-        require_renamed(source.classes or found.labels, choices.renamed)
-        return tuple(dict.fromkeys(choices.renamed.values())), dict(choices.renamed)
+    # The classes in label order, and the new name of each label.
+    if choices.rename_classes is not None:
+        require_renamed(source.classes or found.labels, choices.rename_classes)
+        return tuple(dict.fromkeys(choices.rename_classes.values())), choices.rename_classes
     if source.classes is not None:
-        stated = stated_classes(source.classes, choices.classes)
-        ask_about_people(stated if choices.classes is None else ())
+        if choices.classes is None:
+            ask_about_people(source.classes)
+        stated = choices.classes or source.classes
+        require_named(len(source.classes), stated)
         return stated, dict(zip(source.classes, stated, strict=False))
     require_stated(found.labels, choices.classes)
     if choices.classes is None:
@@ -128,12 +131,11 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
         )
     if path.name.casefold() == "dicomdir" and path.is_file():
         path = path.parent
-    tree: Tree | None = FolderTree(path) if path.is_dir() else None
     if choices.labels is None:
         source = find_layout(path, choices, subjects=bool(subjects))
         if source is not None:
             return source
-    tree = tree or open_archive(path, choices.zip_encoding)
+    tree = FolderTree(path) if path.is_dir() else open_archive(path, choices.zip_encoding)
     if tree is None:
         raise PackingError(
             f"{path.name} is neither a folder of images nor an archive of one (.zip, .tar, .tar.gz), an .npz or IDX "
@@ -148,7 +150,7 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
     if described is not None:
         part, table, title = described
         return _labelled(part, table, choices, subjects=subjects, part=title)
-    if choices.attributes:
+    if choices.attribute:
         refuse_attribute()
     scans, volumes = (find(tree, choices, subjects=subjects) for find in (dicom.find, nifti.find))
     if scans and volumes:
@@ -174,7 +176,7 @@ class _Members:
         self._join = choices.join_subjects
 
     def __iter__(self) -> Iterator[Member]:
-        for sent, (name, owner, suffix, data) in enumerate(self._made()):
+        for sent, (name, owner, suffix, data) in enumerate(self._converted()):
             folder = name if owner is None else f"{name}/{owner}"
             yield Member(f"{folder}/{sent:07d}{suffix}", len(data), (data,))
 
@@ -184,7 +186,7 @@ class _Members:
 
         def images() -> Iterator[bytes]:
             yield npy_header((self._found.records, *shape), np.dtype(np.uint8))
-            for name, owner, _, data in self._made():
+            for name, owner, _, data in self._converted():
                 labels.append(classes.index(name))
                 owners.extend([] if owner is None else [owner])
                 with Image.open(io.BytesIO(data)) as image:
@@ -196,7 +198,7 @@ class _Members:
                 array = np.array(numbers, np.int64)
                 yield Member(f"{name}.npy", array.nbytes, (npy_header(array.shape, array.dtype), array.tobytes()))
 
-    def _made(self) -> Iterator[tuple[str, int | None, str, bytes]]:
+    def _converted(self) -> Iterator[tuple[str, int | None, str, bytes]]:
         sent = 0
         for record in self._source.walk(Tally()):
             if record.shown in self._found.broken_files:

@@ -1,8 +1,7 @@
-"""What the owner is asked before names become public: plain functions over names, and counts of images by name.
+"""Ask the owner before names of folders or labels of a table become public as class names.
 
-Names of classes that nobody has stated are those of folders, or the labels of a table. A declaration publishes them.
-So where they look like people, or like parts of a collection, nothing is guessed: `--classes` states that they are
-classes, and answers every question about names here.
+Names that look like people, or like parts of a collection, stop the push. `--classes` states that they are classes,
+and answers every question about names here.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing, list_separator
 from obscura.wire.meanings import identifiers_in, is_part, is_scale, masks_among, why_personal
 
-MANY_CLASSES, FEW_IMAGES = 8, 10  # so few images of a class are lost in the noise of any training anyway
+MANY_CLASSES, FEW_IMAGES = 8, 10  # a class of so few images is lost in the noise of any training anyway
 CLASSES_WRITTEN_OUT_MAX = 12  # a longer list is better kept in a file
 _IS_CODE = re.compile(r"[A-Za-z]{1,3}[-_ ]?\d{2,7}")  # eight digits are those of ImageNet
 _IS_SIDE = re.compile(
@@ -43,9 +42,7 @@ def ask_about_people(names: Iterable[str]) -> None:
 def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
     """Raise if class names look like people, parts or duplicates; the flag renames or states them.
 
-    Args:
-        counts: Images by class name.
-        folders: Whether the names are those of folders, which are less reliable than labels.
+    `counts` has the images by class name. Names of `folders` are less reliable than labels.
     """
     names = sorted(counts)
     ask_about_people(names)
@@ -76,7 +73,8 @@ def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
             "(--labels)",
             names,
         )
-    if folders and not _counts_up(names):
+    numbers = sorted(map(int, names)) if folders and all(name.isdecimal() for name in names) else []
+    if numbers and (numbers[0] > 1 or numbers != list(range(numbers[0], numbers[0] + len(numbers)))):
         raise _ask(f"These numbers are not consecutive, like those of people: {some(names, len(names))}", names)
     if len(names) >= MANY_CLASSES and few and not is_scale(names):
         raise _ask(
@@ -98,12 +96,7 @@ def ask_about_lists(names: Iterable[str]) -> None:
 
 
 def ask_about_masks(folder: str, names: Iterable[str]) -> None:
-    """Raise if files or folders look like masks of others beside them.
-
-    Args:
-        folder: The folder, for the message.
-        names: File names without suffixes, or folder names.
-    """
+    """Raise if file names without suffixes, or folder names, look like masks of others in the same folder."""
     masks = masks_among(names)
     if masks:
         raise ChoiceNeeded(
@@ -115,11 +108,7 @@ def ask_about_masks(folder: str, names: Iterable[str]) -> None:
 
 
 def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
-    """Raise if the folders inside class folders look like parts of a person, and the class folders like people.
-
-    Args:
-        owners: Names of the folders inside each class folder.
-    """
+    """Raise if the folders inside each class folder look like parts of a person, and the class folders like people."""
     every = set().union(*owners.values())
     shown = some(sorted(every), len(every))
     parts = all(is_part(name) or _IS_SIDE.fullmatch(name) for name in every)
@@ -164,10 +153,3 @@ def _ask(why: str, names: Sequence[str]) -> ChoiceNeeded:
     how = " (a file with one name on each line)" if flag.endswith(".txt") else ""
     why = f"{why}. Class names become public forever. If these are the classes, state them{how}."
     return ChoiceNeeded(why, [flag])
-
-
-def _counts_up(names: Sequence[str]) -> bool:
-    if not all(name.isdecimal() for name in names):
-        return True
-    numbers = sorted(map(int, names))
-    return numbers[0] in (0, 1) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))

@@ -1,16 +1,17 @@
-"""Labelled images as every layout yields them, one at a time, with a tally of what was left out."""
+"""Labelled images as every layout yields them, one at a time, with a tally of the files it leaves out."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from obscura.preparing.depth import Numbers
-from obscura.preparing.errors import PackingError
+from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.package import Package
 from obscura.wire.subjects import SubjectId
 
@@ -23,11 +24,8 @@ Content = bytes | Pixels | Numbers
 class Record:
     """One labelled image.
 
-    Attributes:
-        label: Its class.
-        subject: Its subject id, if known.
-        shown: Its name for messages. Never leaves this machine.
-        read: Returns the bytes of an image file, pixels or unscaled numbers; raises Unreadable.
+    `shown` is its name for messages and never leaves this machine. `read` returns the bytes of an image file, pixels
+    or unscaled numbers, or raises Unreadable.
     """
 
     label: str
@@ -36,15 +34,15 @@ class Record:
     read: Callable[[], Content]
 
 
+def fail(error: Unreadable) -> NoReturn:
+    raise error
+
+
 @dataclass
 class Tally:
-    """What a walk left out.
+    """What a walk left out: files by kind, suffixes of files that are not images, and class folders without images.
 
-    Attributes:
-        left_out: Counts by kind, such as "hidden or system file".
-        suffixes: Suffixes of files that are not images.
-        notes: Number of images by remark.
-        lost: Class folders that contain files but no images.
+    `notes` counts images by remark.
     """
 
     left_out: Counter[str] = field(default_factory=Counter)
@@ -79,19 +77,22 @@ class Source:
     grouped: str = ""
 
 
-PARTS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")  # as they are called
+PARTS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")  # usual names
+_PART = re.compile(rf"(?<![a-z])({'|'.join(PARTS)})(?=[-._/]|$)", re.IGNORECASE)
 
 
-def choose_part(name: str, parts: Sequence[str], wanted: str | None) -> str:
-    """Return the part to use: the requested one, else the only one, else train."""
+def part_in(path: str) -> str:
+    """Return the part that a path names, such as train, in lower case; or ""."""
+    found = _PART.search(path)
+    return found[1].casefold() if found else ""
+
+
+def choose_part(name: str, parts: Sequence[str], wanted: str | None, *, title: str) -> tuple[str, str]:
+    """Return the part to use (the requested one, else the only one, else train) and the title that names it."""
     chosen = wanted or (parts[0] if len(parts) == 1 else "train")
     if chosen not in parts:
         listed = ", ".join(sorted(parts))
         raise PackingError(f"{name} has {listed}: choose one with --split." if parts else f"{name} is incomplete.")
-    return chosen
-
-
-def title_of(name: str, parts: Sequence[str], chosen: str) -> str:
-    """Return the title of a format and the selected part."""
     others = " and ".join(sorted(part for part in parts if part != chosen))
-    return f"{name}, {chosen}" + (f" (not {others}; --split chooses)" if others else "")
+    title = f"{title}, {chosen}" if chosen else title
+    return chosen, title + (f" (not {others}; --split chooses)" if others and chosen else "")

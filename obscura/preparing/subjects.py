@@ -1,4 +1,4 @@
-"""Whose each image is. The ids that their owner knows stay here; numbers in random order leave."""
+"""Subject ids. They stay on the owner's machine; only numbers in random order, or keyed hashes, leave it."""
 
 from __future__ import annotations
 
@@ -43,10 +43,7 @@ def canonical_id(private_id: SubjectId) -> int | str:
 
 
 def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
-    """Read subject ids, one per line, or a table with one column of ids.
-
-    Args:
-        path: The file; "-" is standard input.
+    """Read subject ids, one per line, or a table with one column of ids; "-" is standard input.
 
     Returns:
         (the heading or "", the place of each id for messages).
@@ -64,7 +61,7 @@ def require_plain_ids(places: Mapping[SubjectId, str], *, join: bool, withdrawal
     Args:
         places: The place of each id, for messages; "" if unknown.
         join: Whether ids that look alike, such as 12 and 12.0, are one subject.
-        withdrawal: Whether these ids are withdrawn, so that they must be spelled as they were pushed.
+        withdrawal: Whether these ids are withdrawn, so they must be spelled as they were pushed.
     """
     texts = {_text(private_id): place for private_id, place in places.items()}
     nothing = " Nothing was sent." if withdrawal else ""
@@ -117,7 +114,12 @@ def require_told_apart(ids: Iterable[SubjectId]) -> None:
     """Raise if two ids may be the same person, or one is a placeholder among real ids."""
     texts = sorted({_text(private_id) for private_id in ids})
     numbered = [text for text in texts if (word := re.match(r"\D*[^\W\d]\D*", text)) and is_nobody(word[0])]
-    blank = [text for text in texts if re.fullmatch(r"0{4,}|9{4,}", text) and not _counts_on(text, texts)]
+    blank = [
+        text
+        for text in texts
+        if re.fullmatch(r"0{4,}|9{4,}", text)
+        and not any(str(int(text) + step).zfill(len(text)) in texts for step in (-1, 1))
+    ]
     for text in (*blank, *(numbered if 2 * len(numbered) < len(texts) else ())):
         raise _stands_for_nobody(text)
     for group in look_alike(texts):
@@ -136,11 +138,7 @@ def subject_key(private_id: SubjectId, *, join: bool) -> int | str:
 
 
 def refuse_owned(what: str) -> None:
-    """Raise because an account that protects single records does not accept subject ids.
-
-    Args:
-        what: Noun phrase for their source: "The column 'subject' of labels.csv".
-    """
+    """Raise because an account that protects single records does not accept subject ids; `what` is their source."""
     raise PackingError(
         f"{what} identifies subjects, but the account protects single records: a person with several images would be "
         "protected less than it seems. Use an account whose unit is the subject, and state an upper limit "
@@ -175,10 +173,6 @@ def _stands_for_nobody(private_id: SubjectId) -> PackingError:
         f"A subject id is a placeholder, not a person: {str(private_id)[:40]!r}. All images with it would count as one "
         "person. Write one id for each person, or leave these images out."
     )
-
-
-def _counts_on(number: str, texts: list[str]) -> bool:
-    return any(str(int(number) + step).zfill(len(number)) in texts for step in (-1, 1))
 
 
 def _text(private_id: SubjectId) -> str:

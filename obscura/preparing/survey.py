@@ -9,12 +9,12 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from obscura.preparing.choices import SIDE_USUAL, Choices, Size, fits
+from obscura.preparing.choices import SIDE_USUAL, Choices, fits
 from obscura.preparing.depth import Depths
 from obscura.preparing.errors import NAMES_SHOWN_MAX, BrokenImages, PackingError, Unreadable, some
 from obscura.preparing.images import Look, has_shape, look
@@ -28,33 +28,27 @@ from obscura.wire.names import RULE, is_name
 from obscura.wire.subjects import SubjectId
 
 OnImage = Callable[[int], None]
-SHOWN_MAX = 20_000  # names of files that are kept to look at
+SHOWN_MAX = 20_000  # file names that are kept to search for people
+LARGE_SHARE = 0.25  # of all images; one subject rarely has more
+CLASSES_SHOWN_MAX = 20
 
 
 @dataclass
 class Survey:
     """Counts over all images. PRIVATE, except size and channels.
 
-    `labels` counts images by class and `subjects` by subject; `owners` maps each id as written to one of its images.
-    `contents` has a digest for each image, and `content_labels` the number of its class.
+    `conversions` counts images by conversion, in the order of the summary; `labels` by class and `subjects` by subject.
+    `owners` maps each id as written to one of its images. `contents` has a digest for each image, and `content_labels`
+    the number of its class. `lost` has the classes of which no image is left, in order.
     """
 
+    width: int
+    height: int
+    channels: int
     records: int = 0
-    grey: int = 0
-    colour: int = 0
-    transparent: int = 0
-    turned: int = 0
-    printed: int = 0
-    deep: int = 0
-    animated: int = 0
-    surplus: int = 0
-    reshaped: int = 0
-    scaled: int = 0
     broken: int = 0
     depths: Depths = field(default_factory=Depths)
-    width: int = 0  # of the images of the dataset
-    height: int = 0
-    channels: int = 3
+    conversions: Counter[str] = field(default_factory=Counter)
     labels: Counter[str] = field(default_factory=Counter)
     subjects: Counter[int | str] = field(default_factory=Counter)
     owners: dict[SubjectId, str] = field(default_factory=dict)
@@ -64,14 +58,46 @@ class Survey:
     shown: list[str] = field(default_factory=list)
     broken_files: set[str] = field(default_factory=set)
     broken_shown: list[str] = field(default_factory=list)
-    lost: dict[str, None] = field(default_factory=dict)  # classes of which no image is left, in order
+    lost: dict[str, None] = field(default_factory=dict)
+
+    def add(self, record: Record, seen: Look, *, join: bool) -> None:
+        """Count one image; `join` is the option join_subjects."""
+        size, wanted = (seen.width, seen.height), (self.width, self.height)
+        scales = has_shape(seen.width, seen.height, wanted)
+        into = f"{self.width} x {self.height}"
+        for conversion, applies in (
+            (f"cropped to {into}", size != wanted and not scales),
+            (f"scaled to {into}", size != wanted and scales),
+            ("laid on white", seen.transparent),
+            ("turned upright by their EXIF", seen.turned),
+            ("turned to colour" if self.channels == 3 else "turned to grey", seen.grey == (self.channels == 3)),
+            ("brought to 8 bits", seen.deep),
+            ("turned from CMYK to RGB", seen.printed),
+            ("cut down to their first frame", seen.animated),
+            ("cut down to red, green and blue, of 4 channels", seen.surplus),
+        ):
+            self.conversions[conversion] += applies
+        self.records += 1
+        if seen.depth is not None:
+            self.depths.add(seen.depth)
+        if not is_name(record.label):
+            raise PackingError(f"{record.label!r} cannot be the name of a class: {RULE}; no space begins or ends it.")
+        self.labels[record.label] += 1
+        self.contents.append(seen.digest)
+        self.content_labels.append(self.numbers.setdefault(record.label, len(self.numbers)))
+        if len(self.shown) < SHOWN_MAX:
+            self.shown.append(record.shown)
+        if record.subject is not None:
+            self.subjects[subject_key(record.subject, join=join)] += 1
+            self.owners.setdefault(record.subject, record.shown)
 
 
 def survey(source: Source, choices: Choices, tally: Tally, on_image: OnImage) -> Survey:
-    """Survey every image, one at a time."""
-    found = Survey()
-    found.width, found.height = _size(source, choices)
-    found.channels = 1 if choices.grey or (source.shape is not None and source.shape[2] == 1) else 3
+    """Survey every image, one at a time; raise if the owner must decide something about them."""
+    width, height = choices.size or (SIDE_USUAL, SIDE_USUAL)
+    if choices.size is None and source.shape is not None and fits(source.shape[1], source.shape[0]):
+        height, width = source.shape[:2]
+    found = Survey(width, height, 1 if choices.grey or (source.shape is not None and source.shape[2] == 1) else 3)
     for record in source.walk(tally):
         go_on()
         try:
@@ -83,78 +109,42 @@ def survey(source: Source, choices: Choices, tally: Tally, on_image: OnImage) ->
             if len(found.broken_shown) < NAMES_SHOWN_MAX:
                 found.broken_shown.append(f"{record.shown} ({error})")
             continue
-        _count(found, record, seen, choices)
+        found.add(record, seen, join=choices.join_subjects)
         on_image(found.records)
     found.lost = dict.fromkeys(label for label in (*tally.lost, *found.lost) if not found.labels[label])
-    _require(found, choices)
+
+    if found.lost and not choices.skip_broken:
+        lost, example = list(found.lost), f", such as {found.broken_shown[0]}" if found.broken_shown else ""
+        which = f"the class {lost[0]}" if len(lost) == 1 else f"{len(lost)} classes ({some(lost, len(lost))})"
+        raise BrokenImages(f"No image of {which} can be read, though there are files{example}", found.broken, lost)
+    if found.broken and not choices.skip_broken:
+        which = "One image cannot be read:" if found.broken == 1 else f"{found.broken:,} images cannot be read:"
+        raise BrokenImages(f"{which} {some(found.broken_shown, found.broken)}", found.broken, found.broken_shown)
+    if not found.records:
+        raise PackingError("There is no image to send.")
+    found.depths.require(choices.scale, found.records - found.conversions["brought to 8 bits"])
     require_plain_ids(found.owners, join=choices.join_subjects)
     if not choices.join_subjects:
         require_told_apart(found.owners)
     return found
 
 
-def _size(source: Source, choices: Choices) -> Size:
-    if choices.size is not None:
-        return choices.size
-    if source.shape is not None and fits(source.shape[1], source.shape[0]):
-        return source.shape[1], source.shape[0]
-    return SIDE_USUAL, SIDE_USUAL
-
-
-def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
-    if (seen.width, seen.height) != (found.width, found.height):
-        if has_shape(seen.width, seen.height, (found.width, found.height)):
-            found.scaled += 1
-        else:
-            found.reshaped += 1
-    found.records += 1
-    found.grey += seen.grey
-    found.colour += not seen.grey
-    found.transparent += seen.transparent
-    found.turned += seen.turned
-    found.printed += seen.printed
-    found.deep += seen.deep
-    if seen.depth is not None:
-        found.depths.add(seen.depth)
-    found.animated += seen.animated
-    found.surplus += seen.surplus
-    if not is_name(record.label):
-        raise PackingError(f"{record.label!r} cannot be the name of a class: {RULE}; no space begins or ends it.")
-    found.labels[record.label] += 1
-    found.contents.append(seen.digest)
-    found.content_labels.append(found.numbers.setdefault(record.label, len(found.numbers)))
-    if len(found.shown) < SHOWN_MAX:
-        found.shown.append(record.shown)
-    if record.subject is not None:
-        found.subjects[subject_key(record.subject, join=choices.join_subjects)] += 1
-        found.owners.setdefault(record.subject, record.shown)
-
-
-def _require(found: Survey, choices: Choices) -> None:
-    if found.lost and not choices.skip_broken:
-        lost, such = list(found.lost), f", such as {found.broken_shown[0]}" if found.broken_shown else ""
-        which = f"the class {lost[0]}" if len(lost) == 1 else f"{len(lost)} classes ({some(lost, len(lost))})"
-        why = f"No image of {which} can be read, though there are files{such}. Repair them, or leave them out."
-        raise BrokenImages(why, ["--skip-broken"], found.broken, lost)
-    if found.broken and not choices.skip_broken:
-        which = "One image cannot be read:" if found.broken == 1 else f"{found.broken:,} images cannot be read:"
-        why = f"{which} {some(found.broken_shown, found.broken)}. Repair them, or leave them out."
-        raise BrokenImages(why, ["--skip-broken"], found.broken, found.broken_shown)
-    if not found.records:
-        raise PackingError("There is no image to send.")
-    found.depths.require(choices.scale, found.records - found.deep)
-
-
-LARGE_SHARE = 0.25  # of all images, which one subject seldom has
-
-
 def summarise(survey: Survey, tally: Tally, title: str) -> str:
     """Return, for example, "1,400 images: 37 cropped to 64 x 64, 12 laid on white; left out 3 other files"."""
-    done = ", ".join(_done(survey)) or "as they are"
-    left_out = _listed(_left_out(survey, tally))
-    head = f"{title}: " if title else ""
-    first = f"{head}{counted(survey.records, 'image')}: {done}" + (f"; left out {left_out}" if left_out else "") + "."
-    return " ".join([first, *(f"{count:,} {note}." for note, count in tally.notes.items() if count)])
+    done = ", ".join(f"{count:,} {what}" for what, count in survey.conversions.items() if count)
+    *first, last = [
+        *([counted(survey.broken, "unreadable image")] if survey.broken else []),
+        *(
+            counted(count, what) + (f" ({', '.join(sorted(tally.suffixes)[:5])})" if what == OTHER else "")
+            for what, count in tally.left_out.items()
+            if count
+        ),
+    ] or [""]
+    left_out = f"{', '.join(first)} and {last}" if first else last
+    line = f"{title}: " if title else ""
+    line += f"{counted(survey.records, 'image')}: {done or 'as they are'}"
+    line += f"; left out {left_out}." if left_out else "."
+    return " ".join([line, *(f"{count:,} {note}." for note, count in tally.notes.items() if count)])
 
 
 def counted(count: int, noun: str) -> str:
@@ -163,37 +153,6 @@ def counted(count: int, noun: str) -> str:
         return f"1 {noun}"
     head = re.match(r"image|DICOM (?:file|object)", noun)
     return f"{count:,} {head[0]}s{noun[head.end() :]}" if head else f"{count:,} {noun}s"
-
-
-def _done(survey: Survey) -> Iterator[str]:
-    size = f"{survey.width} x {survey.height}"
-    into = "colour" if survey.channels == 3 else "grey"
-    parts = (
-        (survey.reshaped, f"cropped to {size}"),
-        (survey.scaled, f"scaled to {size}"),
-        (survey.transparent, "laid on white"),
-        (survey.turned, "turned upright by their EXIF"),
-        (survey.colour if into == "grey" else survey.grey, f"turned to {into}"),
-        (survey.deep, "brought to 8 bits"),
-        (survey.printed, "turned from CMYK to RGB"),
-        (survey.animated, "cut down to their first frame"),
-        (survey.surplus, "cut down to red, green and blue, of 4 channels"),
-    )
-    yield from (f"{count:,} {what}" for count, what in parts if count)
-
-
-def _left_out(survey: Survey, tally: Tally) -> Iterator[str]:
-    if survey.broken:
-        yield counted(survey.broken, "unreadable image")
-    for what, count in tally.left_out.items():
-        if count:
-            suffixes = f" ({', '.join(sorted(tally.suffixes)[:5])})" if what == OTHER else ""
-            yield counted(count, what) + suffixes
-
-
-def _listed(parts: Iterable[str]) -> str:
-    *first, last = [*parts] or [""]
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def notes(found: Survey, source: Source, *, subjects: bool | None) -> Iterator[str]:
@@ -215,43 +174,43 @@ def notes(found: Survey, source: Source, *, subjects: bool | None) -> Iterator[s
             + " Each copy counts as a record, and an account that protects records protects each copy separately."
         )
     owner, most = next(iter(found.subjects.most_common(1)), ("", 0))
-    others = (found.records - most) / max(len(found.subjects) - 1, 1)  # images of each, in the mean
-    if most > max(1, LARGE_SHARE * found.records, 2 * others):
+    others_mean = (found.records - most) / max(len(found.subjects) - 1, 1)
+    if most > max(1, LARGE_SHARE * found.records, 2 * others_mean):
         yield (
             f"One subject ({owner}) has {most:,} of the {found.records:,} images. Check that it is one person, not a "
             "placeholder for unknown people."
         )
-    pair = persons_in_file_names(found.shown, classes=len(found.labels)) if subjects is False else None
-    signs = [f"File names suggest people with several images: {pair[0]} and {pair[1]}."] if pair else []
-    if subjects is False and (signs := [*signs, *([source.grouped] if source.grouped else [])]):
-        yield (
-            f"{' '.join(signs)} Several images seem to be of one person, and this account protects each image by "
-            f"itself. An account whose unit is the subject protects all images of a person together: {OPEN_BY_SUBJECT}"
-        )
-
-
-CLASSES_SHOWN_MAX = 20
+    if subjects is False:
+        pair = persons_in_file_names(found.shown, classes=len(found.labels))
+        named = f"File names suggest people with several images: {pair[0]} and {pair[1]}." if pair else ""
+        signs = " ".join(filter(None, (named, source.grouped)))
+        if signs:
+            yield (
+                f"{signs} Several images seem to be of one person, and this account protects each image by itself. An "
+                f"account whose unit is the subject protects all images of a person together: {OPEN_BY_SUBJECT}"
+            )
 
 
 def screen(package: Package, *, at_most: int, subjects_at_most: int | None, private: bool) -> Iterator[str]:
     """Yield the lines shown before a declaration: findings, what stays here, and what becomes public.
 
-    Args:
-        package: The prepared upload.
-        at_most: Stated limit on records; for public images, their number.
-        subjects_at_most: Stated limit on subjects, if the account protects them.
-        private: Whether the images are private.
+    `at_most` is the stated limit on records; for public images, their number.
     """
     yield package.summary
-    yield f"Stays here: {_counts(package)}."
+    counts = list(package.private_counts.items())
+    shown = counts if len(counts) <= CLASSES_SHOWN_MAX else sorted(counts, key=lambda item: item[1])[:CLASSES_SHOWN_MAX]
+    listed = ", ".join(f"{_quoted(name)} {count:,}" for name, count in shown)
+    more = f", and {len(counts) - len(shown)} classes with more" if len(counts) > len(shown) else ""
+    yield f"Stays here: images by class: {listed}{more}."
     yield from (f"Stays here: {note}" for note in package.private_notes)
-    bound = f"at most {at_most} records"
+
+    promise = f"at most {at_most} records"
     if not private:
-        promise = f"{bound}, which are public themselves: nothing protects them"
+        promise += ", which are public themselves: nothing protects them"
     elif subjects_at_most is None:
-        promise = f"{bound}, each protected by itself"
+        promise += ", each protected by itself"
     else:
-        promise = f"{bound} of at most {subjects_at_most} subjects, each protected with all of its records"
+        promise += f" of at most {subjects_at_most} subjects, each protected with all of its records"
         promise += ", who are recognised in other datasets" if package.recognised else ""
     yield (
         f"Declaring, and thereby making public: classes {', '.join(map(_quoted, package.classes))}; images "
@@ -261,11 +220,3 @@ def screen(package: Package, *, at_most: int, subjects_at_most: int | None, priv
 
 def _quoted(name: str) -> str:
     return json.dumps(name, ensure_ascii=False)
-
-
-def _counts(package: Package) -> str:
-    counts = list(package.private_counts.items())
-    shown = counts if len(counts) <= CLASSES_SHOWN_MAX else sorted(counts, key=lambda item: item[1])[:CLASSES_SHOWN_MAX]
-    listed = ", ".join(f"{_quoted(name)} {count:,}" for name, count in shown)
-    more = len(counts) - len(shown)
-    return f"images by class: {listed}" + (f", and {more} classes with more" if more else "")

@@ -12,13 +12,14 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from obscura.image_types import image_suffixes
 from obscura.preparing.errors import ChoiceNeeded, PackingError
 
-TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")  # of what is a table and nothing else
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that can only be tables
 SEVERAL = "|"  # between the labels of one image
 _BYTES_MAX = 2**30
 _CELL_CHARACTERS_MAX = 2**20
@@ -43,12 +44,8 @@ _DELIMITERS = ("\t", ";", ",", "|", " ")
 class Table:
     """Rows of text, without the header.
 
-    Attributes:
-        name: File name.
-        columns: Column names; "1", "2", ... without a header.
-        rows: One text per column; "" if missing.
-        named: Whether the table has a header.
-        lines: Line number of each row; empty for formats without lines.
+    `columns` are "1", "2", ... if the table is not `named`, that is, has no header. `rows` have one text per column, ""
+    if missing. `lines` has the line number of each row; it is empty for formats without lines.
     """
 
     name: str
@@ -68,12 +65,7 @@ class Table:
 
 
 def read_table(path: Path, encoding: str | None = None) -> Table:
-    """Read a table: CSV, TSV or similar, JSON lines, or COCO annotations.
-
-    Args:
-        path: The file.
-        encoding: Its encoding, if not UTF-8.
-    """
+    """Read a table: CSV, TSV or similar, JSON lines, or COCO annotations."""
     return parse_table(path.name, _content(path), encoding)
 
 
@@ -87,7 +79,12 @@ def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
     if name.lower().endswith(".json"):
         table = _of_document(name, text)
     elif lines[0].lstrip().startswith("{"):
-        table = _of_json(name, text)
+        numbered = [(number, line) for number, line in enumerate(_lines(text), 1) if line.strip() and line[0] != "#"]
+        try:
+            table = _of_objects(name, [json.loads(line) for _, line in numbered])
+        except ValueError as error:
+            raise PackingError(f"{name} is not made of lines of JSON: {error}.") from None
+        table = replace(table, lines=tuple(number for number, _ in numbered))
     else:
         table = _of_delimited(name, text, delimiter or _delimiter(lines, _DELIMITERS))
     if not table.rows:
@@ -96,10 +93,10 @@ def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
 
 
 def read_column(path: Path, is_heading: Callable[[str], bool], wanted: str) -> tuple[str, list[tuple[int, str]]]:
-    """Read the only column of a file, or the only column with a known heading.
+    """Read the only column of a file, or the only column with a known heading; "-" is standard input.
 
     Args:
-        path: The file; "-" is standard input.
+        path: The file.
         is_heading: Returns whether a cell of the first line is the wanted heading.
         wanted: Plural noun for the cells, for messages: "ids".
 
@@ -178,7 +175,14 @@ def _content(path: Path) -> bytes:
 
 def _text(name: str, data: bytes, encoding: str | None) -> tuple[str, str, str | None]:
     if data.startswith(_GZIP):
-        data, name = _unpacked(name, data), name.removesuffix(".gz")
+        try:
+            with gzip.open(io.BytesIO(data)) as file:
+                data = file.read(_BYTES_MAX + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise PackingError(f"The table {name} cannot be unpacked: {error}.") from None
+        if len(data) > _BYTES_MAX:
+            raise PackingError(f"The table {name} is larger than {_BYTES_MAX >> 30} GiB unpacked.")
+        name = name.removesuffix(".gz")
     other = next((what for magic, what in _NO_TABLES.items() if data.lstrip().startswith(magic)), None)
     if other is not None:
         raise PackingError(f"{name} is {other}.")
@@ -196,7 +200,12 @@ def _lines(text: str) -> list[str]:
 
 
 def _decoded(name: str, data: bytes, encoding: str | None) -> str:
-    known = encoding or next((known for bom, known in _BOMS if data.startswith(bom)), None) or _wide(data)
+    known = encoding or next((known for bom, known in _BOMS if data.startswith(bom)), None)
+    # UTF-16 without a byte-order mark: most bytes at odd (or even) places are 0, and none of the others.
+    head = data[: min(len(data), 400) & ~1]
+    for wide, zeros, others in (("utf-16-le", head[1::2], head[::2]), ("utf-16-be", head[::2], head[1::2])):
+        if head and 2 * zeros.count(0) >= len(zeros) and 0 not in others:
+            known = known or wide
     try:
         return data.decode(known or "utf-8")
     except LookupError:
@@ -210,15 +219,6 @@ def _decoded(name: str, data: bytes, encoding: str | None) -> str:
             f"of it is {around[:200].decode('latin-1').strip()!r}; others are cp1250, cp1251, shift_jis and gbk.",
             ["--table-encoding latin-1"],
         ) from None
-
-
-def _wide(data: bytes) -> str | None:
-    # UTF-16 without a byte-order mark: most bytes at odd (or even) places are 0, and none of the others.
-    head = data[: min(len(data), 400) & ~1]
-    for encoding, zeros, others in (("utf-16-le", head[1::2], head[::2]), ("utf-16-be", head[::2], head[1::2])):
-        if head and 2 * zeros.count(0) >= len(zeros) and 0 not in others:
-            return encoding
-    return None
 
 
 def _of_document(name: str, text: str) -> Table:
@@ -242,15 +242,6 @@ def _of_document(name: str, text: str) -> Table:
             "writes them: images, categories and annotations."
         ) from None
     return Table(name, ("file_name", "label"), list[tuple[str, ...]](rows))
-
-
-def _of_json(name: str, text: str) -> Table:
-    numbered = [(number, line) for number, line in enumerate(_lines(text), 1) if line.strip() and line[0] != "#"]
-    try:
-        table = _of_objects(name, [json.loads(line) for _, line in numbered])
-        return replace(table, lines=tuple(number for number, _ in numbered))
-    except ValueError as error:
-        raise PackingError(f"{name} is not made of lines of JSON: {error}.") from None
 
 
 def _of_objects(name: str, found: Sequence[object]) -> Table:
@@ -284,7 +275,11 @@ def _cell(row: Sequence[str], at: int) -> str:
 
 def _of_delimited(name: str, text: str, delimiter: str) -> Table:
     rows = _cut(name, text, delimiter)
-    while len(rows) > 1 and _is_title(rows[0][1], rows[1][1]):
+    while len(rows) > 1:  # skip titles and remarks above the header
+        first = rows[0][1]
+        alone = len(first) > 1 and bool(first[0].strip()) and not any(cell.strip() for cell in first[1:])
+        if not alone and not (first[0].startswith("#") and len(first) != len(rows[1][1])):
+            break
         rows = rows[1:]
     head = [cell.strip() for cell in rows[0][1]]
     named = not any(_is_image(cell) for cell in head)
@@ -299,33 +294,13 @@ def _of_delimited(name: str, text: str, delimiter: str) -> Table:
                 f"Line {line} of {name} has {len(row)} cells, and there are {len(columns)} columns: a text that holds "
                 f"{delimiter!r} stands in quotation marks."
             )
-        body.append(tuple(map(_unlisted, (*row, *[""] * len(columns))[: len(columns)])))
+        cells = (*row, *[""] * len(columns))[: len(columns)]
+        for at, cell in enumerate(cells):
+            if cell.startswith("[") and cell.endswith("]"):  # a list, as pandas writes it
+                with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                    cells = (*cells[:at], _json_text(ast.literal_eval(cell)), *cells[at + 1 :])
+        body.append(cells)
     return Table(name, columns, body, named, tuple(line for line, _ in rows[named:]))
-
-
-def _is_title(row: list[str], below: list[str]) -> bool:
-    alone = len(row) > 1 and bool(row[0].strip()) and not any(cell.strip() for cell in row[1:])
-    return alone or (row[0].startswith("#") and len(row) != len(below))
-
-
-def _unpacked(name: str, data: bytes) -> bytes:
-    try:
-        with gzip.open(io.BytesIO(data)) as file:
-            plain = file.read(_BYTES_MAX + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise PackingError(f"The table {name} cannot be unpacked: {error}.") from None
-    if len(plain) > _BYTES_MAX:
-        raise PackingError(f"The table {name} is larger than {_BYTES_MAX >> 30} GiB unpacked.")
-    return plain
-
-
-def _unlisted(cell: str) -> str:
-    if not (cell.startswith("[") and cell.endswith("]")):
-        return cell
-    try:
-        return _json_text(ast.literal_eval(cell))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return cell
 
 
 def _delimiter(lines: Sequence[str], delimiters: Sequence[str]) -> str:
@@ -345,7 +320,7 @@ def _is_image(cell: str) -> bool:
     return cell.lower().endswith(tuple(image_suffixes()))
 
 
-# As CheXpert, NIH ChestX-ray14, HAM10000, ISIC, Kaggle and Hugging Face call them, in small letters and digits alone.
+# Names in CheXpert, NIH ChestX-ray14, HAM10000, ISIC, Kaggle and Hugging Face, in lower-case letters and digits only.
 _FILE = (
     "file", "filename", "filepath", "path", "imagepath", "imgpath", "imagefile", "imagefilename", "image", "imageindex",
     "imageid", "imagename", "img", "imgname", "isicid", "dicomid", "idcode", "id", "key",
@@ -360,7 +335,7 @@ _SUBJECT = re.compile(
     r"|(?:id|name|nr)(?:subject|patient|person|participant)|pid|mrn|eid"
     r"|medicalrecord(?:no|nr|number)|ssn|nhs(?:no|number)"
 )
-# Of what a person has one or several of, and which shows in several images: HAM10000's lesion_id, StudyInstanceUID.
+# Things of a person that several images show: HAM10000's lesion_id, StudyInstanceUID.
 _SUFFIX = r"(?:ids?|no|nr|num|number|nummer|code|key|name|(?:instance)?uid|identifier)"
 _GROUP = re.compile(
     r"(?:lesion|nodule|tumou?r|polyp|study|exam(?:ination)?|scan|series|session|visit|encounter|admission|accession"
@@ -371,12 +346,12 @@ _GROUP = re.compile(
 
 def known_files(columns: Sequence[str]) -> list[str]:
     """Return the columns with usual names for image files."""
-    return _known(columns, _FILE)
+    return [column for column in columns if _plain(column) in _FILE]
 
 
 def known_labels(columns: Sequence[str]) -> list[str]:
     """Return the columns with usual names for classes."""
-    return _known(columns, _LABEL)
+    return [column for column in columns if _plain(column) in _LABEL]
 
 
 def known_subjects(columns: Sequence[str]) -> list[str]:
@@ -392,10 +367,6 @@ def known_groups(columns: Sequence[str]) -> list[str]:
 def is_subject_heading(cell: str) -> bool:
     """Return whether the first line of a list of ids is a heading."""
     return bool(known_subjects([cell])) or _plain(cell) in ("id", "ids")
-
-
-def _known(columns: Sequence[str], names: tuple[str, ...]) -> list[str]:
-    return [column for column in columns if _plain(column) in names]
 
 
 def _plain(column: str) -> str:

@@ -1,7 +1,7 @@
-"""Folders, ZIP and tar archives as trees of folders and files, without the files that operating systems leave behind.
+"""Folders, ZIP and tar archives as trees of folders and files, without files of the operating system.
 
-Nothing is unpacked to disk. Member names are checked as the service checks uploads: duplicate names and names that lead
-out of the archive are refused, because one of two images would be lost.
+Nothing is unpacked to disk. Member names are checked as the service checks uploads: names that lead out of the archive
+are refused, and so are duplicate names, because one of two images would be lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from obscura.preparing.images import FILE_BYTES_MAX
 from obscura.preparing.sources import Tally
 from obscura.wire.class_folders import is_junk
 
-_HEAD_BYTES = 16  # enough to tell an image
+_HEAD_BYTES = 16  # enough to recognise an image
 _LINKS_DEPTH = 2
 HIDDEN = "hidden or system file"
 OTHER = "other file"
@@ -122,14 +122,16 @@ class FolderTree:
         self._root = root
 
     def folders(self, at: str) -> list[str]:
-        follow = (
-            at.count("/") < _LINKS_DEPTH
-        )  # links to folders are followed near the top only: they may lead in circles
-        return sorted(
-            entry.name
-            for entry in self._entries(at)
-            if (follow and _leads_in(Path(entry.path)) if entry.is_symlink() else entry.is_dir(follow_symlinks=False))
-        )
+        follow = at.count("/") < _LINKS_DEPTH  # deeper links to folders may lead in circles
+        found = []
+        for entry in self._entries(at):
+            if entry.is_symlink():
+                link = Path(entry.path)
+                if follow and link.is_dir() and not link.parent.resolve().is_relative_to(link.resolve()):
+                    found.append(entry.name)
+            elif entry.is_dir(follow_symlinks=False):
+                found.append(entry.name)
+        return sorted(found)
 
     def files(self, at: str) -> list[str]:
         return sorted(
@@ -156,10 +158,6 @@ class FolderTree:
                 return list(entries)
         except OSError as error:
             raise PackingError(f"The folder {at or self.name} cannot be opened: {error.strerror}.") from error
-
-
-def _leads_in(link: Path) -> bool:
-    return link.is_dir() and not link.parent.resolve().is_relative_to(link.resolve())
 
 
 class SubTree:
@@ -207,12 +205,7 @@ _ENCODINGS = ("cp437", "cp850", "cp852", "cp866", "cp936", "cp932")
 
 
 def open_archive(path: Path, encoding: str | None = None) -> Tree | None:
-    """Open a ZIP or tar; return None for other files.
-
-    Args:
-        path: The file.
-        encoding: Encoding of the names in a ZIP that does not state one, such as "cp850".
-    """
+    """Open a ZIP or tar; return None for other files. `encoding` is that of names in a ZIP that does not state one."""
     with path.open("rb") as file:
         head = file.read(8)
     other = next((name for magic, name in _OTHERS.items() if head.startswith(magic)), None)
@@ -229,22 +222,18 @@ class _Members:
         self._content: dict[str, tuple[set[str], set[str]]] = {"": (set(), set())}
         self._wrapper = ""
         for member in members:
-            self._add(member)
+            at, parts = "", [part for part in member.split("/") if part]
+            for depth, part in enumerate(parts):
+                is_file = depth == len(parts) - 1 and not member.endswith("/")
+                self._content[at][is_file].add(part)
+                at = below(at, part)
+                if not is_file:
+                    self._content.setdefault(at, (set(), set()))
         # Skip a folder with the archive's own name around everything, which many programs add.
         top, loose = [name for name in self._content[""][0] if not is_junk(name)], self._content[""][1]
         stem = path.name[: -len(path.suffix)].removesuffix(".tar").casefold()
         if len(top) == 1 and not any(not is_junk(name) for name in loose) and top[0].casefold() == stem:
             self._wrapper = top[0]
-
-    def _add(self, member: str) -> None:
-        parts = [part for part in member.split("/") if part]
-        at = ""
-        for depth, part in enumerate(parts):
-            is_file = depth == len(parts) - 1 and not member.endswith("/")
-            self._content[at][is_file].add(part)
-            at = below(at, part)
-            if not is_file:
-                self._content.setdefault(at, (set(), set()))
 
     def folders(self, at: str) -> list[str]:
         return sorted(self._content[self._inside(at)][0])
@@ -294,7 +283,7 @@ class TarTree(_Members):
 
     def __init__(self, path: Path) -> None:
         try:
-            self._file = _unpacked(path)  # open for as long as the tree
+            self._file = self._opened(path)  # open for as long as the tree
             self._archive = tarfile.TarFile(fileobj=self._file)
             infos = [info for info in self._archive if info.isfile() or info.islnk() or info.issym()]
         except (tarfile.TarError, lzma.LZMAError, zlib.error, OSError, EOFError) as error:
@@ -303,6 +292,20 @@ class TarTree(_Members):
         _require_distinct(path.name, names)
         self._infos = dict(zip(names, infos, strict=True))
         super().__init__(path, names)
+
+    @staticmethod
+    def _opened(path: Path) -> IO[bytes]:
+        opened = next((opener for suffix, opener in _PACKED.items() if path.name.lower().endswith(suffix)), None)
+        if opened is None:
+            return path.open("rb")
+        with opened(path) as file:
+            data: bytes = file.read(UNPACKED_BYTES_MAX + 1)
+        if len(data) > UNPACKED_BYTES_MAX:
+            raise PackingError(
+                f"{path.name} is packed, so it is read into memory, and it has more than {UNPACKED_BYTES_MAX >> 20} "
+                "MiB: unpack it, and give the folder or the .tar."
+            )
+        return io.BytesIO(data)
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):
@@ -330,20 +333,6 @@ class TarTree(_Members):
         return file
 
 
-def _unpacked(path: Path) -> IO[bytes]:
-    opened = next((opener for suffix, opener in _PACKED.items() if path.name.lower().endswith(suffix)), None)
-    if opened is None:
-        return path.open("rb")
-    with opened(path) as file:
-        data: bytes = file.read(UNPACKED_BYTES_MAX + 1)
-    if len(data) > UNPACKED_BYTES_MAX:
-        raise PackingError(
-            f"{path.name} is packed, so it is read into memory, and it has more than {UNPACKED_BYTES_MAX >> 20} MiB: "
-            "unpack it, and give the folder or the .tar."
-        )
-    return io.BytesIO(data)
-
-
 def _require_distinct(archive: str, names: list[str]) -> None:
     counts = Counter(name for name in names if not name.endswith("/"))
     twice = sorted(name for name, count in counts.items() if count > 1)
@@ -357,32 +346,26 @@ def _require_distinct(archive: str, names: list[str]) -> None:
 def _names(archive: str, infos: list[zipfile.ZipInfo], encoding: str | None) -> list[str]:
     names = []
     for info in infos:
-        raw = info.orig_filename.encode("cp437", "replace")  # as zipfile has read what is not marked as UTF-8
-        text = info.orig_filename if info.flag_bits & _UTF8_FLAG else _decoded(raw, encoding)
-        if text is None:
-            shown = "; ".join(f"in {known} {raw.decode(known, 'replace')}" for known in _ENCODINGS)
-            raise ChoiceNeeded(
-                f"{archive} does not say how its names are encoded, and those of folders become public as they are "
-                f"read. One of them is {shown}.",
-                ["--zip-encoding cp850"],
-            )
+        text, raw = info.orig_filename, info.orig_filename.encode("cp437", "replace")
+        if not info.flag_bits & _UTF8_FLAG:  # read as cp437, though several programs write UTF-8 without the flag
+            try:
+                text = raw.decode("ascii" if encoding else "utf-8")
+            except UnicodeDecodeError:
+                if encoding is None:
+                    shown = "; ".join(f"in {known} {raw.decode(known, 'replace')}" for known in _ENCODINGS)
+                    raise ChoiceNeeded(
+                        f"{archive} does not say how its names are encoded, and those of folders become public as they "
+                        f"are read. One of them is {shown}.",
+                        ["--zip-encoding cp850"],
+                    ) from None
+                try:
+                    text = raw.decode(encoding)
+                except LookupError:
+                    raise PackingError(f"--zip-encoding is a name such as cp850 or cp936, not {encoding!r}.") from None
+                except UnicodeDecodeError:
+                    raise PackingError(f"The names in the zip are not encoded in {encoding}.") from None
         names.append(_safe(archive, text.replace("\\", "/")))
     return names
-
-
-def _decoded(name: bytes, encoding: str | None) -> str | None:
-    # Several programs write UTF-8 without setting the flag.
-    try:
-        return name.decode("ascii" if encoding else "utf-8")
-    except UnicodeDecodeError:
-        if encoding is None:
-            return None
-    try:
-        return name.decode(encoding)
-    except LookupError:
-        raise PackingError(f"--zip-encoding is a name such as cp850 or cp936, not {encoding!r}.") from None
-    except UnicodeDecodeError:
-        raise PackingError(f"The names in the zip are not encoded in {encoding}.") from None
 
 
 def _safe(archive: str, name: str) -> str:

@@ -1,7 +1,4 @@
-"""Formats of datasets other than class folders, each recognised by its files.
-
-`find_layout(path, choices, subjects=...)` returns a source, or None if the files have no such format.
-"""
+"""Formats of datasets other than class folders, each recognised by its files."""
 
 from __future__ import annotations
 
@@ -18,12 +15,9 @@ _OF_FILES = (idx.find_file, npz.find_file, parquet.find_file, webdataset.find_fi
 
 def find_layout(path: Path, choices: Choices, *, subjects: bool) -> Source | None:
     """Return the source of the first layout that recognises the path, or None."""
-    if path.is_dir():
-        attempts = (find(path, choices, subjects) for find in _OF_FOLDERS)
-    else:
-        attempts = (find(path, choices, subjects) for find in _OF_FILES)
+    attempts = (find(path, choices, subjects) for find in (_OF_FOLDERS if path.is_dir() else _OF_FILES))
     found = next((source for source in attempts if source is not None), None)
-    if choices.attributes and found is not None and not found.title.startswith(("Arrays", "Hugging Face")):
+    if choices.attribute and found is not None and not found.title.startswith(("Arrays", "Hugging Face")):
         refuse_attribute()
     return found
 

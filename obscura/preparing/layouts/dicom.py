@@ -1,7 +1,7 @@
 """Folders and zips with DICOM files, alone or among other images, with or without a suffix or a DICOMDIR.
 
-Of the tags of a file, one says whose the image is, and another may say its class. No other tag is looked at, but for
-what the pixels mean. Subjects leave as numbers in random order.
+One tag of a file has the subject, and another may have the class. No other tag is read, except those that describe the
+pixels. Subjects leave as numbers in random order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from obscura.image_types import image_suffixes
 from obscura.preparing.choices import NO_TAG, SUBJECT_TAG_USUAL, Choices
@@ -29,14 +29,14 @@ from obscura.preparing.dicom import (
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
 from obscura.preparing.folders import LOOSE, base_of
 from obscura.preparing.questions import classes_flag
-from obscura.preparing.sources import Content, Record, Source, Tally
+from obscura.preparing.sources import Record, Source, Tally, fail
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
 from obscura.preparing.trees import OTHER, Tree, all_files, begin, below, folders, suffix_of
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
 
-_DIRECTORY_NAME = "dicomdir"  # it names files of the folders, which are looked through anyway
+_DIRECTORY_NAME = "dicomdir"  # a list of the files in the folders, which are searched anyway
 SUFFIXES = frozenset({".dcm", ".dicom", ".ima"})
 NO_PIXELS = "DICOM file without pixels"
 NO_IMAGE = "DICOM object without an image (segmentation, dose, ...)"
@@ -54,7 +54,7 @@ FIRST_FRAMES = "are the first frame of a file that has several"
 def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
     """Recognise a tree with at least one DICOM file."""
     if not is_in(tree):
-        if choices.label_tag is not None or choices.subject_tag != SUBJECT_TAG_USUAL or choices.all_frames:
+        if choices.label_tag is not None or choices.subject_tag != SUBJECT_TAG_USUAL or choices.frames == "all":
             raise PackingError(
                 f"--subject-tag, --label-tag and --frames are for DICOM files, and {tree.name} has none."
             )
@@ -62,8 +62,13 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
     require_reader(choices.subject_tag, choices.label_tag)
     if subjects and choices.subject_tag == NO_TAG:
         raise PackingError("The account protects all records of a subject together: --subject-tag names the tag.")
-    named = choices.label_tag is None  # classes are called as folders are
-    base, note = base_of(tree, choices, subjects=False, holds=partial(_holds, tree)) if named else ("", "")
+    named = choices.label_tag is None  # folders name the classes
+
+    def holds(at: str) -> bool:
+        names = [name for name in tree.files(at) if name.casefold() != _DIRECTORY_NAME]
+        return any(suffix_of(name) in image_suffixes() or _is_dicom(tree, below(at, name)) for name in names)
+
+    base, note = base_of(tree, choices, subjects=False, holds=holds) if named else ("", "")
     if named and not folders(tree, base):
         raise ChoiceNeeded(
             f"The DICOM files of {tree.name} lie in no class folders. Put them into one folder for each class, name a "
@@ -73,13 +78,6 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
     title = f"{note}, DICOM" if note else "DICOM"
     owned = f"The tag {choices.subject_tag}" if subjects else None
     return Source(title, lambda tally: _walk(tree, base, _Reader(choices, subjects, tally)), folders=named, owned=owned)
-
-
-def _holds(tree: Tree, at: str) -> bool:
-    return any(
-        suffix_of(name) in image_suffixes() or (_is_dicom(tree, below(at, name)) and name.casefold() != _DIRECTORY_NAME)
-        for name in tree.files(at)
-    )
 
 
 def is_in(tree: Tree) -> bool:
@@ -92,22 +90,23 @@ def with_owners(source: Source, choices: Choices, *, subjects: bool | None) -> S
     if choices.label_tag is not None:
         raise PackingError(f"{source.title} says of which class each image is: leave --label-tag out.")
     owned = source.owned or (f"The tag {choices.subject_tag}" if subjects else None)
-    return replace(source, walk=lambda tally: _owned(source, _Reader(choices, subjects, tally)), owned=owned)
 
+    def walk(tally: Tally) -> Iterator[Record]:
+        reader = _Reader(choices, subjects, tally)
+        for record in source.walk(tally):
+            try:
+                content = record.read()
+            except Unreadable as error:
+                yield replace(record, read=partial(fail, error))
+                continue
+            if isinstance(content, bytes) and begins_like_dicom(content):
+                yield from reader.records(record, content)
+            elif subjects and record.subject is None:
+                raise PackingError(f"Nothing says whose {record.shown} is: it is no DICOM file, and has no subject.")
+            else:
+                yield replace(record, read=lambda content=content: content)  # type: ignore[misc]
 
-def _owned(source: Source, reader: _Reader) -> Iterator[Record]:
-    for record in source.walk(reader.tally):
-        try:
-            content = record.read()
-        except Unreadable as error:
-            yield replace(record, read=partial(_fail, error))
-            continue
-        if isinstance(content, bytes) and begins_like_dicom(content):
-            yield from reader.records(record, content)
-        elif reader.subjects and record.subject is None:
-            raise PackingError(f"Nothing says whose {record.shown} is: it is no DICOM file, and has no subject.")
-        else:
-            yield replace(record, read=partial(_given, content))
+    return replace(source, walk=walk, owned=owned)
 
 
 def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
@@ -130,7 +129,7 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
             try:
                 yield from reader.records(record, tree.read(path))
             except Unreadable as error:
-                yield replace(record, read=partial(_fail, error))
+                yield replace(record, read=partial(fail, error))
         elif reader.subjects or tagged:
             raise PackingError(
                 f"{path} is an image without tags among DICOM files: nothing says whose it is, or of which class. "
@@ -169,11 +168,26 @@ class _Reader:
             if self.subjects and owner is None:
                 owner = _required(dataset, self.choices.subject_tag)
         except Unreadable as error:
-            yield replace(record, read=partial(_fail, error))
+            yield replace(record, read=partial(fail, error))
             return
-        self._know(dataset, label)
+
+        tag = self.choices.subject_tag
+        person = "" if tag == NO_TAG else tag_text(dataset, tag)
+        if person and self.subjects is False and any(person in owners for owners in self.private_owners.values()):
+            raise PackingError(
+                f"Several images have the same {tag}, and the account protects single records: somebody with several "
+                "would be protected less than it seems. Use an account whose unit is the subject, and state how many "
+                f"there are at most (--at-most, --subjects-at-most): {OPEN_BY_SUBJECT}. Or, where {tag} does not say "
+                f"whose an image is, name the tag that does with --subject-tag; or say --subject-tag {NO_TAG} where "
+                "no two images are of one person."
+            )
+        study = "" if person or self.subjects is not False else tag_text(dataset, "StudyInstanceUID")
+        self.tally.notes[SAME_STUDY] += study in self.private_studies
+        self.private_studies |= {study} - {""}
+        self.private_owners[label].add(person or None)
+
         frames = frames_of(dataset)
-        wanted = frames if self.choices.all_frames else 1
+        wanted = frames if self.choices.frames == "all" else 1
         if wanted > 1 and self.subjects is False:
             raise PackingError(
                 f"{record.shown} has {frames:,} frames, which show one person, and the account protects single "
@@ -185,26 +199,10 @@ class _Reader:
             shown = f"{record.shown} frame {number + 1}" if wanted > 1 else record.shown
             yield Record(label, owner, shown, partial(read_frame, dataset, number))
 
-    def _know(self, dataset: Dataset, label: str) -> None:
-        tag = self.choices.subject_tag
-        owner = "" if tag == NO_TAG else tag_text(dataset, tag)
-        if owner and self.subjects is False and any(owner in owners for owners in self.private_owners.values()):
-            raise PackingError(
-                f"Several images have the same {tag}, and the account protects single records: somebody with several "
-                "would be protected less than it seems. Use an account whose unit is the subject, and state how many "
-                f"there are at most (--at-most, --subjects-at-most): {OPEN_BY_SUBJECT}. Or, where {tag} does not say "
-                f"whose an image is, name the tag that does with --subject-tag; or say --subject-tag {NO_TAG} where "
-                "no two images are of one person."
-            )
-        study = "" if owner or self.subjects is not False else tag_text(dataset, "StudyInstanceUID")
-        self.tally.notes[SAME_STUDY] += study in self.private_studies
-        self.private_studies |= {study} - {""}
-        self.private_owners[label].add(owner or None)
-
     def require_classes(self) -> None:
         every = [owner for owners in self.private_owners.values() for owner in owners]
         alone = len(every) == len(self.private_owners) > 1 and len(set(every)) == len(every) and None not in every
-        if alone and self.choices.classes is None and self.choices.renamed is None:
+        if alone and self.choices.classes is None and self.choices.rename_classes is None:
             names = sorted(self.private_owners)
             raise ChoiceNeeded(
                 f"Every folder on top holds images of one person alone by {self.choices.subject_tag}, so they seem "
@@ -226,11 +224,3 @@ def _required(dataset: Dataset, tag: str) -> str:
     if not text:
         raise Unreadable(f"it has no {tag}")
     return text
-
-
-def _given(content: Content) -> Content:
-    return content
-
-
-def _fail(error: Unreadable) -> NoReturn:
-    raise error

@@ -2,8 +2,7 @@
 
 Axes are those of the body (nibabel's closest canonical orientation): the patient's right is on the left of a slice, and
 the front or the head is above. Voxels that are longer in one direction are not stretched. All slices of a file belong
-to one person. Two files belong to one person if their paths say so: by a folder inside the class folder, or by a BIDS
-name (`sub-01`).
+to one person, and so do files with the same BIDS name (`sub-01`) or in the same folder inside the class folder.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import gzip
 import io
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from obscura.preparing.choices import Axis, Choices
 from obscura.preparing.depth import Numbers, Window
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.preparing.folders import LOOSE, base_of, require_no_masks
-from obscura.preparing.sources import PIXELS_MAX, Content, Record, Source, Tally
+from obscura.preparing.sources import PIXELS_MAX, Record, Source, Tally, fail
 from obscura.preparing.subjects import OPEN_BY_SUBJECT
 from obscura.preparing.trees import OTHER, Tree, all_files, below, folders, suffix_of
 
@@ -33,24 +32,17 @@ SUFFIXES = (".nii", ".nii.gz")
 _WHAT = "Reading NIfTI files"
 _VOLUME_BYTES_MAX = 2**30  # unpacked
 _ACROSS = {"sagittal": 0, "coronal": 1, "axial": 2}  # of (right, front, head)
-_NIFTI_2_HEADER = 540  # what its first four bytes say; those of NIfTI-1 say 348
+_NIFTI_2_HEADER = 540  # its first four bytes; those of NIfTI-1 are 348
 
 
 @dataclass(frozen=True)
 class Volume:
-    """One series.
+    """One series."""
 
-    Attributes:
-        values: (right, front, head).
-        limits: See `Numbers`.
-        own: The window in the header, if any.
-        volumes: Number of volumes in the file, of which this is the first.
-    """
-
-    values: np.ndarray[Any, Any]
-    limits: Window | None
-    own: Window | None
-    volumes: int
+    values: np.ndarray[Any, Any]  # (right, front, head)
+    limits: Window | None  # see `Numbers`
+    own: Window | None  # the window in the header, if any
+    volumes: int  # in the file, of which this is the first
 
     def count(self, axis: Axis) -> int:
         """Return the number of slices along an axis."""
@@ -63,50 +55,35 @@ class Volume:
         return Numbers(flat, self.limits, own, integers=self.limits is not None and self.values.dtype.kind == "u")
 
 
-def require_reader() -> None:
-    with extras(_WHAT):
-        import nibabel  # noqa: F401  # slow to import, and wanted for these files alone
-
-
 def open_volume(data: bytes) -> Volume:
     """Parse a NIfTI file, gzipped or not."""
+    with extras(_WHAT):
+        import nibabel as untyped  # slow to import, and needed for these files only
+
+    nibabel: Any = untyped
     try:
-        return _volume(_unpacked(data))
+        if data.startswith(b"\x1f\x8b"):
+            with gzip.open(io.BytesIO(data)) as file:
+                data = file.read(_VOLUME_BYTES_MAX + 1)
+            if len(data) > _VOLUME_BYTES_MAX:
+                raise Unreadable(f"it is larger than {_VOLUME_BYTES_MAX // 2**20} MiB unpacked")
+        second = _NIFTI_2_HEADER in (int.from_bytes(data[:4], order) for order in ("little", "big"))
+        image = (nibabel.Nifti2Image if second else nibabel.Nifti1Image).from_bytes(data)
+        if image.get_data_dtype().kind not in "iuf":
+            raise Unreadable("its voxels are colours or complex numbers, which are not taken")
+        shape = (*image.shape, 1, 1)[: max(3, len(image.shape))]
+        if sorted(shape[:3])[1] * sorted(shape[:3])[2] > PIXELS_MAX:
+            raise Unreadable(f"its slices have more than {PIXELS_MAX:,} pixels")
+        first = (slice(None),) * min(3, len(image.shape)) + (0,) * (len(image.shape) - 3)
+        # Select the first volume before turning it, so the others are not scaled.
+        spatial = nibabel.Nifti1Image(np.asarray(image.dataobj[first]).reshape(shape[:3]), image.affine)
+        values = np.asarray(nibabel.as_closest_canonical(spatial).dataobj)
     except Unreadable:
         raise
     except Exception as error:  # damaged files fail in many ways
         raise Unreadable(f"it is damaged ({type(error).__name__})") from None
-
-
-def _unpacked(data: bytes) -> bytes:
-    if not data.startswith(b"\x1f\x8b"):
-        return data
-    with gzip.open(io.BytesIO(data)) as file:
-        plain = file.read(_VOLUME_BYTES_MAX + 1)
-    if len(plain) > _VOLUME_BYTES_MAX:
-        raise Unreadable(f"it is larger than {_VOLUME_BYTES_MAX // 2**20} MiB unpacked")
-    return plain
-
-
-def _volume(data: bytes) -> Volume:
-    with extras(_WHAT):
-        import nibabel as untyped
-
-    nibabel: Any = untyped
-    second = _NIFTI_2_HEADER in (int.from_bytes(data[:4], order) for order in ("little", "big"))
-    image = (nibabel.Nifti2Image if second else nibabel.Nifti1Image).from_bytes(data)
-    if image.get_data_dtype().kind not in "iuf":
-        raise Unreadable("its voxels are colours or complex numbers, which are not taken")
-    shape = (*image.shape, 1, 1)[: max(3, len(image.shape))]
-    if sorted(shape[:3])[1] * sorted(shape[:3])[2] > PIXELS_MAX:
-        raise Unreadable(f"its slices have more than {PIXELS_MAX:,} pixels")
-    first = (slice(None),) * min(3, len(image.shape)) + (0,) * (len(image.shape) - 3)
-    # Read before it is turned: of several volumes the others are not scaled.
-    spatial = nibabel.Nifti1Image(np.asarray(image.dataobj[first]).reshape(shape[:3]), image.affine)
-    values = np.asarray(nibabel.as_closest_canonical(spatial).dataobj)
-    whole = values.dtype.kind == "u"
     low, high = float(image.header["cal_min"]), float(image.header["cal_max"])
-    limits = (0, 2 ** (8 * values.dtype.itemsize) - 1) if whole else None
+    limits = (0, 2 ** (8 * values.dtype.itemsize) - 1) if values.dtype.kind == "u" else None
     return Volume(values, limits, (low, high) if low < high else None, int(np.prod(shape[3:], initial=1)))
 
 
@@ -123,14 +100,16 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
         if choices.slices is not None or choices.every is not None:
             raise PackingError(f"--slices and --every are for NIfTI volumes, and {tree.name} has none.")
         return None
-    require_reader()
-    if choices.slices is None:
+    with extras(_WHAT):
+        import nibabel  # noqa: F401  # say now if it is missing
+    axis, every = choices.slices, choices.every
+    if axis is None:
         raise ChoiceNeeded(
             f"{tree.name} holds volumes, and images are flat: name the axis along which they are cut, axial, coronal "
             "or sagittal. One slice of each is taken, the middle one, or with --every 5 every fifth.",
             ["--slices axial"],
         )
-    if choices.every is not None and subjects is False:
+    if every is not None and subjects is False:
         raise PackingError(
             "--every takes several slices of one person, and the account protects single records: leave it out, which "
             "takes the middle one, or use an account whose unit is the subject."
@@ -143,80 +122,51 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
         )
     for name in folders(tree, base):
         require_no_masks(tree, below(base, name), frozenset(SUFFIXES))
-    walk = partial(_walk, tree, base, choices.slices, choices.every, subjects)
+
+    def walk(tally: Tally) -> Iterator[Record]:
+        known, others, used = set[str](), dict[str, None](), set[str]()
+        for path in all_files(tree, base, tally):
+            folder, _, inside = path.removeprefix(f"{base}/" if base else "").partition("/")
+            label = unicodedata.normalize("NFC", folder)
+            if suffix_of(path) in image_suffixes():
+                raise PackingError(f"{tree.name} holds volumes and other images ({path}): push them as two datasets.")
+            if not _is_nifti(path):
+                tally.left_out[OTHER] += 1
+                tally.suffixes.add(suffix_of(path) or path.rpartition("/")[2])
+                others |= {label: None} if inside else {}
+                continue
+            if not inside:
+                tally.left_out[LOOSE] += 1
+                continue
+            used.add(label)
+            bids = _BIDS.search(inside)
+            named = bids[1] if bids else inside.rpartition("/")[0].partition("/")[0]
+            owner = named or path
+            if subjects is False and owner in known:
+                raise PackingError(
+                    "Several volumes are of one person by their paths, and the account protects single records. Use an "
+                    f"account whose unit is the subject and state how many there are (--subjects-at-most): "
+                    f"{OPEN_BY_SUBJECT}"
+                )
+            known.add(owner)
+            try:
+                volume = open_volume(tree.read(path))
+            except Unreadable as error:
+                yield Record(label, None, path, partial(fail, error))
+                continue
+            count = volume.count(axis)
+            first, step = (count // 2, max(count, 1)) if every is None else ((count - 1) % every // 2, every)
+            numbers = range(first, count, step)
+            tally.notes[FIRST_VOLUMES] += len(numbers) * (volume.volumes > 1)
+            tally.notes[BY_FILE] += len(numbers) * (bool(subjects) and not named)
+            for number in numbers:
+                shown = f"{path} slice {number + 1}"
+                yield Record(label, owner if subjects else None, shown, partial(volume.slice, axis, number))
+        tally.lost += [name for name in others if name not in used]
+
     owned = "The paths of the volumes" if subjects else None
-    return Source(f"{note + ', ' if note else ''}NIfTI, {choices.slices} slices", walk, folders=True, owned=owned)
-
-
-@dataclass
-class _Owners:
-    seen: set[str] = field(default_factory=set)
-
-    def require_new(self, owner: str) -> None:
-        if owner in self.seen:
-            raise PackingError(
-                "Several volumes are of one person by their paths, and the account protects single records. Use an "
-                f"account whose unit is the subject and state how many there are (--subjects-at-most): "
-                f"{OPEN_BY_SUBJECT}"
-            )
-        self.seen.add(owner)
-
-
-def _walk(
-    tree: Tree, base: str, axis: Axis, every: int | None, subjects: bool | None, tally: Tally
-) -> Iterator[Record]:
-    owners, others, found = _Owners(), dict[str, None](), set[str]()
-    for path in all_files(tree, base, tally):
-        folder, _, inside = path.removeprefix(f"{base}/" if base else "").partition("/")
-        if suffix_of(path) in image_suffixes():
-            raise PackingError(f"{tree.name} holds volumes and other images ({path}): push them as two datasets.")
-        if not _is_nifti(path):
-            tally.left_out[OTHER] += 1
-            tally.suffixes.add(suffix_of(path) or path.rpartition("/")[2])
-            others |= {folder: None} if inside else {}
-            continue
-        if not inside:
-            tally.left_out[LOOSE] += 1
-            continue
-        found.add(folder)
-        label, owner = unicodedata.normalize("NFC", folder), _owner(inside)
-        if subjects is False:
-            owners.require_new(owner or path)
-        try:
-            volume = open_volume(tree.read(path))
-        except Unreadable as error:
-            yield Record(label, None, path, partial(_fail, error))
-            continue
-        numbers = _numbers(volume.count(axis), every)
-        tally.notes[FIRST_VOLUMES] += len(numbers) * (volume.volumes > 1)
-        tally.notes[BY_FILE] += len(numbers) * (bool(subjects) and owner is None)
-        for number in numbers:
-            shown = f"{path} slice {number + 1}"
-            yield Record(label, (owner or path) if subjects else None, shown, _slice(volume, axis, number))
-    tally.lost += [unicodedata.normalize("NFC", name) for name in others if name not in found]
-
-
-def _numbers(count: int, every: int | None) -> range:
-    if every is None:
-        return range(count // 2, count // 2 + 1)
-    first = (count - 1) % every // 2
-    return range(first, count, every)
-
-
-def _owner(inside: str) -> str | None:
-    named = _BIDS.search(inside)
-    if named is not None:
-        return named[1]
-    return inside.partition("/")[0] if "/" in inside else None
+    return Source(f"{note + ', ' if note else ''}NIfTI, {axis} slices", walk, folders=True, owned=owned)
 
 
 def _is_nifti(path: str) -> bool:
     return path.lower().endswith(SUFFIXES)
-
-
-def _slice(volume: Volume, axis: Axis, number: int) -> Callable[[], Content]:
-    return lambda: volume.slice(axis, number)
-
-
-def _fail(error: Unreadable) -> NoReturn:
-    raise error

@@ -1,4 +1,4 @@
-"""An .npz of images and labels: what the service reads as it is, what MedMNIST and Keras hand out, what Obscura writes.
+"""An .npz of images and labels, as the service reads it, as MedMNIST and Keras publish it, or as Obscura writes it.
 
 The arrays are called `images` and `labels`, with `subjects` and `classes` (the names in label order) beside them; or
 with the part in front (`train_images`) or behind (`x_train`). Images are read one at a time.
@@ -11,7 +11,6 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -25,97 +24,75 @@ from obscura.preparing.depth import Numbers
 from obscura.preparing.errors import PackingError
 from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
 from obscura.preparing.package import Package, file_stream
-from obscura.preparing.sources import PIXELS_MAX, Content, Pixels, Record, Source, Tally, choose_part, title_of
+from obscura.preparing.sources import PIXELS_MAX, Content, Pixels, Record, Source, Tally, choose_part
 from obscura.preparing.subjects import number_subjects
 from obscura.preparing.tables import Table, known_subjects
 from obscura.wire.subjects import SubjectId
 
 _IMAGES, _LABELS = ("images", "image", "x", "data", "imgs"), ("labels", "label", "y", "targets", "target")
 _CLASSES = ("classes", "class_names", "label_names")
-_DEEP = ("u2", "i2", "u4", "i4", "f2", "f4", "f8")  # types of grey numbers that are no pixels yet
+_DEEP = ("u2", "i2", "u4", "i4", "f2", "f4", "f8")  # types of grey numbers that need a scale
 _CHANNELS = ((), (1,), (3,), (4,))
-
-
-@dataclass(frozen=True)
-class _Header:
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fortran_order: bool
-
-
-@dataclass(frozen=True)
-class _Arrays:
-    path: Path
-    images: str  # the array's name
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    channels_first: bool
-    labels: tuple[str | None, ...]
-    attributes: bool
-    ids: tuple[SubjectId, ...] | None
-
-    def package(self, classes: tuple[str, ...]) -> Package:
-        return Package(
-            "npz",
-            classes,
-            self.shape[1],
-            self.shape[2],
-            self.shape[3] if len(self.shape) == 4 else 1,
-            self.shape[0],
-            None if self.ids is None else len(number_subjects(self.ids)),
-            lambda: file_stream(self.path),
-        )
-
-    def walk(self, tally: Tally) -> Iterator[Record]:
-        tally.left_out[NOT_ONE if self.attributes else UNLABELLED] += self.labels.count(None)
-        with zipfile.ZipFile(self.path) as archive, archive.open(f"{self.images}.npy") as member:
-            _header(member)
-            for number, label in enumerate(self.labels):
-                data = member.read(int(np.prod(self.shape[1:])) * self.dtype.itemsize)
-                if label is None:
-                    continue
-                owner = None if self.ids is None else self.ids[number]
-                yield Record(label, owner, f"number {number}", partial(self._image, data))
-
-    def _image(self, data: bytes) -> Content:
-        if self.dtype != np.uint8:
-            values = np.frombuffer(data, self.dtype).reshape(self.shape[1:3])
-            whole = self.dtype.kind == "u"
-            return Numbers(values, (0, 2 ** (8 * self.dtype.itemsize) - 1) if whole else None, integers=whole)
-        pixels: Pixels = np.frombuffer(data, np.uint8).reshape(self.shape[1:])
-        if self.channels_first:
-            pixels = np.ascontiguousarray(pixels.transpose(1, 2, 0))
-        if pixels.shape[2:] == (1,):
-            return pixels[:, :, 0]
-        if pixels.shape[2:] != (4,):
-            return pixels
-        file = io.BytesIO()  # transparency is laid on the background as that of any image
-        Image.fromarray(pixels).save(file, "PNG", compress_level=1)
-        return file.getvalue()
+_Header = tuple[tuple[int, ...], bool, np.dtype[Any]]  # shape, whether in Fortran order, type
 
 
 def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
     """Recognise an .npz file."""
     if path.suffix.lower() != ".npz":
         return None
+    headers = {}
     try:
-        members, headers = _headers(path)
+        with zipfile.ZipFile(path) as archive:
+            members = set(archive.namelist())
+            for info in archive.infolist():
+                if info.filename.endswith(".npy"):
+                    with archive.open(info) as member:
+                        headers[info.filename.removesuffix(".npy")] = _header(member)
         parts = _parts(path, headers)
         if choices.split is not None and list(parts) == [""]:
             raise PackingError(f"{path.name} does not come in parts such as train and test: leave --split out.")
-        chosen = choose_part(path.name, list(parts), choices.split)
+        chosen, title = choose_part(path.name, list(parts), choices.split, title="Arrays")
         names = parts[chosen]
-        header = headers[names["images"]]
+        shape, in_fortran_order, dtype = headers[names["images"]]
         with np.load(path, allow_pickle=False) as arrays:
             found = {kind: arrays[name] for kind, name in names.items() if kind != "images"}
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, ValueError, TypeError) as error:
         raise PackingError(f"{path.name} must hold two arrays, 'images' (uint8) and 'labels': {error}.") from error
-    first = _channels_first(path, header)
-    height, width, channels = _size(header.shape, channels_first=first)
-    labels, classes = _labels_of(path, found, header.shape[0], choices)
-    ids = _ids(path, found.get("subjects"), header.shape[0], subjects=subjects)
-    made = _Arrays(path, names["images"], header.shape, header.dtype, first, labels, bool(choices.attributes), ids)
-    title = title_of("Arrays", list(parts), chosen) if chosen else "Arrays"
+    channels_first = _channels_first(path, shape, in_fortran_order, dtype)
+    count = shape[0]
+    height, width, channels = (*shape[2:], shape[1]) if channels_first else (*shape[1:], 1)[:3]
+    labels, classes = _labels_of(path, found, count, choices)
+
+    ids: tuple[SubjectId, ...] | None = None
+    if subjects and "subjects" not in found:
+        raise PackingError(
+            f"{path.name} must hold a third array 'subjects', integers or texts: the account protects all records of "
+            "a subject together."
+        )
+    if "subjects" in found:
+        flat = found["subjects"]
+        flat = flat[:, 0] if flat.ndim == 2 and flat.shape[1] == 1 else flat
+        if flat.shape != (count,) or flat.dtype.kind not in "iuUS":
+            raise PackingError(f"The subjects of {path.name} must be integers or texts, one for each image.")
+        ids = tuple(flat.tolist())
+
+    def walk(tally: Tally) -> Iterator[Record]:
+        tally.left_out[NOT_ONE if choices.attribute else UNLABELLED] += labels.count(None)
+        with zipfile.ZipFile(path) as archive, archive.open(f"{names['images']}.npy") as member:
+            _header(member)
+            for number, label in enumerate(labels):
+                data = member.read(int(np.prod(shape[1:])) * dtype.itemsize)
+                if label is not None:
+                    values = np.frombuffer(data, dtype).reshape(shape[1:])
+                    values = np.ascontiguousarray(values.transpose(1, 2, 0)) if channels_first else values
+                    owner = None if ids is None else ids[number]
+                    yield Record(label, owner, f"number {number}", partial(_image, values))
+
+    def package() -> Package:
+        assert classes is not None
+        subjects_count = None if ids is None else len(number_subjects(ids))
+        return Package("npz", classes, height, width, channels, count, subjects_count, lambda: file_stream(path))
+
     as_it_is = (
         members == {"images.npy", "labels.npy", *(["subjects.npy"] if subjects else [])}
         and found["labels"].ndim == 1
@@ -123,29 +100,32 @@ def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
         and None not in labels
         and classes == tuple(map(str, range(len(classes or ()))))
         and channels != 4
-        and header.dtype == np.uint8
-        and not first
+        and dtype == np.uint8
+        and not channels_first
     )
     owned = None if ids is None else f"The array {names['subjects']!r} of {path.name}"
-    package = partial(made.package, classes) if as_it_is and classes is not None else None
-    return Source(title, made.walk, classes, package, (height, width, min(channels, 3)), owned=owned)
+    shown_shape = (height, width, min(channels, 3))
+    return Source(title, walk, classes, package if as_it_is else None, shown_shape, owned=owned)
 
 
-def _headers(path: Path) -> tuple[set[str], dict[str, _Header]]:
-    found = {}
-    with zipfile.ZipFile(path) as archive:
-        for info in archive.infolist():
-            if info.filename.endswith(".npy"):
-                with archive.open(info) as member:
-                    found[info.filename.removesuffix(".npy")] = _header(member)
-        return set(archive.namelist()), found
+def _image(values: np.ndarray[Any, Any]) -> Content:
+    if values.dtype != np.uint8:
+        whole = values.dtype.kind == "u"
+        limits = (0, 2 ** (8 * values.dtype.itemsize) - 1) if whole else None
+        return Numbers(values.reshape(values.shape[:2]), limits, integers=whole)
+    pixels: Pixels = values[:, :, 0] if values.shape[2:] == (1,) else values
+    if pixels.shape[2:] != (4,):
+        return pixels
+    file = io.BytesIO()  # as an image file, transparency is laid on white like that of any other
+    Image.fromarray(pixels).save(file, "PNG", compress_level=1)
+    return file.getvalue()
 
 
 def _header(member: IO[bytes]) -> _Header:
     version = np.lib.format.read_magic(member)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran_order, dtype = read(member)
-    return _Header(shape, dtype, fortran_order)
+    return shape, fortran_order, dtype
 
 
 def _parts(path: Path, headers: Mapping[str, _Header]) -> dict[str, dict[str, str]]:
@@ -169,17 +149,16 @@ def _parts(path: Path, headers: Mapping[str, _Header]) -> dict[str, dict[str, st
     return whole
 
 
-def _channels_first(path: Path, header: _Header) -> bool:
-    shape = header.shape
+def _channels_first(path: Path, shape: tuple[int, ...], in_fortran_order: bool, dtype: np.dtype[Any]) -> bool:
     if len(shape) not in (3, 4):
         raise PackingError(f"'images' must be (n, h, w) or (n, h, w, c); it is {shape}.")
     if int(np.prod(shape[1:])) > 4 * PIXELS_MAX or 0 in shape[1:]:
         raise PackingError(f"The images of {path.name} are larger than any image, or have no pixels: {shape}.")
-    deep = header.dtype.str[1:] in _DEEP and (len(shape) == 3 or shape[3:] == (1,))
-    if not (deep or header.dtype == np.uint8) or header.fortran_order:
+    deep = dtype.str[1:] in _DEEP and (len(shape) == 3 or shape[3:] == (1,))
+    if not (deep or dtype == np.uint8) or in_fortran_order:
         raise PackingError(
             f"The images of {path.name} must be uint8 in C order, (n, h, w) or (n, h, w, 3), or grey numbers of more "
-            f"bits; they are {header.dtype}{' in Fortran order' if header.fortran_order else ''}. Bring them to 0 to "
+            f"bits; they are {dtype}{' in Fortran order' if in_fortran_order else ''}. Bring them to 0 to "
             "255 and write them with numpy.ascontiguousarray(images.astype('uint8'))."
         )
     first = len(shape) == 4 and shape[1] in (1, 3, 4) and shape[3:] not in _CHANNELS
@@ -191,32 +170,18 @@ def _channels_first(path: Path, header: _Header) -> bool:
     return first
 
 
-def _size(shape: tuple[int, ...], *, channels_first: bool) -> tuple[int, int, int]:
-    if channels_first:
-        return shape[2], shape[3], shape[1]
-    return shape[1], shape[2], (*shape, 1)[3]
-
-
 def _labels_of(
     path: Path, found: Mapping[str, np.ndarray[Any, Any]], count: int, choices: Choices
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
     labels = found["labels"]
-    labels = labels.astype(np.uint8) if labels.dtype == bool or _is_one_hot(labels) else labels
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        return _of_columns(path, labels, count, choices)
-    if choices.attributes:
-        raise PackingError(f"--attribute is for labels in several columns, and those of {path.name} are in one.")
-    named = tuple(label_text(name) for name in found["classes"].ravel().tolist()) if "classes" in found else ()
-    return call_classes(read_labels(labels, count, path.name, choices), named, choices, path.name)
-
-
-def _is_one_hot(labels: np.ndarray[Any, Any]) -> bool:
-    return labels.ndim == 2 and labels.shape[1] > 1 and labels.dtype.kind == "f" and bool(np.isin(labels, (0, 1)).all())
-
-
-def _of_columns(
-    path: Path, labels: np.ndarray[Any, Any], count: int, choices: Choices
-) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
+    several = labels.ndim == 2 and labels.shape[1] > 1
+    one_hot = several and labels.dtype.kind == "f" and bool(np.isin(labels, (0, 1)).all())
+    labels = labels.astype(np.uint8) if labels.dtype == bool or one_hot else labels
+    if not several:
+        if choices.attribute:
+            raise PackingError(f"--attribute is for labels in several columns, and those of {path.name} are in one.")
+        named = tuple(label_text(name) for name in found["classes"].ravel().tolist()) if "classes" in found else ()
+        return call_classes(read_labels(labels, count, path.name, choices), named, choices, path.name)
     if len(labels) != count or labels.dtype.kind not in "iub" or not np.isin(labels, (0, 1)).all():
         raise PackingError(
             f"The labels of {path.name} are {labels.dtype} of shape {labels.shape}: give one for each image, or "
@@ -224,20 +189,6 @@ def _of_columns(
         )
     rows = [(str(number), *map(str, map(int, row))) for number, row in enumerate(labels.tolist())]
     table = Table(path.name, ("number", *map(str, range(labels.shape[1]))), rows)
-    here = choices.replace(file_column="number", label_column=None, subject_column=None)
+    here = choices.model_copy(update={"file_column": "number", "label_column": None, "subject_column": None})
     said = read_columns(table, here, lambda _: True, subjects=False)
     return tuple(row.label for row in said.rows), said.classes
-
-
-def _ids(path: Path, ids: np.ndarray[Any, Any] | None, count: int, *, subjects: bool) -> tuple[SubjectId, ...] | None:
-    if subjects and ids is None:
-        raise PackingError(
-            f"{path.name} must hold a third array 'subjects', integers or texts: the account protects all records of "
-            "a subject together."
-        )
-    if ids is None:
-        return None
-    flat = ids[:, 0] if ids.ndim == 2 and ids.shape[1] == 1 else ids
-    if flat.shape != (count,) or flat.dtype.kind not in "iuUS":
-        raise PackingError(f"The subjects of {path.name} must be integers or texts, one for each image.")
-    return tuple(flat.tolist())

@@ -1,7 +1,7 @@
-"""Tables with the images inside, as Hugging Face's `datasets` writes them: Parquet, and what `save_to_disk` makes.
+"""Tables that contain the images, as Hugging Face's `datasets` writes them: Parquet, or Arrow by `save_to_disk`.
 
-Images stand in a column of structs (`bytes`, `path`) or of bytes. A column of ClassLabel names its classes in the
-schema's metadata. A folder or an archive may hold several files and several parts, such as data/train-00000-of-00002.
+Images are in a column of structs (`bytes`, `path`) or of bytes. A ClassLabel column names its classes in the schema's
+metadata. A folder or an archive may hold several files and several parts, such as data/train-00000-of-00002.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from obscura.preparing.choices import Choices
 from obscura.preparing.columns import NOT_ONE, read_columns, shared_column
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
 from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
-from obscura.preparing.sources import PARTS, Record, Source, Tally, choose_part, title_of
-from obscura.preparing.tables import Table, known_groups, known_labels, known_subjects
+from obscura.preparing.sources import Record, Source, Tally, choose_part, part_in
+from obscura.preparing.tables import SEVERAL, Table, known_groups, known_labels, known_subjects
 from obscura.preparing.trees import FolderTree, Tree, all_files, suffix_of
 
 _SUFFIXES = (".parquet", ".arrow")
-_PART = re.compile(rf"(?<![a-z])({'|'.join(PARTS)})(?=[-._/]|$)", re.IGNORECASE)
 _ROWS_AT_ONCE = 64
-_ARROW_FILE = b"ARROW1"  # how files of Arrow begin; its streams do not
+_ARROW_FILE = b"ARROW1"  # the first bytes of Arrow files, but not of Arrow streams
 
 
 @dataclass(frozen=True)
@@ -38,30 +37,6 @@ class _Columns:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Rows:
-    tree: Tree
-    files: tuple[str, ...]
-    columns: _Columns
-    labels: tuple[str | None, ...]
-    attributes: bool
-
-    def walk(self, tally: Tally) -> Iterator[Record]:
-        tally.left_out[NOT_ONE if self.attributes else UNLABELLED] += self.labels.count(None)
-        wanted = [self.columns.image, *([self.columns.subject] if self.columns.subject else [])]
-        number = 0
-        for file in self.files:
-            for batch in _batches(self.tree, file, wanted):
-                for row in batch.to_pylist():
-                    label, shown = self.labels[number], f"{file} row {number}"
-                    number += 1
-                    if label is not None:
-                        owner = row.get(self.columns.subject) if self.columns.subject else None
-                        if self.columns.subject and not isinstance(owner, str | int):
-                            owner = ""  # refused, as any id that stands for nobody
-                        yield Record(label, owner, shown, partial(_image, row[self.columns.image]))
-
-
 def find_tree(tree: Tree, choices: Choices, subjects: bool) -> Source | None:
     """Recognise a tree with Parquet or Arrow files."""
     files = [path for path in all_files(tree) if suffix_of(path) in _SUFFIXES]
@@ -69,9 +44,8 @@ def find_tree(tree: Tree, choices: Choices, subjects: bool) -> Source | None:
         return None
     parts: dict[str, list[str]] = {}
     for path in files:
-        found = _PART.search(path)
-        parts.setdefault(found[1].casefold() if found else "", []).append(path)
-    chosen = choose_part(tree.name, list(parts), choices.split)
+        parts.setdefault(part_in(path), []).append(path)
+    chosen, title = choose_part(tree.name, list(parts), choices.split, title="Hugging Face table")
     taken = tuple(sorted(parts[chosen]))
     columns = _columns_of(tree, taken[0], choices, subjects=subjects)
     for file in taken[1:]:
@@ -82,9 +56,26 @@ def find_tree(tree: Tree, choices: Choices, subjects: bool) -> Source | None:
             )
     labels, classes = _labels_of(tree, taken, columns, choices)
     owned = None if columns.subject is None else f"The column {columns.subject!r} of {taken[0]}"
-    title = title_of("Hugging Face table", list(parts), chosen) if chosen else "Hugging Face table"
-    walk = _Rows(tree, taken, columns, labels, bool(choices.attributes)).walk
-    return Source(title, walk, classes, owned=owned, grouped=_grouped(tree, taken, columns))
+
+    def walk(tally: Tally) -> Iterator[Record]:
+        tally.left_out[NOT_ONE if choices.attribute else UNLABELLED] += labels.count(None)
+        wanted, left = [columns.image, *([columns.subject] if columns.subject else [])], iter(enumerate(labels))
+        for file in taken:
+            for row in _rows(tree, file, wanted):
+                number, label = next(left)
+                if label is not None:
+                    owner = row.get(columns.subject) if columns.subject else None
+                    if columns.subject and not isinstance(owner, str | int):
+                        owner = ""  # refused, like any id that is a placeholder
+                    yield Record(label, owner, f"{file} row {number}", partial(_image, row[columns.image]))
+
+    # Values that several images share, such as those of lesion_id.
+    with _opened(tree, taken[0]) as (schema, _):
+        plain = [field.name for field in schema if re.match(r"(large_)?string|u?int", str(field.type))]
+    groups = tuple(name for name in known_groups(plain) if name not in (columns.image, columns.label))
+    found = [row for file in taken for row in _rows(tree, file, list(groups))] if groups else []
+    grouped = shared_column(Table(taken[0], groups, [tuple(str(row[name]) for name in groups) for row in found]), ())
+    return Source(title, walk, classes, owned=owned, grouped=grouped)
 
 
 def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
@@ -146,50 +137,30 @@ def _one(file: str, types: Mapping[str, str], stated: str | None, known: list[st
     return found[0]
 
 
-def _grouped(tree: Tree, files: tuple[str, ...], known: _Columns) -> str:
-    with _opened(tree, files[0]) as (schema, _):
-        plain = [field.name for field in schema if re.match(r"(large_)?string|u?int", str(field.type))]
-        columns = tuple(name for name in known_groups(plain) if name not in (known.image, known.label))
-    batches = [batch for file in files for batch in _batches(tree, file, list(columns))] if columns else []
-    rows = [tuple(str(row[name]) for name in columns) for batch in batches for row in batch.to_pylist()]
-    return shared_column(Table(files[0], columns, rows), ())
-
-
 def _labels_of(
     tree: Tree, files: tuple[str, ...], columns: _Columns, choices: Choices
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
-    values = [
-        value
-        for file in files
-        for batch in _batches(tree, file, [columns.label])
-        for value in batch.column(0).to_pylist()
-    ]
+    values = [row[columns.label] for file in files for row in _rows(tree, file, [columns.label])]
     names = columns.names
     if any(isinstance(value, list) for value in values):
-        return _of_lists(files[0], values, names, choices)
-    if choices.attributes:
+        rows: list[tuple[str, ...]] = []
+        for number, value in enumerate(values):
+            labels = [names[each] if names and isinstance(each, int) else str(each) for each in value or []]
+            rows.append((str(number), SEVERAL.join(labels)))
+        here = choices.model_copy(update={"file_column": "row", "label_column": "labels", "subject_column": None})
+        said = read_columns(Table(files[0], ("row", "labels"), rows), here, lambda _: True, subjects=False)
+        return tuple(row.label for row in said.rows), said.classes
+    if choices.attribute:
         raise PackingError("--attribute is for labels in several columns, or for several labels of an image.")
-    values = [int(value) if isinstance(value, bool) else value for value in values]
     absent = "" if any(isinstance(value, str) for value in values) else -1
-    told = [absent if value is None else value for value in values]
-    return call_classes(read_labels(told, len(told), files[0], choices), names, choices, files[0])
+    values = [absent if value is None else int(value) if isinstance(value, bool) else value for value in values]
+    return call_classes(read_labels(values, len(values), files[0], choices), names, choices, files[0])
 
 
-def _of_lists(
-    file: str, values: list[Any], names: tuple[str, ...], choices: Choices
-) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
-    rows: list[tuple[str, ...]] = [
-        (str(number), "|".join(names[each] if names and isinstance(each, int) else str(each) for each in value or []))
-        for number, value in enumerate(values)
-    ]
-    here = choices.replace(file_column="row", label_column="labels", subject_column=None)
-    said = read_columns(Table(file, ("row", "labels"), rows), here, lambda _: True, subjects=False)
-    return tuple(row.label for row in said.rows), said.classes
-
-
-def _batches(tree: Tree, file: str, columns: list[str]) -> Iterator[Any]:
+def _rows(tree: Tree, file: str, columns: list[str]) -> Iterator[dict[str, Any]]:
     with _opened(tree, file) as (_, read):
-        yield from read(columns)
+        for batch in read(columns):
+            yield from batch.to_pylist()
 
 
 @contextmanager

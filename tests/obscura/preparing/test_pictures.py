@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from benchmarks.intake.kinds.oddities import tiff
+from benchmarks.intake.builders.images import write_tiff
 from obscura.preparing import prepare
 from obscura.preparing.depth import FORMAT_SCALE, Scale
 from obscura.preparing.errors import Unreadable
@@ -215,14 +215,15 @@ def test_colours_that_are_not_converted():
         (1, "f8", 1, "floats of 64 bits"),
         (1, "u8", 1, "numbers of 64 bits"),
         (1, "c8", 1, "complex numbers of 64 bits"),
-        (1, "u2", 32803, "TIFF of a kind that is not read"),
+        (1, "u2", 32803, "TIFF of an unsupported kind"),
     ],
 )
 def test_a_tiff_that_is_no_image_is_refused_with_its_reason(tmp_path, capfd, bands, kind, photometric, says):
     for apart in (False, True) if bands > 1 else (False,):
         values = np.ones((bands, 9, 9) if apart else (9, 9, bands), kind)
         sample = {"u": 1, "f": 3, "c": 6}[kind[0]]
-        tiff(8 * values.itemsize, sample, photometric, bands=bands, apart=apart)(tmp_path / "a.tif", values)
+        bits = 8 * values.itemsize
+        write_tiff(tmp_path / "a.tif", values, bits, sample, photometric, bands=bands, apart=apart)
         with pytest.raises(Unreadable, match=says):
             look((tmp_path / "a.tif").read_bytes())
     assert capfd.readouterr() == ("", "")
@@ -232,7 +233,7 @@ def test_a_fourth_channel_beside_colours_is_left_out_and_counted(tmp_path):
     for label in ("a", "b"):
         (tmp_path / label).mkdir()
         values = np.full((9, 9, 4), 10 if label == "a" else 20, np.uint8)
-        tiff(8, white=2, bands=4, extra=[0])(tmp_path / label / "1.tif", values)
+        write_tiff(tmp_path / label / "1.tif", values, 8, white=2, bands=4, extra=[0])
     assert "2 cut down to red, green and blue, of 4 channels" in prepare(tmp_path).summary
 
 

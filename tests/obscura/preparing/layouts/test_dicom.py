@@ -108,10 +108,10 @@ def test_frames_are_one_subject_together(tmp_path):
     first = prepare(root, stated, subjects=True)
     assert (first.private_records, first.private_subjects) == (2, 2)
     assert "2 are the first frame" in first.summary
-    every = prepare(root, stated.replace(frames="all"), subjects=True)
+    every = prepare(root, stated.model_copy(update={"frames": "all"}), subjects=True)
     assert (every.private_records, every.private_subjects) == (10, 2)
     with pytest.raises(PackingError, match="show one person"):
-        prepare(root, stated.replace(frames="all"))
+        prepare(root, stated.model_copy(update={"frames": "all"}))
 
 
 def test_public_files_may_be_of_one_person_and_a_class_without_pixels_is_lost(tmp_path):
@@ -222,7 +222,7 @@ def test_a_table_does_not_hide_that_images_are_of_one_person(tmp_path):
     with pytest.raises(PackingError, match="same PatientID"):
         prepare(root, table_of(root))
     with pytest.raises(PackingError, match="leave --label-tag out"):
-        prepare(root, table_of(root).replace(label_tag="Modality"))
+        prepare(root, table_of(root).model_copy(update={"label_tag": "Modality"}))
     Image.fromarray((RAMP // 16).astype(np.uint8)).save(root / "all" / "IM3.png")
     (root / "all" / "IM3.dcm").unlink()
     (root / "labels.csv").write_text((root / "labels.csv").read_text().replace("IM3.dcm", "IM3.png"))
