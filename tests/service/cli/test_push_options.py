@@ -28,9 +28,7 @@ def test_each_option_is_on_the_command_line_and_is_parsed_as_it_is_formatted(pat
         command = command.commands[name]
     assert set(Choices.model_fields) <= {parameter.name for parameter in command.params}
     context = command.make_context("push", ["images", *shlex.split(in_flags(OPTIONS))])
-    read = {
-        name: context.params[name] for name in Choices.model_fields if context.params[name] not in (None, False)
-    }
+    read = {name: context.params[name] for name in Choices.model_fields if context.params[name] not in (None, False)}
     assert read == {name: value for name, value in OPTIONS.items() if value is not False}
 
 
