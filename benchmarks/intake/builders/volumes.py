@@ -45,7 +45,7 @@ def radiograph(values: np.ndarray[Any, Any], **tags: Any) -> FileDataset:
     return file
 
 
-def encoded(values: np.ndarray[Any, Any], syntax: str, **tags: Any) -> bytes:
+def encoded(values: np.ndarray[Any, Any], syntax: str = "plain", **tags: Any) -> bytes:
     file = radiograph(values, **tags)
     if syntax == "rle":
         file.compress(RLELossless)
