@@ -1,9 +1,9 @@
 """Image file types, their size limits and headers, read before any decoder sees the file.
 
-Shared by the client, which prepares images, and the service, which reads them again. Needs no server package. A small
-file can keep a decoder busy for minutes: a decoder rereads all pixels for each scan of a JPEG, unpacks every colour
-profile of a PNG, and visits each segment, chunk or run. It also allocates memory by what the header states. So parts
-and sizes are checked from the bytes alone. To add a type, add a row to `TYPES`, and a decoder if Pillow has none.
+Shared by the client, which prepares images, and the service, which reads them again. A small file can keep a decoder
+busy for minutes: it rereads all pixels for each scan of a JPEG, unpacks every colour profile of a PNG, and visits each
+segment, chunk or run. It also allocates the memory that the header states. So parts and sizes are checked from the
+bytes alone. To add a type, add a row to `TYPES`, and a decoder if Pillow has none.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING
 
 from obscura.wire.faults import Fault, Refused
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 SCANS_MAX = 100  # of a JPEG; cameras and programs make one, or about ten
 SEGMENTS_MAX = 2_000  # of a JPEG; a profile of 32 MB takes 512
 CHUNKS_MAX = 20_000  # of a PNG; 32 MB of pixels take 4,096 where they are written by 8 kB
 PROFILES_MAX = 1  # of a PNG, by its standard (section 11.3.2.3)
-_RUN_BYTES_MAX = 4  # of a BMP in runs, for each pixel: two where every run is one pixel
+_RUN_BYTES_MAX = 4  # of a BMP in runs, for each pixel: two if every run is one pixel
 _RUN_SLACK_BYTES = 2**14  # for headers and palette
 _RUNS = frozenset({1, 2})  # BI_RLE8 and BI_RLE4
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
@@ -76,7 +79,7 @@ def count_runs(data: bytes) -> None:
         raise Refused(Fault.IMAGE_PARTS)
 
 
-CHANNEL_BITS_MAX = 8  # what is stored; an image with more could not be kept exactly
+CHANNEL_BITS_MAX = 8  # stored; an image with more could not be kept exactly
 # Start-of-frame markers: C0 ... CF without DHT (C4), JPG (C8) and DAC (CC). ITU-T T.81, table B.1.
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
@@ -91,7 +94,6 @@ def png_size(data: bytes) -> tuple[int, int]:
 
 
 def bmp_size(data: bytes) -> tuple[int, int]:
-    """Read width and height of a BMP."""
     (header_bytes,) = struct.unpack_from("<I", data, 14)
     if header_bytes == 12:
         width, height = struct.unpack_from("<2H", data, 18)
@@ -101,7 +103,6 @@ def bmp_size(data: bytes) -> tuple[int, int]:
 
 
 def jpeg_size(data: bytes) -> tuple[int, int]:
-    """Read width and height of a JPEG."""
     for marker, at in jpeg_segments(data):
         if marker in _JPEG_FRAMES:
             bits, height, width = struct.unpack_from(">B2H", data, at + 4)
@@ -112,7 +113,6 @@ def jpeg_size(data: bytes) -> tuple[int, int]:
 
 
 def webp_size(data: bytes) -> tuple[int, int]:
-    """Read width and height of a WEBP."""
     kind = data[12:16]
     if kind == b"VP8X":
         width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
@@ -126,23 +126,14 @@ def webp_size(data: bytes) -> tuple[int, int]:
     return width, height
 
 
-if TYPE_CHECKING:
-    from PIL import Image
-
 _ARCHIVES = (
-    b"PK\x03\x04",
-    b"PK\x05\x06",
-    b"\x1f\x8b",
-    b"BZh",
-    b"\xfd7zXZ\x00",
-    b"7z\xbc\xaf\x27\x1c",
-    b"Rar!",
+    b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"7z\xbc\xaf\x27\x1c", b"Rar!",
     b"\x28\xb5\x2f\xfd",
-)
+)  # fmt: skip
 _TAR_MAGIC_OFFSET = 257
 TIFF_MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _JPEG_2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
-# What people have beside others, as images, volumes or films: named where it is left out, never passed over.
+# Other images, volumes and films: reported when they are left out, never skipped silently.
 _OTHERS = (
     ".jxl", ".jls", ".tga", ".psd", ".svg", ".exr", ".webm", ".raw", ".dng", ".nef", ".cr2", ".cr3", ".arw", ".svs",
     ".ndpi", ".czi", ".mha", ".mhd", ".nrrd", ".mgz", ".mp4", ".avi", ".mov", ".mkv", ".wmv",
@@ -151,11 +142,9 @@ _OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class ImageType:
-    """A type of image file.
+    """A type of image file; `name` is Pillow's. Prepared files use the first of `suffixes`.
 
     Attributes:
-        name: Pillow's name.
-        suffixes: File name suffixes; prepared files use the first.
         begins: Returns whether a file starts like this type. Needed for types that the service takes or Pillow lacks.
         size: Reads width and height from the header. The service takes only types with it; others become PNG.
         require_few_parts: Raises Refused if decoding would take far longer than the pixels and bytes explain.

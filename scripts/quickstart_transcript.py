@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from benchmarks.intake.kinds.volumes import dicom
+from benchmarks.intake.builders.volumes import encoded
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "quickstart.md"
 PICTURES_PAGE = PAGE.with_name("pictures.md")
@@ -53,7 +53,7 @@ def write_scans(folder: Path) -> None:
         path = folder / ("effusion" if sick else "normal") / f"IM{number:04d}"
         path.parent.mkdir(parents=True, exist_ok=True)
         patient = f"PATIENT{number // 2 % PATIENTS:04d}"
-        path.write_bytes(dicom(pixels, PatientID=patient, BurnedInAnnotation="NO"))
+        path.write_bytes(encoded(pixels, PatientID=patient, BurnedInAnnotation="NO"))
 
 
 def run(place: Path, *command: str, write: Callable[[Path], None] | None = None, stops: bool = False) -> str:

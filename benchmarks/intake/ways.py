@@ -118,7 +118,6 @@ class Ways:
         self._page: Any = None
 
     def in_python(self, given: Input, place: Path) -> Got:
-        """By `client.datasets.push`."""
         datasets, lines = _Watched(self._client.transport), list[str]()
         whose = {"public": True} if given.unit == "public" else {"account_id": self._accounts[given.unit]}
         before = self._known()
@@ -143,7 +142,6 @@ class Ways:
         )
 
     def by_command_line(self, given: Input, place: Path) -> Got:
-        """By `obscura datasets push`, in a process of its own."""
         whose = ["--public"] if given.unit == "public" else ["--account", ACCOUNTS[given.unit]]
         words = ["datasets", "push", str(place), *whose, *given.flags(self._folder), "--json"]
         before, out = self._known(), self._folder / "output"
@@ -172,7 +170,6 @@ class Ways:
         return Got("read", stderr, (), tuple(answer["classes"]), records, subjects, declared)
 
     def in_browser(self, given: Input, place: Path) -> Got:
-        """By the form of the pages, in Chromium."""
         from playwright.sync_api import expect  # not without a browser
 
         assert given.browser is not None

@@ -35,7 +35,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Said:
+class Contents:
     """Contents of a table, one row per image.
 
     `classes` are in label order, if the table or the owner defines one. `owned` is a noun phrase for the source of the
@@ -50,7 +50,7 @@ class Said:
     file_column: str = ""
 
 
-def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], *, subjects: bool | None) -> Said:
+def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], *, subjects: bool | None) -> Contents:
     """Read the rows of a table and their classes.
 
     `exists` returns whether a cell may name an image. `subjects`: True requires subject ids, False refuses them, None
@@ -76,8 +76,12 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
     folders = [owner_in(cell) for cell in table.cells(files)]
     labels, classes = _labels(table, choices, {files, owners})
     whose = folders if owners is None else table.cells(owners)
-    return Said(
-        [Row(*said) for said in zip(table.cells(files), labels, whose, strict=True)], classes, owned, grouped, files
+    return Contents(
+        [Row(*cells) for cells in zip(table.cells(files), labels, whose, strict=True)],
+        classes,
+        owned,
+        grouped,
+        files,
     )
 
 
@@ -111,7 +115,6 @@ def tells_classes(table: Table, choices: Choices) -> bool:
 
 
 def tells_subjects(table: Table) -> bool:
-    """Return whether a column has a usual name for subject ids."""
     return bool(known_subjects(table.columns))
 
 

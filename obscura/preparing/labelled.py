@@ -23,7 +23,7 @@ from obscura.preparing.labels import UNLABELLED, is_missing
 from obscura.preparing.questions import folded
 from obscura.preparing.sources import PARTS, Record, Source, Tally, choose_part
 from obscura.preparing.tables import TABLE_SUFFIXES, Table, parse_table, read_table
-from obscura.preparing.trees import SubTree, Tree, all_files, all_images, below, folders, images_in, suffix_of
+from obscura.preparing.trees import Tree, all_files, all_images, below, folders, images_in, suffix_of
 from obscura.wire.meanings import is_part, is_split
 
 _METADATA = ("metadata.csv", "metadata.jsonl")  # the latter takes precedence
@@ -108,22 +108,28 @@ def _plain(path: str) -> str:
     return unicodedata.normalize("NFC", path)
 
 
-def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, part: str = "") -> Source:
-    """Return the images of a tree that a table labels; `part` is the title of the part that was selected, if any."""
-    paths = [*all_images(tree, "", Tally())]
-    at, table, part = _part(tree, table, choices, part, paths)
-    everywhere = Finder(paths)
-    said = read_columns(table, choices, everywhere.knows, subjects=subjects)
+def labelled_by_table(
+    tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, at: str = "", part: str = ""
+) -> Source:
+    """Return the images of a tree that a table labels.
+
+    If a part was selected, `at` is its folder and `part` its title.
+    """
+    paths, base = [*all_images(tree, at, Tally())], at
     if not part:
-        at, part = _usual_part(tree, table, [path for row in said.rows if (path := everywhere.guess(row.file))])
+        at, table, part = _part(tree, table, choices, paths)
+    everywhere = Finder(paths)
+    contents = read_columns(table, choices, everywhere.knows, subjects=subjects)
+    if not part:
+        at, part = _usual_part(tree, table, [path for row in contents.rows if (path := everywhere.guess(row.file))])
     finder, others = Finder(_inside(paths, at)), Finder(sorted({*paths} - {*_inside(paths, at)}))
     stated = choices.classes or ()
     rows = [
         replace(row, label="") if row.label is not None and is_missing(row.label) and row.label not in stated else row
-        for row in said.rows
+        for row in contents.rows
     ]
     rows = [row for row in rows if finder.knows(row.file) or not others.knows(row.file)]  # of other parts: left out
-    _require_matches(tree, f"column {said.file_column!r} of {table.name}", rows, finder, choices)
+    _require_matches(tree, f"column {contents.file_column!r} of {table.name}", rows, finder, choices)
     unlabelled = [row for row in rows if row.label == ""]
     if unlabelled and not choices.skip_unlabelled:
         raise ChoiceNeeded(
@@ -137,7 +143,7 @@ def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: b
     for row in rows:
         if not row.file:
             raise PackingError(f"A row of {table.name} names no file.")
-        path = finder.find(row.file) or row.file.replace("\\", "/").removeprefix("./")
+        path = finder.find(row.file) or below(base, row.file.replace("\\", "/").removeprefix("./"))
         found = replace(row, file=path)
         if row_of.setdefault(path, found) != found:
             raise PackingError(
@@ -155,7 +161,7 @@ def labelled_by_table(tree: Tree, table: Table, choices: Choices, *, subjects: b
                 yield Record(row.label, row.subject, path, partial(tree.read, path))
 
     title = f"{part}, labels from {table.name}" if part else f"labels from {table.name}"
-    return Source(title, walk, said.classes, owned=said.owned, grouped=said.grouped)
+    return Source(title, walk, contents.classes, owned=contents.owned, grouped=contents.grouped)
 
 
 def _inside(paths: list[str], at: str) -> list[str]:
@@ -168,10 +174,8 @@ def _tops(paths: list[str]) -> dict[str, str]:
     return {name: below(around, name) for path in inside if (name := path.partition("/")[0]) != path}
 
 
-def _part(tree: Tree, table: Table, choices: Choices, part: str, paths: list[str]) -> tuple[str, Table, str]:
+def _part(tree: Tree, table: Table, choices: Choices, paths: list[str]) -> tuple[str, Table, str]:
     split = choices.split
-    if part:
-        return "", table, part
     beside = choices.labels.parent.as_posix() if choices.labels is not None and not choices.labels.is_file() else "."
     if beside != "." and split is None and images_in(tree, beside):
         return beside, table, f"{beside}/"
@@ -246,11 +250,11 @@ def find_table(tree: Tree, choices: Choices) -> Table:
         raise PackingError(f"The table {choices.labels} cannot be read: {error}.") from None
 
 
-def find_metadata(tree: Tree, choices: Choices) -> tuple[Tree, Table, str] | None:
+def find_metadata(tree: Tree, choices: Choices) -> tuple[str, Table, str] | None:
     """Find metadata.jsonl or metadata.csv as Hugging Face's ImageFolder does: beside the images or in a part.
 
     Returns:
-        (the folder that it describes, the table, the title of the selected part), or None.
+        (the folder of the selected part, the table, the title of the part), or None.
     """
     places = {at: name for at in ("", *folders(tree, "")) for name in _METADATA if name in tree.files(at)}
     tables = {at: parse_table(name, tree.read(below(at, name)), choices.table_encoding) for at, name in places.items()}
@@ -258,9 +262,9 @@ def find_metadata(tree: Tree, choices: Choices) -> tuple[Tree, Table, str] | Non
     if not told:
         return None
     if "" in told:
-        return tree, told[""], ""
+        return "", told[""], ""
     chosen, title = choose_part(tree.name, list(told), choices.split, title=tree.name)
-    return SubTree(tree, chosen), told[chosen], title
+    return chosen, told[chosen], title
 
 
 def ask_for_table(tree: Tree, choices: Choices) -> None:

@@ -148,8 +148,8 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
         return source
     described = find_metadata(tree, choices)
     if described is not None:
-        part, table, title = described
-        return _labelled(part, table, choices, subjects=subjects, part=title)
+        at, table, title = described
+        return _labelled(tree, table, choices, subjects=subjects, at=at, part=title)
     if choices.attribute:
         refuse_attribute()
     scans, volumes = (find(tree, choices, subjects=subjects) for find in (dicom.find, nifti.find))
@@ -160,10 +160,12 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> So
     return scans or volumes or class_folders(tree, choices, subjects=subjects)
 
 
-def _labelled(tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, part: str = "") -> Source:
+def _labelled(
+    tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, at: str = "", part: str = ""
+) -> Source:
     scans = dicom.is_in(tree)
     tagged = scans and subjects and choices.subject_column is None and not tells_subjects(table)
-    source = labelled_by_table(tree, table, choices, subjects=None if tagged else subjects, part=part)
+    source = labelled_by_table(tree, table, choices, subjects=None if tagged else subjects, at=at, part=part)
     return dicom.with_owners(source, choices, subjects=subjects) if scans else source
 
 

@@ -345,17 +345,14 @@ _GROUP = re.compile(
 
 
 def known_files(columns: Sequence[str]) -> list[str]:
-    """Return the columns with usual names for image files."""
     return [column for column in columns if _plain(column) in _FILE]
 
 
 def known_labels(columns: Sequence[str]) -> list[str]:
-    """Return the columns with usual names for classes."""
     return [column for column in columns if _plain(column) in _LABEL]
 
 
 def known_subjects(columns: Sequence[str]) -> list[str]:
-    """Return the columns with usual names for subject ids."""
     return [column for column in columns if _SUBJECT.fullmatch(_plain(column))]
 
 

@@ -33,29 +33,24 @@ OTHER = "other file"
 
 
 class Tree(Protocol):
-    """Folders and files below a root. Paths use "/", and the root is ""."""
+    """Folders and files below a root. Paths use "/", and the root is ""; names are sorted.
+
+    `read` raises Unreadable for a file that is missing or larger than any image. `open` is for files of any size, with
+    random access; it raises OSError or KeyError for a missing file.
+    """
 
     name: str
 
-    def folders(self, at: str) -> list[str]:
-        """Return the folder names in a folder, sorted."""
-        ...
+    def folders(self, at: str) -> list[str]: ...
 
-    def files(self, at: str) -> list[str]:
-        """Return the file names in a folder, sorted."""
-        ...
+    def files(self, at: str) -> list[str]: ...
 
-    def read(self, path: str) -> bytes:
-        """Return a file's content; raise Unreadable if it is missing or larger than any image."""
-        ...
+    def read(self, path: str) -> bytes: ...
 
-    def open(self, path: str) -> IO[bytes]:
-        """Open a file of any size for random access; raise OSError or KeyError if it is missing."""
-        ...
+    def open(self, path: str) -> IO[bytes]: ...
 
 
 def folders(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
-    """Return the folders in a folder, without system folders."""
     return _kept(tree.folders(at), tally)
 
 
@@ -97,12 +92,10 @@ def begin(tree: Tree, path: str, count: int) -> bytes:
 
 
 def suffix_of(name: str) -> str:
-    """Return the suffix of a name in lower case."""
     return Path(name).suffix.lower()
 
 
 def below(at: str, name: str) -> str:
-    """Join a folder and a name."""
     return f"{at}/{name}" if at else name
 
 
@@ -158,29 +151,6 @@ class FolderTree:
                 return list(entries)
         except OSError as error:
             raise PackingError(f"The folder {at or self.name} cannot be opened: {error.strerror}.") from error
-
-
-class SubTree:
-    """A folder of a tree, as a tree."""
-
-    def __init__(self, tree: Tree, at: str) -> None:
-        self.name = f"{tree.name}/{at}"
-        self._tree, self._at = tree, at
-
-    def folders(self, at: str) -> list[str]:
-        return self._tree.folders(self._inside(at))
-
-    def files(self, at: str) -> list[str]:
-        return self._tree.files(self._inside(at))
-
-    def read(self, path: str) -> bytes:
-        return self._tree.read(self._inside(path))
-
-    def open(self, path: str) -> IO[bytes]:
-        return self._tree.open(self._inside(path))
-
-    def _inside(self, path: str) -> str:
-        return below(self._at, path) if path else self._at
 
 
 def _kept(names: list[str], tally: Tally | None) -> list[str]:

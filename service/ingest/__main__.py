@@ -1,6 +1,6 @@
-"""The confined process: it reads one request from standard input, and answers `ok` or the value of a fault.
+"""The confined process: read one request from standard input, and answer `ok` or the value of a fault.
 
-Its exit status is 0 in both cases; another one means that a limit ended it.
+The exit status is 0 in both cases; another one means that a limit ended the process.
 """
 
 from __future__ import annotations

@@ -89,13 +89,9 @@ def store(
 ) -> None:
     """Write the arrays of an upload. After an error the target folder holds a part.
 
-    Args:
-        private_labels: integers, one for each record.
-        private_ids: of the records' subjects, in order; not read if the dataset has none.
-        images: pixels, in order, in pieces of any size.
-
-    Raises:
-        Refused: a label is out of range, an id is missing, or there are too many subjects.
+    `private_labels` and `private_ids` have one value for each record, in order; the latter are not read if the dataset
+    has no subjects. `images` are pixels, in order, in pieces of any size. Raises Refused for a label out of range, a
+    missing id, or too many subjects.
     """
     count = len(private_labels)
     if int(private_labels.min()) < 0 or int(private_labels.max()) >= len(request.classes):

@@ -15,7 +15,7 @@ Ingest = Callable[[BinaryIO, IngestRequest], None]
 
 @dataclass(frozen=True, slots=True)
 class UploadFormat:
-    """A format. `ingest(file, request)` of its module writes the arrays of an upload, or raises Refused."""
+    """A format, whose module has `ingest(file, request)`: it writes the arrays of an upload, or raises Refused."""
 
     name: str
     title: str

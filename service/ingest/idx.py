@@ -26,7 +26,17 @@ _SUBJECTS_AT_ONCE = 2**16
 def ingest(file: BinaryIO, request: IngestRequest) -> None:
     """Write the arrays of an IDX upload; raise Refused with the broken rule."""
     entries = read_directory(file, request.limits, slack_bytes=request.limits.array_slack_bytes)
-    by_kind = _by_kind(entries, request)
+    by_kind: dict[str, ZipEntry] = {}  # exactly one entry for each pattern of base names
+    for entry in entries:
+        name = entry.private_name.rsplit("/", 1)[-1].removesuffix(".gz")
+        kind = next((pattern for pattern in (_IMAGES, _LABELS, _SUBJECTS) if fnmatchcase(name, pattern)), None)
+        if kind is None or kind in by_kind:
+            raise Refused(Fault.IDX_MEMBERS)
+        by_kind[kind] = entry
+    if not {_IMAGES, _LABELS} <= set(by_kind):
+        raise Refused(Fault.IDX_MEMBERS)
+    if (_SUBJECTS in by_kind) != (request.subjects_declared is not None):
+        raise Refused(Fault.SUBJECTS_UNEXPECTED if _SUBJECTS in by_kind else Fault.SUBJECTS_ABSENT)
     images, labels = _open(file, by_kind[_IMAGES]), _open(file, by_kind[_LABELS])
     count, height, width = _header(images, _IMAGES_MAGIC, 3)
     (label_count,) = _header(labels, _LABELS_MAGIC, 1)
@@ -37,32 +47,15 @@ def ingest(file: BinaryIO, request: IngestRequest) -> None:
     require_count(request, count)
     private_labels = np.frombuffer(take_rest(labels, count, Fault.IDX_LENGTH), dtype=np.uint8)
     pixels = pieces(images, count * request.record_bytes, Fault.IDX_LENGTH)
-    store(request, private_labels, _subject_ids(file, by_kind, count), pixels)
 
+    def subject_ids() -> Iterator[int]:
+        subjects = _open(file, by_kind[_SUBJECTS])
+        if _header(subjects, _SUBJECTS_MAGIC, 1) != (count,):
+            raise Refused(Fault.COUNTS_DIFFER)
+        for data in pieces(subjects, 4 * count, Fault.IDX_LENGTH, 4 * _SUBJECTS_AT_ONCE):
+            yield from np.frombuffer(data, dtype=">i4").tolist()
 
-def _by_kind(entries: list[ZipEntry], request: IngestRequest) -> dict[str, ZipEntry]:
-    """Return exactly one entry for each pattern of base names."""
-    matched: dict[str, ZipEntry] = {}
-    for entry in entries:
-        name = entry.private_name.rsplit("/", 1)[-1].removesuffix(".gz")
-        kind = next((pattern for pattern in (_IMAGES, _LABELS, _SUBJECTS) if fnmatchcase(name, pattern)), None)
-        if kind is None or kind in matched:
-            raise Refused(Fault.IDX_MEMBERS)
-        matched[kind] = entry
-    if not {_IMAGES, _LABELS} <= set(matched):
-        raise Refused(Fault.IDX_MEMBERS)
-    if (_SUBJECTS in matched) != (request.subjects_declared is not None):
-        raise Refused(Fault.SUBJECTS_UNEXPECTED if _SUBJECTS in matched else Fault.SUBJECTS_ABSENT)
-    return matched
-
-
-def _subject_ids(file: BinaryIO, by_kind: dict[str, ZipEntry], count: int) -> Iterator[int]:
-    """Yield the ids in order, a bounded number at a time."""
-    subjects = _open(file, by_kind[_SUBJECTS])
-    if _header(subjects, _SUBJECTS_MAGIC, 1) != (count,):
-        raise Refused(Fault.COUNTS_DIFFER)
-    for data in pieces(subjects, 4 * count, Fault.IDX_LENGTH, 4 * _SUBJECTS_AT_ONCE):
-        yield from np.frombuffer(data, dtype=">i4").tolist()
+    store(request, private_labels, subject_ids(), pixels)
 
 
 def _open(file: BinaryIO, entry: ZipEntry) -> Reader:

@@ -26,34 +26,40 @@ _SUBJECTS_AT_ONCE = 2**16
 
 
 def ingest(file: BinaryIO, request: IngestRequest) -> None:
-    """Write the arrays of an .npz upload.
+    """Write the arrays of an .npz upload; raise Refused with the broken rule.
 
     Images are uint8 of shape (n, height, width) or (n, height, width, channels); labels are integers of shape (n), and
     so are subjects, which may also be texts or bytes of a fixed width.
-
-    Raises:
-        Refused: with the broken rule.
     """
     entries = read_directory(file, request.limits, slack_bytes=request.limits.array_slack_bytes)
-    by_name = {entry.private_name: entry for entry in entries}
-    _check_members(set(by_name), request)
-    members = {name: Member(file, entry) for name, entry in by_name.items()}
+    members = {entry.private_name: Member(file, entry) for entry in entries}
+    names = set(members)
+    if names != set(array_names(request)):
+        if names == {IMAGES_NAME, LABELS_NAME}:
+            raise Refused(Fault.SUBJECTS_ABSENT)
+        raise Refused(
+            Fault.SUBJECTS_UNEXPECTED if names == {IMAGES_NAME, LABELS_NAME, SUBJECTS_NAME} else Fault.ARRAY_MEMBERS
+        )
     images, labels = members[IMAGES_NAME], members[LABELS_NAME]
-    count = _check_images(*_header(images), request)
-    label_type = _check_labels(*_header(labels), count)
+    shape, dtype = _header(images)
+    if dtype != np.uint8:
+        raise Refused(Fault.ARRAY_TYPE)
+    allowed = {request.record_shape, (request.height, request.width, request.channels)}
+    if not shape or shape[0] < 0 or shape[1:] not in allowed:
+        raise Refused(Fault.ARRAY_SHAPE)
+    count = shape[0]
+    require_count(request, count)
+
+    label_shape, label_type = _header(labels)
+    if label_type.kind not in "iu" or label_type.subdtype is not None:
+        raise Refused(Fault.ARRAY_TYPE)
+    if len(label_shape) != 1:
+        raise Refused(Fault.ARRAY_SHAPE)
+    if label_shape[0] != count:
+        raise Refused(Fault.COUNTS_DIFFER)
     private_labels = np.frombuffer(take_rest(labels, count * label_type.itemsize, Fault.ARRAY_LENGTH), label_type)
     pixels = pieces(images, count * request.record_bytes, Fault.ARRAY_LENGTH)
     store(request, private_labels, _subject_ids(members, count, request), pixels)
-
-
-def _check_members(names: set[str], request: IngestRequest) -> None:
-    if names == set(array_names(request)):
-        return
-    if names == {IMAGES_NAME, LABELS_NAME}:
-        raise Refused(Fault.SUBJECTS_ABSENT)
-    if names == {IMAGES_NAME, LABELS_NAME, SUBJECTS_NAME}:
-        raise Refused(Fault.SUBJECTS_UNEXPECTED)
-    raise Refused(Fault.ARRAY_MEMBERS)
 
 
 def _header(member: Member) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -72,27 +78,10 @@ def _header(member: Member) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, dtype
 
 
-def _check_images(shape: tuple[int, ...], dtype: np.dtype[Any], request: IngestRequest) -> int:
-    if dtype != np.uint8:
-        raise Refused(Fault.ARRAY_TYPE)
-    allowed = {request.record_shape, (request.height, request.width, request.channels)}
-    if not shape or shape[0] < 0 or shape[1:] not in allowed:
-        raise Refused(Fault.ARRAY_SHAPE)
-    require_count(request, shape[0])
-    return shape[0]
-
-
-def _check_labels(shape: tuple[int, ...], dtype: np.dtype[Any], count: int) -> np.dtype[Any]:
-    if dtype.kind not in "iu" or dtype.subdtype is not None:
-        raise Refused(Fault.ARRAY_TYPE)
-    if len(shape) != 1:
-        raise Refused(Fault.ARRAY_SHAPE)
-    if shape[0] != count:
-        raise Refused(Fault.COUNTS_DIFFER)
-    return dtype
-
-
-def _check_subjects(shape: tuple[int, ...], dtype: np.dtype[Any], count: int, request: IngestRequest) -> np.dtype[Any]:
+def _subject_ids(members: dict[str, Member], count: int, request: IngestRequest) -> Iterator[SubjectId]:
+    """Yield the ids in order, a bounded number at a time."""
+    subjects = members[SUBJECTS_NAME]
+    shape, dtype = _header(subjects)
     if dtype.kind not in "iuSU" or dtype.subdtype is not None or len(shape) != 1:
         raise Refused(Fault.SUBJECT_TYPE)
     characters = dtype.itemsize // (4 if dtype.kind == "U" else 1)
@@ -100,13 +89,6 @@ def _check_subjects(shape: tuple[int, ...], dtype: np.dtype[Any], count: int, re
         raise Refused(Fault.SUBJECT_TYPE)
     if shape[0] != count:
         raise Refused(Fault.COUNTS_DIFFER)
-    return dtype
-
-
-def _subject_ids(members: dict[str, Member], count: int, request: IngestRequest) -> Iterator[SubjectId]:
-    """Yield the ids in order, a bounded number at a time."""
-    subjects = members[SUBJECTS_NAME]
-    dtype = _check_subjects(*_header(subjects), count, request)
     for data in pieces(subjects, count * dtype.itemsize, Fault.ARRAY_LENGTH, _SUBJECTS_AT_ONCE * dtype.itemsize):
         ids = np.frombuffer(data, dtype=dtype)
         if dtype.kind == "U" and int(ids.view(np.dtype("u4").newbyteorder(dtype.byteorder)).max()) > sys.maxunicode:

@@ -31,25 +31,17 @@ def ingest(file: BinaryIO, request: IngestRequest) -> None:
     names = [entry.private_name for entry in entries]
     paths = class_paths(names, classes, subjects=request.subjects_declared is not None)
     pixels = (decode_picture(read_whole(file, entry), request) for entry in entries)
-    store(request, np.array(_labels(paths, classes)), (path[1] for path in paths), pixels)
-
-
-def _labels(paths: list[list[str]], classes: dict[str, int]) -> list[int]:
-    try:
-        return [classes[path[0]] for path in paths]
-    except KeyError:
-        raise Refused(Fault.CLASS_UNDECLARED) from None
+    if any(path[0] not in classes for path in paths):
+        raise Refused(Fault.CLASS_UNDECLARED)
+    store(request, np.array([classes[path[0]] for path in paths]), (path[1] for path in paths), pixels)
 
 
 def decode_picture(data: bytes, request: IngestRequest) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return the pixels, uint8 of shape `request.record_shape`.
+    """Return the pixels, uint8 of shape `request.record_shape`; raise Refused with the broken rule.
 
-    A gray image is repeated over the channels of a colour dataset. A colour image in a grayscale dataset must have
-    equal channels: converting it is its owner's choice. Opaque alpha channels and all metadata, including an EXIF
-    orientation, are dropped.
-
-    Raises:
-        Refused: with the broken rule. The size is checked before the image is decoded.
+    The size is checked before the image is decoded. A gray image is repeated over the channels of a colour dataset. A
+    colour image in a grayscale dataset must have equal channels: converting it is its owner's choice. Opaque alpha
+    channels and all metadata, including an EXIF orientation, are dropped.
     """
     kind, width, height = image_header(data)
     if width * height > request.limits.pixels_max:
@@ -59,9 +51,7 @@ def decode_picture(data: bytes, request: IngestRequest) -> np.ndarray[Any, np.dt
     kind.require_few_parts(data)
     try:
         image = kind.open(data)
-        if (
-            getattr(image, "n_frames", 1) != 1 or image.format != kind.name
-        ):  # a JPEG with several pictures becomes "MPO"
+        if getattr(image, "n_frames", 1) != 1 or image.format != kind.name:  # "MPO" is a JPEG with several pictures
             raise Refused(Fault.IMAGE_FRAMES)
         if image.size != (width, height):
             raise Refused(Fault.IMAGE_BROKEN)

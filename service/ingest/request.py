@@ -41,9 +41,9 @@ class IngestLimits:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The public facts of a dataset, against which its content is validated. Contradictions raise InvalidInput.
+    """The public facts of a dataset, against which its content is validated; contradictions raise InvalidInput.
 
-    `records_declared` is an upper bound, from which prices are computed; the true number is private.
+    `records_declared` is an upper bound, from which costs are computed; the true number is private.
     `subjects_declared` bounds the subjects likewise, and content has subject ids exactly if it is given. With
     `subjects_recognised` an id is the same subject in other datasets, too.
     """
@@ -94,7 +94,7 @@ class IngestRequest(Declaration):
 
     @property
     def records_max(self) -> int:
-        """The most records that the content may hold."""
+        """Return the limit on records."""
         return min(self.records_declared, self.limits.records_max, self.limits.stored_bytes_max // self.record_bytes)
 
     def to_json(self) -> str:

@@ -23,22 +23,25 @@ _LABEL = b"obscura subject 1\0"
 
 
 def subject_numbers(private_ids: Iterable[SubjectId], subjects_max: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return for each record the fresh random number of its subject.
+    """Return for each record the fresh random number of its subject; raise Refused for a missing id or too many."""
+    positions: dict[int | str, int] = {}
 
-    Raises:
-        Refused: an id is missing, or there are too many subjects.
-    """
-    first_seen = np.fromiter(_first_seen(private_ids, subjects_max), dtype=np.int64)
-    return random_numbers(int(first_seen.max()) + 1)[first_seen]
+    def first_seen() -> Iterator[int]:  # for each record, the index of its subject in order of appearance
+        for private_id in private_ids:
+            position = positions.setdefault(canonical(private_id), len(positions))
+            if position >= subjects_max:
+                raise Refused(Fault.SUBJECTS_TOO_MANY)
+            yield position
+
+    indices = np.fromiter(first_seen(), dtype=np.int64)
+    return random_numbers(len(positions))[indices]
 
 
 def hashed_numbers(private_ids: Iterable[SubjectId], subjects_max: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return for each record a number in [0, 2^63) that is a function of its subject's id.
 
-    Anyone who knows an id knows its number, so the service stores others instead (`service.datasets.fingerprints`).
-
-    Raises:
-        Refused: as `subject_numbers`.
+    Anyone who knows an id knows its number, so the service stores others instead (`service.datasets.recognition`).
+    Raises Refused as `subject_numbers` does.
     """
     numbers: dict[int | str, int] = {}
     names = [canonical(private_id) for private_id in private_ids]
@@ -57,13 +60,3 @@ def random_numbers(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         drawn = np.frombuffer(secrets.token_bytes(_NUMBER_BYTES * count), dtype="<u8") >> np.uint64(1)
         if len(np.unique(drawn)) == count:
             return drawn.astype(np.int64)
-
-
-def _first_seen(private_ids: Iterable[SubjectId], subjects_max: int) -> Iterator[int]:
-    """Yield for each record the index of its subject in order of appearance."""
-    positions: dict[int | str, int] = {}
-    for private_id in private_ids:
-        position = positions.setdefault(canonical(private_id), len(positions))
-        if position >= subjects_max:
-            raise Refused(Fault.SUBJECTS_TOO_MANY)
-        yield position

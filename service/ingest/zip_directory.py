@@ -9,7 +9,7 @@ from __future__ import annotations
 import stat
 import struct
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from obscura.wire.class_folders import is_junk, is_junk_path
@@ -31,41 +31,23 @@ _DOS_VOLUME, _WINDOWS_REPARSE = 0x08, 0x400
 
 @dataclass(frozen=True, slots=True)
 class ZipEntry:
-    """One file of the archive whose headers have been checked."""
-
-    private_name: str
-    method: int
-    checksum: int
-    packed_bytes: int
-    expanded_bytes: int
-    data_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """One row of the central directory."""
+    """One file or folder of the archive. Its data is located, and `raw_name` dropped, once its local header agrees."""
 
     raw_name: bytes
     private_name: str
-    folder: bool
-    flags: int
     method: int
     checksum: int
     packed_bytes: int
     expanded_bytes: int
     header_offset: int
+    data_offset: int = 0
 
 
 def read_directory(file: BinaryIO, limits: IngestLimits, *, slack_bytes: int) -> list[ZipEntry]:
-    """Return the archive's files except junk, in directory order, if every rule holds for all entries.
+    """Return the archive's files except junk, in directory order; raise Refused with the first broken rule.
 
-    Nothing is decompressed. Sizes are the declared ones, which `zip_member` enforces.
-
-    Args:
-        slack_bytes: expanded size of a file below which its ratio is not checked.
-
-    Raises:
-        Refused: with the fault of the first broken rule.
+    Nothing is decompressed. Sizes are the declared ones, which `zip_member` enforces. The ratio of a file that expands
+    to at most `slack_bytes` is not checked.
     """
     file_bytes = file.seek(0, 2)
     file.seek(0)
@@ -76,15 +58,27 @@ def read_directory(file: BinaryIO, limits: IngestLimits, *, slack_bytes: int) ->
         raise Refused(Fault.ARCHIVE_ENTRIES)
     if size > count * (_CENTRAL.size + 3 * _U16) or offset + size > file_bytes:
         raise Refused(Fault.ARCHIVE_BROKEN)
-    records = _read_records(file, count, size, offset, limits)
-    _check_sizes(records, limits, slack_bytes)
-    _check_names(records)
-    starts = _locate_data(file, records, offset)
-    return [
-        ZipEntry(r.private_name, r.method, r.checksum, r.packed_bytes, r.expanded_bytes, start)
-        for r, start in zip(records, starts, strict=True)
-        if not r.folder and not is_junk_path(r.private_name)
-    ]
+    entries = _read_entries(file, count, size, offset, limits)
+
+    pairs = [(entry.expanded_bytes, entry.packed_bytes) for entry in entries]
+    expanded_total, packed_total = sum(expanded for expanded, _ in pairs), sum(packed for _, packed in pairs)
+    if expanded_total > limits.expanded_bytes_max:
+        raise Refused(Fault.ARCHIVE_SIZE)
+    pairs.append((expanded_total, packed_total))
+    if any(expanded > max(slack_bytes, limits.ratio_max * packed) for expanded, packed in pairs):
+        raise Refused(Fault.ARCHIVE_RATIO)
+
+    # Names that some file system would treat as equal.
+    keys = {unicodedata.normalize("NFKC", entry.private_name).casefold().removesuffix("/") for entry in entries}
+    if len(keys) != len(entries):
+        raise Refused(Fault.ARCHIVE_DUPLICATE)
+
+    located = [_locate_data(file, entry, offset) for entry in entries]
+    spans = sorted((entry.header_offset, entry.data_offset + entry.packed_bytes) for entry in located)
+    ends = [0, *(end for _, end in spans)]
+    if any(begin < end for end, (begin, _) in zip(ends, spans, strict=False)) or ends[-1] > offset:
+        raise Refused(Fault.ARCHIVE_OVERLAP)
+    return [entry for entry in located if not entry.private_name.endswith("/") and not is_junk_path(entry.private_name)]
 
 
 def _find_directory(file: BinaryIO, file_bytes: int) -> tuple[int, int, int]:
@@ -121,10 +115,10 @@ def _find_directory_64(file: BinaryIO, end_offset: int) -> tuple[int, int, int]:
     return count, size, offset
 
 
-def _read_records(file: BinaryIO, count: int, size: int, offset: int, limits: IngestLimits) -> list[_Record]:
-    """Read exactly `count` rows that fill exactly `size` bytes, checking what each one says about itself."""
+def _read_entries(file: BinaryIO, count: int, size: int, offset: int, limits: IngestLimits) -> list[ZipEntry]:
+    """Read exactly `count` rows that fill exactly `size` bytes, and check each by itself."""
     file.seek(offset)
-    records: list[_Record] = []
+    entries: list[ZipEntry] = []
     used = 0
     for _ in range(count):
         head = _CENTRAL.unpack(_exactly(file, _CENTRAL.size))
@@ -143,13 +137,16 @@ def _read_records(file: BinaryIO, count: int, size: int, offset: int, limits: In
         expanded, packed, header_offset = _widen(extra, expanded, packed, header_offset)
         name = _checked_name(raw_name, limits)
         folder = name.endswith("/")
-        _check_kind(attributes, folder=folder)
+        # Only regular files and folders; the Unix mode is checked whatever system the archive claims.
+        kind, dos = stat.S_IFMT(attributes >> 16), attributes & _U16
+        if kind not in (0, stat.S_IFDIR if folder else stat.S_IFREG) or dos & (_DOS_VOLUME | _WINDOWS_REPARSE):
+            raise Refused(Fault.ARCHIVE_SPECIAL)
         if (folder and expanded) or (method == STORED and packed != expanded):
             raise Refused(Fault.ARCHIVE_BROKEN)
-        records.append(_Record(raw_name, name, folder, flags, method, checksum, packed, expanded, header_offset))
+        entries.append(ZipEntry(raw_name, name, method, checksum, packed, expanded, header_offset))
     if used != size:
         raise Refused(Fault.ARCHIVE_BROKEN)
-    return records
+    return entries
 
 
 def _widen(extra: bytes, *values: int) -> tuple[int, ...]:
@@ -192,56 +189,20 @@ def _checked_name(raw: bytes, limits: IngestLimits) -> str:
     return name
 
 
-def _check_kind(attributes: int, *, folder: bool) -> None:
-    """Allow regular files and folders only. The Unix mode is checked whatever system the archive claims."""
-    kind = stat.S_IFMT(attributes >> 16)
-    dos = attributes & _U16
-    if kind not in (0, stat.S_IFDIR if folder else stat.S_IFREG) or dos & (_DOS_VOLUME | _WINDOWS_REPARSE):
-        raise Refused(Fault.ARCHIVE_SPECIAL)
-
-
-def _check_sizes(records: list[_Record], limits: IngestLimits, slack_bytes: int) -> None:
-    expanded_total = sum(record.expanded_bytes for record in records)
-    packed_total = sum(record.packed_bytes for record in records)
-    if expanded_total > limits.expanded_bytes_max:
-        raise Refused(Fault.ARCHIVE_SIZE)
-    pairs = [(record.expanded_bytes, record.packed_bytes) for record in records]
-    pairs.append((expanded_total, packed_total))
-    if any(expanded > max(slack_bytes, limits.ratio_max * packed) for expanded, packed in pairs):
-        raise Refused(Fault.ARCHIVE_RATIO)
-
-
-def _check_names(records: list[_Record]) -> None:
-    """Refuse names that some file system would treat as equal."""
-    keys = {unicodedata.normalize("NFKC", r.private_name).casefold().removesuffix("/") for r in records}
-    if len(keys) != len(records):
-        raise Refused(Fault.ARCHIVE_DUPLICATE)
-
-
-def _locate_data(file: BinaryIO, records: list[_Record], directory_offset: int) -> list[int]:
-    """Return where each entry's data begins, once local headers agree with the directory and no bytes are shared."""
-    starts: list[int] = []
-    spans: list[tuple[int, int]] = []
-    for record in records:
-        if record.header_offset + _LOCAL.size > directory_offset:
-            raise Refused(Fault.ARCHIVE_BROKEN)
-        file.seek(record.header_offset)
-        head = _LOCAL.unpack(_exactly(file, _LOCAL.size))
-        magic, _, flags, method, _, _, _, _, _, name_bytes, extra_bytes = head
-        if magic != b"PK\x03\x04" or _exactly(file, name_bytes) != record.raw_name:
-            raise Refused(Fault.ARCHIVE_BROKEN)
-        if flags & _ENCRYPTED_FLAGS:
-            raise Refused(Fault.ARCHIVE_ENCRYPTED)
-        if method != record.method:
-            raise Refused(Fault.ARCHIVE_BROKEN)
-        start = record.header_offset + _LOCAL.size + name_bytes + extra_bytes
-        starts.append(start)
-        spans.append((record.header_offset, start + record.packed_bytes))
-    spans.sort()
-    ends = [0, *(end for _, end in spans)]
-    if any(begin < end for end, (begin, _) in zip(ends, spans, strict=False)) or ends[-1] > directory_offset:
-        raise Refused(Fault.ARCHIVE_OVERLAP)
-    return starts
+def _locate_data(file: BinaryIO, entry: ZipEntry, directory_offset: int) -> ZipEntry:
+    """Return the entry with the offset of its data; raise unless its local header agrees with the directory."""
+    if entry.header_offset + _LOCAL.size > directory_offset:
+        raise Refused(Fault.ARCHIVE_BROKEN)
+    file.seek(entry.header_offset)
+    head = _LOCAL.unpack(_exactly(file, _LOCAL.size))
+    magic, _, flags, method, _, _, _, _, _, name_bytes, extra_bytes = head
+    if magic != b"PK\x03\x04" or _exactly(file, name_bytes) != entry.raw_name:
+        raise Refused(Fault.ARCHIVE_BROKEN)
+    if flags & _ENCRYPTED_FLAGS:
+        raise Refused(Fault.ARCHIVE_ENCRYPTED)
+    if method != entry.method:
+        raise Refused(Fault.ARCHIVE_BROKEN)
+    return replace(entry, raw_name=b"", data_offset=entry.header_offset + _LOCAL.size + name_bytes + extra_bytes)
 
 
 def _exactly(file: BinaryIO, size: int) -> bytes:

@@ -17,9 +17,7 @@ _GZIP_WINDOW, _RAW_WINDOW = 31, -15
 class Reader(Protocol):
     """A stream that returns `size` bytes a call, and fewer only at its end."""
 
-    def read(self, size: int, /) -> bytes:
-        """Return up to `size` bytes."""
-        ...
+    def read(self, size: int, /) -> bytes: ...
 
     def finish(self) -> None:
         """Refuse the stream unless it has been read to its proper end."""
@@ -27,8 +25,6 @@ class Reader(Protocol):
 
 
 class _Slice:
-    """A window of a file."""
-
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
         self._file, self._offset, self._left = file, offset, size
 
@@ -89,11 +85,7 @@ class Member:
         self._checksum = 0
 
     def read(self, size: int = _CHUNK_BYTES, /) -> bytes:
-        """Return up to `size` bytes of the entry.
-
-        Raises:
-            Refused: ARCHIVE_BROKEN when the entry holds less than it declared.
-        """
+        """Return up to `size` bytes of the entry; raise ARCHIVE_BROKEN if it holds less than it declared."""
         wanted = min(size, self._left)
         data = self._source.read(wanted)
         if len(data) != wanted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip as gzips
-import json as jsons
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -103,12 +103,6 @@ def data(folder: Path, _: np.random.Generator, file: str, content: str, zeros: i
 
 
 @step
-def json(folder: Path, _: np.random.Generator, file: str, content: Any) -> None:
-    """Write a JSON document."""
-    place(folder, file).write_text(jsons.dumps(content))
-
-
-@step
 def link(folder: Path, _: np.random.Generator, target: str, *paths: str) -> None:
     """Write symbolic links."""
     for path in paths:
@@ -176,4 +170,4 @@ def coco(
         "annotations": [{"id": n, "image_id": n, "category_id": n % 2} for n in range(count)] + list(more),
         "categories": [{"id": n, "name": word} for n, word in enumerate(WORDS)],
     }
-    json(folder, rng, file, document)
+    place(folder, file).write_text(json.dumps(document))

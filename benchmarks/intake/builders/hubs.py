@@ -1,4 +1,4 @@
-"""Files of hubs and tools: Parquet and Arrow as Hugging Face has them, WebDataset, and Obscura's own samples."""
+"""Files of hubs and tools: Parquet and Arrow as Hugging Face has them, and WebDataset."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.intake.builders.archives import add, png
-from benchmarks.intake.builders.files import files as write_images
 from benchmarks.intake.inputs import COUNT, WORDS, step
 
 
@@ -26,14 +25,10 @@ def parquet(
     image: str = "image",
     **columns: Any,
 ) -> None:
-    """Write tables with images: Parquet, or Arrow files (.arrow) or streams (.arrows, called .arrow, too).
+    """Write tables with images: Parquet, or Arrow files (.arrow) or streams (.arrows, which are called .arrow, too).
 
-    Args:
-        files: paths.
-        names: of the classes in the schema; None: there is no schema of Hugging Face.
-        labels: a column.
-        image: name of the column of images.
-        columns: further ones; a text is repeated, and a number counts rows in groups of so many.
+    With `names`, the schema of Hugging Face names the classes. Of further columns, a text is repeated, and a number
+    counts rows in groups of so many.
     """
     import pyarrow
     from pyarrow import parquet as parquets
@@ -78,17 +73,3 @@ def webdataset(
                 text = text.replace(f"{{{key}}}", str(value))
             add(archive, f"{n:06d}.png", png(rng))
             add(archive, f"{n:06d}.{ending}", text.encode())
-
-
-@step
-def sample(folder: Path, rng: np.random.Generator) -> None:
-    """Write a sample of Obscura's as an image folder."""
-    folders, names = ("0_T-shirt_top", "1_Ankle_boot"), ("T-shirt/top", "Ankle boot")
-    lines = []
-    for number in range(COUNT):
-        path = f"{folders[number % 2]}/{number:07d}.png"
-        write_images(folder, rng, path)
-        lines.append(json.dumps({"file_name": path, "label": number % 2, "class": names[number % 2]}))
-    (folder / "metadata.jsonl").write_text("\n".join(lines))
-    for name in ("README.md", "privacy_card.json", "croissant.json", "SHA256SUMS"):
-        (folder / name).write_text("{}")

@@ -80,19 +80,9 @@ def images(
 ) -> None:
     """Write images in two class folders.
 
-    Args:
-        suffix: of their names.
-        draw: see `drawn`.
-        also: draws every second image of a class.
-        bands: how many times the pixels are stacked along an axis.
-        tiff: arguments of `write_tiff`, by which they are written.
-        pgm: the largest number of a PGM, as which they are written.
-        mode: of Pillow, to which they are converted.
-        turned: EXIF orientation, for which they are turned.
-        frames: whether a black frame follows.
-        tags: of a TIFF that Pillow writes.
-        format: of Pillow; that of the suffix by default.
-        options: of Pillow.
+    `also` draws every second image of a class. The pixels are stacked `bands` times along `axis`. They are written by
+    `tiff_of`, as a PGM of the largest number `pgm`, or by Pillow: converted to `mode`, `turned` for an EXIF
+    orientation, with a second black frame, or with `tags` of a TIFF.
     """
     for number in range(COUNT):
         path = folder / WORDS[number % 2] / f"{number:03d}{suffix}"
@@ -100,7 +90,7 @@ def images(
         values = drawn(draw if also is None or number // 2 % 2 == 0 else also)(rng)
         values = np.stack([values] * bands, axis) if bands else values
         if tiff is not None:
-            write_tiff(path, values, **tiff)
+            path.write_bytes(tiff_of(values, **tiff))
         elif pgm:
             path.write_bytes(b"P5\n%d %d\n%d\n" % (SIDE, SIDE, pgm) + values.astype(">u2").tobytes())
         else:
@@ -122,8 +112,7 @@ def images(
             path.write_bytes(file.getvalue())
 
 
-def write_tiff(
-    path: Path,
+def tiff_of(
     values: Array,
     bits: int,
     sample: int = 1,
@@ -133,8 +122,8 @@ def write_tiff(
     bands: int = 1,
     apart: bool = False,
     extra: Sequence[int] = (),
-) -> None:
-    """Write a TIFF of kinds that Pillow does not write: packed, big-endian, or of several bands."""
+) -> bytes:
+    """Return a TIFF of a kind that Pillow does not write: packed, big-endian, or of several bands."""
     order = ">" if big else "<"
     if bits % 8:
         shifts = np.arange(bits - 1, -1, -1)
@@ -157,7 +146,7 @@ def write_tiff(
         entries += struct.pack(order + "HHI", tag, {"H": 3, "I": 4}[kind], len(numbers)) + value.ljust(4, b"\0")
     head = (b"MM\0*" if big else b"II*\0") + struct.pack(order + "I", 8)
     directory = struct.pack(order + "H", len(tags)) + entries + bytes(4) + beyond
-    path.write_bytes(head + directory.ljust(_ROOM, b"\0") + data)
+    return head + directory.ljust(_ROOM, b"\0") + data
 
 
 def brightens(images: ImageInput) -> str:

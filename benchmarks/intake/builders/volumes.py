@@ -17,11 +17,7 @@ from benchmarks.intake.inputs import COUNT, SIDE, WORDS, step
 
 PATIENTS = 6
 RADIOGRAPH = "1.2.840.10008.5.1.4.1.1.1"
-SYNTAXES = {
-    "plain": ExplicitVRLittleEndian,
-    "rle": RLELossless,
-    "deflated": UID("1.2.840.10008.1.2.1.99"),
-}
+SYNTAXES = {"plain": ExplicitVRLittleEndian, "rle": RLELossless, "deflated": UID("1.2.840.10008.1.2.1.99")}
 
 
 def radiograph(values: np.ndarray[Any, Any], **tags: Any) -> FileDataset:
@@ -49,7 +45,7 @@ def radiograph(values: np.ndarray[Any, Any], **tags: Any) -> FileDataset:
     return file
 
 
-def encoded(values: np.ndarray[Any, Any], syntax: str, **tags: Any) -> bytes:
+def encoded(values: np.ndarray[Any, Any], syntax: str = "plain", **tags: Any) -> bytes:
     file = radiograph(values, **tags)
     if syntax == "rle":
         file.compress(RLELossless)
@@ -75,20 +71,10 @@ def dicom(
     zeros: int = 0,
     **tags: Any,
 ) -> None:
-    """Write files.
+    """Write files, whose `path` and tags may name {word}, {patient} and {number}.
 
-    Args:
-        path: of each, which may name word, patient and number, as the tags may.
-        draw: see `images.drawn`.
-        count: number of files.
-        patients: number of persons.
-        syntax: see `SYNTAXES`.
-        frames: number of frames; 0 is a file of one.
-        colour: "pixels" or "planes": the values stand three times, side by side or one after the other.
-        keep: how many bytes of each file are kept.
-        until: tag, in hexadecimal digits, at which each file ends.
-        zeros: how many are appended.
-        tags: further ones.
+    With `colour` ("pixels" or "planes") the values stand three times, side by side or one after the other. Of each file
+    so many bytes are kept, or those before a tag (`until`, in hexadecimal digits), and zeros are appended.
     """
     for number in range(count):
         known = {"word": WORDS[number % 2], "patient": f"P{number % patients}", "number": number}

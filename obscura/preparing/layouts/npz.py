@@ -190,5 +190,5 @@ def _labels_of(
     rows = [(str(number), *map(str, map(int, row))) for number, row in enumerate(labels.tolist())]
     table = Table(path.name, ("number", *map(str, range(labels.shape[1]))), rows)
     here = choices.model_copy(update={"file_column": "number", "label_column": None, "subject_column": None})
-    said = read_columns(table, here, lambda _: True, subjects=False)
-    return tuple(row.label for row in said.rows), said.classes
+    contents = read_columns(table, here, lambda _: True, subjects=False)
+    return tuple(row.label for row in contents.rows), contents.classes

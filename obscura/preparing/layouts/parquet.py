@@ -148,8 +148,8 @@ def _labels_of(
             labels = [names[each] if names and isinstance(each, int) else str(each) for each in value or []]
             rows.append((str(number), SEVERAL.join(labels)))
         here = choices.model_copy(update={"file_column": "row", "label_column": "labels", "subject_column": None})
-        said = read_columns(Table(files[0], ("row", "labels"), rows), here, lambda _: True, subjects=False)
-        return tuple(row.label for row in said.rows), said.classes
+        contents = read_columns(Table(files[0], ("row", "labels"), rows), here, lambda _: True, subjects=False)
+        return tuple(row.label for row in contents.rows), contents.classes
     if choices.attribute:
         raise PackingError("--attribute is for labels in several columns, or for several labels of an image.")
     absent = "" if any(isinstance(value, str) for value in values) else -1

@@ -1,7 +1,6 @@
 """A new type of images is a row of the table and its own file: prepared, sent and received like any other."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,25 +12,12 @@ from obscura.preparing.images import Target, prepare_image
 from obscura.preparing.preparation import prepare
 from obscura.wire.faults import Fault, Refused
 from service.ingest.pictures import decode_picture
-from service.ingest.request import IngestLimits, IngestRequest
 from tests.obscura.image_types.toy_type import TOY
+from tests.service.ingest.conftest import request_of
 
 PIXELS = np.arange(64, dtype=np.uint8).reshape(8, 8)
 FILE = b"TOY!\x08\x08" + PIXELS.tobytes()
-REQUEST = IngestRequest(
-    dataset_id="ds_" + "a2" * 10,
-    classes=("cat",),
-    height=8,
-    width=8,
-    channels=1,
-    records_declared=10,
-    source=Path("source"),
-    target=Path("target"),
-    format="zip",
-    limits=IngestLimits(),
-    source_key=bytes(32),
-    target_key=bytes(32),
-)
+REQUEST = request_of(height=8, width=8)
 GREY = Target(8, 8, 1)
 
 

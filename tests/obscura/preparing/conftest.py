@@ -1,15 +1,31 @@
-"""Folders of images as people have them."""
+"""Folders of images as people have them, and the images that are sent."""
 
+import io
 import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks.intake.ways import images_of
+from obscura.preparing import Package
+
 Array = np.ndarray
+
+
+def saved(image: Image.Image | Array, kind: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(file, kind, **options)
+    return file.getvalue()
+
+
+def shades(package: Package) -> list[str]:
+    """Class and first value of each image that is sent, sorted."""
+    return sorted(f"{name} {pixels.ravel()[0]}" for name, pixels in images_of(package))
 
 
 def deep_png(values: Array) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 
 from obscura.preparing import PackingError, trees
 from obscura.preparing.errors import Unreadable
-from obscura.preparing.trees import FolderTree, SubTree, Tree, all_files, open_archive
+from obscura.preparing.trees import FolderTree, Tree, all_files, open_archive
 
 FILES = {"a/1.png": b"one", "a/b/2.png": b"two", "3.txt": b"three"}
 
@@ -53,13 +53,6 @@ def test_an_archive_is_a_folder(tmp_path: Path, name: str) -> None:
     )
     assert sorted(all_files(tree)) == ["3.txt", "a/1.png", "a/b/2.png"]
     assert tree.read("a/b/2.png") == b"two"
-    inner = SubTree(tree, "a")
-    assert (inner.folders(""), inner.files(""), inner.files("b"), inner.read("b/2.png")) == (
-        ["b"],
-        ["1.png"],
-        ["2.png"],
-        b"two",
-    )
     with tree.open("a/1.png") as file:
         assert (file.seek(1), file.read()) == (1, b"ne")
     with pytest.raises(Unreadable):

@@ -1,7 +1,6 @@
 """More than eight bits: white is what is stated, the same for all images, and nobody reads it off them."""
 
 import io
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -9,35 +8,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks.intake.builders.images import tiff_of
 from obscura.image_types import PNG_MAGIC
 from obscura.preparing import ChoiceNeeded, PackingError, prepare
 from obscura.preparing.choices import Choices
 from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
 from obscura.preparing.images import Target, look, prepare_image
-from tests.obscura.preparing.conftest import deep_png
+from tests.obscura.preparing.conftest import deep_png, saved
 from tests.obscura.preparing.dicom_files import dicom_file
 
 SIDE = 16
 RAMP = np.arange(SIDE * SIDE, dtype=np.uint16).reshape(SIDE, SIDE) * 16  # 0 to 4,080
 
 
-def saved(values: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(values).save(file, kind, **options)
-    return file.getvalue()
-
-
-def tiff(values: np.ndarray, photometric: int = 1, sample_format: int = 1, bits: int | None = None) -> bytes:
-    """A TIFF of one strip, in Intel order, as devices write them. values: (h, w)."""
-    data = values.astype(values.dtype.newbyteorder("<")).tobytes()
-    height, width = values.shape
-    entries = [
-        (256, 4, width), (257, 4, height), (258, 3, bits or 8 * values.dtype.itemsize), (259, 3, 1),
-        (262, 3, photometric), (273, 4, 8), (277, 3, 1), (278, 4, height), (279, 4, len(data)), (339, 3, sample_format),
-    ]  # fmt: skip
-    directory = struct.pack("<H", len(entries))
-    directory += b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in entries)
-    return b"II*\0" + struct.pack("<I", 8 + len(data)) + data + directory + struct.pack("<I", 0)
+def tiff(values: np.ndarray, white: int = 1, sample: int = 1) -> bytes:
+    return tiff_of(values, 8 * values.itemsize, sample, white)
 
 
 def shown(content: bytes, scale: Scale = FORMAT_SCALE, side: int = SIDE) -> np.ndarray:
@@ -61,7 +46,7 @@ def asked(root: Path, **choices: Any) -> tuple[str, ...]:
 
 
 TWELVE, SIXTEEN, EIGHT = saved(RAMP), saved(RAMP * 16), saved((RAMP // 16).astype(np.uint8))
-SIGNED, MEASURED = tiff(RAMP.astype(np.int16) - 1024, sample_format=2), tiff((RAMP / 4080).astype("f4"), 1, 3)
+SIGNED, MEASURED = tiff(RAMP.astype(np.int16) - 1024, sample=2), tiff((RAMP / 4080).astype("f4"), 1, 3)
 
 
 def test_a_stated_depth_or_window_is_what_becomes_white():
@@ -77,7 +62,7 @@ def test_a_stated_depth_or_window_is_what_becomes_white():
 @pytest.mark.parametrize("kind", ["i2", "i4", "f4", "i1"])
 def test_signed_and_measured_values_take_the_stated_window(kind):
     values = np.linspace(-100, 100, SIDE * SIDE).reshape(SIDE, SIDE).astype(kind)
-    content = tiff(values, sample_format=3 if kind == "f4" else 2)
+    content = tiff(values, sample=3 if kind == "f4" else 2)
     assert np.abs(shown(content, Scale(window=(-50, 50))) - (values.clip(-50, 50) + 50.0) * 2.55).max() <= 0.51
 
 
@@ -85,7 +70,7 @@ def test_signed_and_measured_values_take_the_stated_window(kind):
 def test_images_whose_white_is_zero_are_inverted_at_every_depth(kind):
     most = np.iinfo(kind).max
     values = (np.linspace(0, 1, SIDE * SIDE).reshape(SIDE, SIDE) * most).astype(kind)
-    assert np.abs(shown(tiff(values, photometric=0)) - (255 - values / most * 255)).max() <= 1
+    assert np.abs(shown(tiff(values, white=0)) - (255 - values / most * 255)).max() <= 1
     assert np.abs(shown(tiff(values)) - values / most * 255).max() <= 1
 
 

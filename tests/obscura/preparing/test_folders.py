@@ -1,16 +1,13 @@
 """Class folders, what is passed over in them, parts such as train/ and test/, tables of labels, and zips of it all."""
 
-import io
-import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from obscura.preparing import BrokenImages, ChoiceNeeded, Choices, PackingError, prepare
+from tests.obscura.preparing.conftest import shades
 
 Fill = Callable[..., Path]
 
@@ -30,13 +27,7 @@ def fill(tmp_path: Path) -> Fill:
 
 
 def names(root: Path, **choices: object) -> list[str]:
-    """Class and brightness of each image that is sent."""
-    found = []
-    with zipfile.ZipFile(io.BytesIO(b"".join(prepare(root, Choices(**choices)).open()))) as archive:  # type: ignore[arg-type]
-        for name in archive.namelist():
-            with Image.open(io.BytesIO(archive.read(name))) as image:
-                found.append(f"{name.split('/')[0]} {image.getpixel((0, 0))[0]}")  # type: ignore[index]
-    return sorted(found)
+    return shades(prepare(root, Choices(**choices)))
 
 
 def test_junk_is_skipped_and_counted(fill):
@@ -64,16 +55,12 @@ def test_of_train_and_test_train_is_taken_and_said(fill):
     assert names(root, split="test") == ["a 2", "b 3", "b 4"]
     with pytest.raises(PackingError, match="test, train"):
         prepare(root, Choices(split="val"))
-
-
-def test_images_in_train_and_test_are_asked_about(fill):
-    root = fill("train/1.png", "test/1.png")
-    with pytest.raises(ChoiceNeeded, match="like parts or copies") as error:
-        prepare(root)
-    assert error.value.flags == ("--classes test,train",)
-    assert names(root, classes="train,test") == ["test 1", "train 0"]
     with pytest.raises(PackingError, match="leave --split out"):
         prepare(fill("a/1.png", "b/1.png", root="other"), Choices(split="train"))
+    inside = fill("set/train/a/1.png", "set/test/a/1.png", "set/test/b/1.png", root="inside")
+    assert names(inside, split="test") == ["a 1", "b 2"]
+    with pytest.raises(PackingError, match=r"outside of the folders of subjects.*class/subject/image"):
+        prepare(fill("train/NORMAL/1.png", "train/PNEUMONIA/1.png", root="nobody"), subjects=True)
 
 
 @pytest.mark.parametrize("around", ["", "chest_xray/", "archive/chest_xray/"])
@@ -88,51 +75,6 @@ def test_folders_around_everything_and_one_part_alone_are_passed_through_and_sai
     assert (package.classes, package.private_subjects, package.private_records) == (("a", "b"), 2, 2)
 
 
-def test_one_part_alone_of_images_without_people(fill):
-    """`train` was a class, and NORMAL and PNEUMONIA two patients."""
-    root = fill("train/NORMAL/1.png", "train/PNEUMONIA/1.png")
-    with pytest.raises(PackingError, match=r"outside of the folders of subjects.*class/subject/image"):
-        prepare(root, subjects=True)
-
-
-def test_parts_of_which_none_is_the_usual_one_are_asked_about(fill):
-    root = fill("images/a/1.png", "images/b/1.png", "masks/a/1.png", "masks/b/1.png")
-    with pytest.raises(ChoiceNeeded, match="look like parts") as error:
-        prepare(root)
-    assert error.value.flags == ("--split images",)
-    assert names(root, split="Images") == ["a 0", "b 1"]
-    beside = fill("train/a/1.png", "val/a/1.png", "chest/train/a/1.png", root="beside")
-    with pytest.raises(ChoiceNeeded) as error:
-        prepare(beside)
-    assert error.value.flags == ("--split train",)
-    assert names(beside, split="train", classes="a") == ["a 0"]
-    inside = fill("set/train/a/1.png", "set/test/a/1.png", "set/test/b/1.png", root="inside")
-    assert names(inside, split="test") == ["a 1", "b 2"]
-
-
-def test_one_folder_of_images_is_asked_about(fill):
-    for path in ("images/1.png", "around/images/1.png", "all/1.png"):
-        root = fill(path, root=path.replace("/", "-"))
-        with pytest.raises(ChoiceNeeded, match="one folder"):
-            prepare(root)
-    assert names(root, classes="all") == ["all 0"]
-
-
-def test_people_on_top_are_asked_about_or_refused(fill):
-    root = fill("DOE_JANE_19610423/1.png", "ROE_JOHN_19551231/1.png")
-    with pytest.raises(ChoiceNeeded, match=r"look like people: DOE_JANE_19610423 \(a date\)"):
-        prepare(root)
-    renames = root.parent / "new.csv"
-    renames.write_text("".join(["old,new\n", *(f"{path.name},sick\n" for path in root.iterdir())]))
-    assert prepare(root, Choices(rename_classes=renames)).classes == ("sick",)
-    for layout in (("P0/study1/1.png", "P1/study1/1.png"), ("P0/normal/1.png", "P1/normal/1.png", "P2/normal/1.png")):
-        swapped = fill(*layout, root=layout[0].replace("/", "-"))
-        with pytest.raises(PackingError, match="seem to be people"):
-            prepare(swapped, subjects=True)
-        with pytest.raises(PackingError, match="obscura accounts create NAME --unit subject"):
-            prepare(swapped)
-
-
 def test_a_class_that_loses_all_its_files_stops_and_is_counted(fill):
     root = fill("normal/1.png", "normal/2.png", "torn/1.png")
     (root / "torn" / "1.png").write_bytes(b"\x89PNG")
@@ -144,16 +86,6 @@ def test_a_class_that_loses_all_its_files_stops_and_is_counted(fill):
     assert error.value.flags == ("--skip-broken",)
     package = prepare(root, Choices(skip_broken=True, classes="normal,sick,torn"))
     assert package.private_counts == {"normal": 2, "sick": 0, "torn": 0}
-
-
-def test_links_to_nothing_are_named(fill):
-    root = fill("normal/1.png", "sick/1.png")
-    for number in (2, 3):
-        (root / "sick" / f"{number}.png").symlink_to("../../.git/annex/objects/x")
-    with pytest.raises(BrokenImages, match=r"sick/2\.png \(it is a link to a file that is not there\)") as error:
-        prepare(root)
-    assert error.value.count == 2
-    assert prepare(root, Choices(skip_broken=True)).private_counts == {"normal": 1, "sick": 1}
 
 
 def test_images_that_repeat_and_people_in_names_of_files_are_told_their_owner(fill):
@@ -188,18 +120,6 @@ def test_a_table_of_labels(fill, tmp_path):
     assert "1 image not named in the table" in summary
 
 
-def test_a_table_with_subjects(fill):
-    root = fill("1.png", "2.png", "3.png")
-    (root / "labels.csv").write_text("file,label,subject\n1.png,a,anna\n2.png,b,anna\n3.png,b,carl\n")
-    package = prepare(root, Choices(labels="labels.csv"), subjects=True)
-    assert (package.private_records, package.private_subjects) == (3, 2)
-    body = b"".join(package.open())
-    assert b"anna" not in body
-    with zipfile.ZipFile(io.BytesIO(body)) as archive:
-        (first, second, third) = (name.split("/")[:2] for name in archive.namelist())
-    assert first[1] == second[1] != third[1]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -224,7 +144,6 @@ def test_a_table_that_names_what_is_not_there(fill):
     (root / "labels.csv").write_text("file,label\n1.png,a\n2.png,a\n")
     with pytest.raises(BrokenImages, match=r"2\.png .*cannot be opened"):
         prepare(root, Choices(labels="labels.csv"))
-    assert names(root, labels="labels.csv", skip_broken=True) == ["a 0"]
     with pytest.raises(PackingError, match="cannot be read"):
         prepare(root, Choices(labels="missing.csv"))
 
@@ -241,45 +160,12 @@ def test_whose_images_a_table_tells_is_not_ignored(fill):
         prepare(root, Choices(labels=table))
 
 
-@pytest.mark.parametrize(
-    "ids", [("1", "1.0"), ("P1", "p1"), ("P7", "P07"), ("7", "07"), ("Zoë", "Zoe\u0308"), ("AB", "ＡＢ")]
-)
-def test_ids_that_look_like_one_persons_are_asked_about(fill, ids):
-    root = fill("1.png", "2.png", "3.png")
-    rows = "".join(f"{number}.png,{'ab'[number % 2]},{name}\n" for number, name in enumerate((*ids, "other"), start=1))
-    (root / "labels.csv").write_text(f"file,label,subject\n{rows}", encoding="utf-8")
-    with pytest.raises(ChoiceNeeded, match=r"may name one person|with decimals|leading zeros") as error:
-        prepare(root, Choices(labels=Path("labels.csv")), subjects=True)
-    assert error.value.flags == ("--join-subjects",)
-    assert prepare(root, Choices(labels=Path("labels.csv"), join_subjects=True), subjects=True).private_subjects == 2
-
-
-@pytest.mark.parametrize("blank", ["NA", "n/a", "unknown", "-", "none", "null", "?", "", "nan", "ANONYMOUS"])
-def test_ids_that_stand_for_nobody_are_refused(fill, blank):
-    root = fill("1.png", "2.png")
-    (root / "labels.csv").write_text(f"file,label,subject\n1.png,a,anna\n2.png,b,{blank}\n")
-    with pytest.raises(PackingError, match="is a placeholder"):
-        prepare(root, Choices(labels="labels.csv"), subjects=True)
-
-
 def test_one_person_with_a_large_share_is_told_to_the_owner_of_the_images(fill):
     root = fill(*(f"{number}.png" for number in range(12)))
     rows = "".join(f"{n}.png,{'ab'[n % 2]},{'most' if n < 6 else f'P{n}'}\n" for n in range(12))
     (root / "labels.csv").write_text(f"file,label,subject\n{rows}")
     _, note = prepare(root, Choices(labels="labels.csv"), subjects=True).private_notes
     assert note.startswith("One subject (most) has 6 of the 12 images.")
-
-
-@pytest.mark.parametrize("around", [False, True])
-def test_a_zip_is_a_folder(fill, tmp_path, around):
-    root = fill("a/1.png", "b/2.png", "b/._2.png", root="set")
-    (root / "b" / "torn.jpg").write_bytes(b"\xff\xd8\xff")
-    archive = shutil.make_archive(str(tmp_path / "set"), "zip", *((tmp_path, "set") if around else (root,)))
-    with zipfile.ZipFile(archive, "a") as more:
-        more.writestr("__MACOSX/set/a/._1.png", b"junk")
-    with pytest.raises(BrokenImages, match=r"b/torn\.jpg"):
-        prepare(Path(archive))
-    assert names(Path(archive), skip_broken=True) == ["a 0", "b 1"]
 
 
 def test_images_of_subjects_and_records_of_nobody(fill):
@@ -304,11 +190,6 @@ def test_linked_class_folders_count(fill, tmp_path):
     assert [name[0] for name in names(root)] == ["a", "b", "b"]
 
 
-def test_a_class_whose_accent_is_written_in_two_ways(fill):
-    package = prepare(fill("Caf\u00e9/1.png", "Cafe\u0301/2.png", "bar/3.png"))
-    assert (package.classes, package.private_records) == (("Caf\u00e9", "bar"), 3)
-
-
 def test_what_is_said_of_nothing(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "notes.txt").write_text("")
@@ -324,14 +205,6 @@ def test_an_image_that_is_no_image_of_this_size_is_not_read_whole(fill, monkeypa
         file.truncate(2**40)  # a hole of a terabyte
     with pytest.raises(BrokenImages, match="larger than 256 MiB"):
         prepare(root)
-
-
-def test_names_of_systems_stay_out_of_arrays(tmp_path):
-    np.savez(tmp_path / "a.npz", images=np.zeros((4, 16, 16), np.uint8), labels=np.arange(4) % 2)
-    assert prepare(tmp_path / "a.npz").summary == "Arrays: 4 images, as they are."
-    package = prepare(tmp_path / "a.npz", Choices(size="8"))
-    assert (package.format, package.height, package.width, package.classes) == ("zip", 8, 8, ("0", "1"))
-    assert package.summary == "Arrays: 4 images: 4 scaled to 8 x 8."
 
 
 @pytest.mark.parametrize("name", ["cat\u202e", "c\u200bat", "c\x85at", " cat", "cat\u00a0", "cat\u200d"])
@@ -360,12 +233,9 @@ def test_classes_that_are_numbers_are_in_their_order(fill):
 @pytest.mark.parametrize(
     ("subjects", "paths"),
     [
-        (False, ["a/1.png", "a/1_mask.png", "b/2.png"]),
-        (False, ["a/1.jpg", "b/2.jpg", "b/2_segmentation.png"]),
         (False, ["train/a/1.png", "train/b/image_2.png", "train/b/label_2.png"]),
         (False, ["a/1.png", "a/masks/1.png", "b/2.png"]),
         (True, ["a/P1/1.png", "a/P1/1_gt.png", "b/P2/2.png"]),
-        (True, ["a/P1/images/1.png", "a/P1/masks/1.png", "b/P2/images/2.png"]),
         (None, ["a/1.png", "b/2.png", "b/2_mask.png"]),
     ],
 )
@@ -374,18 +244,3 @@ def test_masks_inside_class_folders_are_asked_about(fill, subjects, paths):
     with pytest.raises(ChoiceNeeded, match="their masks") as needed:
         prepare(root, subjects=subjects)
     assert needed.value.flags == ("--labels labels.csv",)
-
-
-def test_a_table_leaves_masks_out(fill):
-    root = fill("a/1.png", "a/1_mask.png", "b/2.png", "b/2_mask.png")
-    (root / "labels.csv").write_text("file,label\na/1.png,a\nb/2.png,b\n")
-    assert names(root, labels="labels.csv") == ["a 0", "b 2"]
-
-
-@pytest.mark.parametrize("kinds", [("img", "seg"), ("imagesTr", "labelsTr"), ("images", "masks"), ("input", "gt")])
-def test_kinds_of_images_inside_class_folders_are_asked_about(fill, kinds):
-    root = fill(*(f"{label}/{kind}/1.png" for label in ("a", "b") for kind in kinds))
-    with pytest.raises(ChoiceNeeded) as needed:
-        prepare(root)
-    assert needed.value.flags == (f"--split {kinds[0]}",)
-    assert prepare(root, Choices(split=kinds[0])).private_records == 2

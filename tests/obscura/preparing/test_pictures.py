@@ -3,30 +3,23 @@
 import io
 import struct
 import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from benchmarks.intake.builders.images import write_tiff
+from benchmarks.intake.builders.images import tiff_of
 from obscura.preparing import prepare
 from obscura.preparing.depth import FORMAT_SCALE, Scale
 from obscura.preparing.errors import Unreadable
 from obscura.preparing.images import Target, look, prepare_image
 from obscura.preparing.sources import PIXELS_MAX
 from service.ingest.pictures import decode_picture
-from service.ingest.request import IngestLimits, IngestRequest
-from tests.obscura.preparing.conftest import deep_png
+from tests.obscura.preparing.conftest import deep_png, saved
+from tests.service.ingest.conftest import request_of
 
 WHITE, BLACK = (255, 255, 255), (0, 0, 0)
-
-
-def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def target(width: int, height: int, channels: int = 3, **changes: Any) -> Target:
@@ -35,11 +28,7 @@ def target(width: int, height: int, channels: int = 3, **changes: Any) -> Target
 
 def received(content: bytes, wanted: Target) -> np.ndarray:
     """What the service keeps of an image file."""
-    request = IngestRequest(
-        dataset_id="ds", classes=("a",), height=wanted.height, width=wanted.width, channels=wanted.channels,
-        records_declared=1, source=Path(), target=Path(), format="zip", limits=IngestLimits(), source_key=b"",
-        target_key=b"",
-    )  # fmt: skip
+    request = request_of(height=wanted.height, width=wanted.width, channels=wanted.channels)
     return decode_picture(content, request)
 
 
@@ -218,14 +207,12 @@ def test_colours_that_are_not_converted():
         (1, "u2", 32803, "TIFF of an unsupported kind"),
     ],
 )
-def test_a_tiff_that_is_no_image_is_refused_with_its_reason(tmp_path, capfd, bands, kind, photometric, says):
+def test_a_tiff_that_is_no_image_is_refused_with_its_reason(capfd, bands, kind, photometric, says):
     for apart in (False, True) if bands > 1 else (False,):
         values = np.ones((bands, 9, 9) if apart else (9, 9, bands), kind)
         sample = {"u": 1, "f": 3, "c": 6}[kind[0]]
-        bits = 8 * values.itemsize
-        write_tiff(tmp_path / "a.tif", values, bits, sample, photometric, bands=bands, apart=apart)
         with pytest.raises(Unreadable, match=says):
-            look((tmp_path / "a.tif").read_bytes())
+            look(tiff_of(values, 8 * values.itemsize, sample, photometric, bands=bands, apart=apart))
     assert capfd.readouterr() == ("", "")
 
 
@@ -233,7 +220,7 @@ def test_a_fourth_channel_beside_colours_is_left_out_and_counted(tmp_path):
     for label in ("a", "b"):
         (tmp_path / label).mkdir()
         values = np.full((9, 9, 4), 10 if label == "a" else 20, np.uint8)
-        write_tiff(tmp_path / label / "1.tif", values, 8, white=2, bands=4, extra=[0])
+        (tmp_path / label / "1.tif").write_bytes(tiff_of(values, 8, white=2, bands=4, extra=[0]))
     assert "2 cut down to red, green and blue, of 4 channels" in prepare(tmp_path).summary
 
 
@@ -266,18 +253,11 @@ def test_every_mode_that_is_taken_at_the_first_look_can_be_prepared(mode):
 
 def test_a_copy_has_the_digest_of_the_image_in_another_type_and_with_other_metadata():
     rng = np.random.default_rng()
-    image = Image.fromarray(rng.integers(0, 256, (40, 60), dtype=np.uint8))
-    plain, turned, moved = io.BytesIO(), io.BytesIO(), io.BytesIO()
-    image.save(plain, "PNG")
+    image, other = (Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)) for shape in ((40, 60), (60, 40)))
     exif = Image.Exif()
     exif[0x0112] = 6
-    image.convert("RGB").transpose(Image.Transpose.ROTATE_90).save(turned, "PNG", exif=exif)
-    image.save(moved, "TIFF")
-    assert len({look(file.getvalue()).digest for file in (plain, turned, moved)}) == 1
-    jpeg, noted = io.BytesIO(), io.BytesIO()
-    image.save(jpeg, "JPEG")
-    image.save(noted, "JPEG", comment="by hand")
-    assert look(jpeg.getvalue()).digest == look(noted.getvalue()).digest != look(plain.getvalue()).digest
-    other = Image.fromarray(rng.integers(0, 256, (60, 40), dtype=np.uint8))
-    other.save(changed := io.BytesIO(), "PNG")
-    assert look(changed.getvalue()).digest != look(plain.getvalue()).digest
+    turned = saved(image.convert("RGB").transpose(Image.Transpose.ROTATE_90), exif=exif)
+    plain, jpeg, noted = saved(image), saved(image, "JPEG"), saved(image, "JPEG", comment="by hand")
+    assert len({look(content).digest for content in (plain, turned, saved(image, "TIFF"))}) == 1
+    assert look(jpeg).digest == look(noted).digest != look(plain).digest
+    assert look(saved(other)).digest != look(plain).digest

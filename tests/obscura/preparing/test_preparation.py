@@ -59,21 +59,6 @@ def test_class_folders(folders):
     assert b"".join(package.open()) == body  # the same bytes again
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_idx_pairs(tmp_path, packed):
-    idx(tmp_path, "train", 7, packed=packed)
-    package = prepare(tmp_path)
-    assert (package.format, package.classes) == ("idx", ("0", "1", "2"))
-    assert (package.height, package.width, package.channels, package.private_records) == (8, 12, 1, 7)
-    assert len(members(b"".join(package.open()))) == 2
-    idx(tmp_path, "t10k", 5, packed=packed)
-    assert "not t10k" in prepare(tmp_path).summary  # train is taken, and said
-    assert_refused(tmp_path, "t10k, train", Choices(split="val"))
-    assert prepare(tmp_path, Choices(split="t10k")).private_records == 5
-    (images,) = tmp_path.glob("train-images*")
-    assert prepare(images).private_records == 7
-
-
 def test_npz_and_zip(tmp_path, folders):
     arrays, archive = tmp_path / "a.npz", tmp_path / "a.zip"
     np.savez(arrays, images=np.zeros((9, 8, 12, 3), np.uint8), labels=np.arange(9) % 4)

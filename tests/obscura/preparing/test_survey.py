@@ -1,15 +1,13 @@
 """What becomes of the images of a folder: what was stated or is fixed, and said in one line when it is done."""
 
-import io
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks.intake.ways import images_of
 from obscura.preparing import Arrays, BrokenImages, Choices, PackingError, prepare
 from obscura.preparing.preparation import _Members
 from obscura.preparing.sources import Record, Source, Tally
@@ -24,12 +22,6 @@ def asked(flags: tuple[str, ...]) -> Choices:
     return Choices(**{name.replace("-", "_"): value or True for name, _, value in pairs})  # type: ignore[arg-type]
 
 
-def sent(package: Any) -> dict[str, Image.Image]:
-    """The images of a package by their names."""
-    with zipfile.ZipFile(io.BytesIO(b"".join(package.open()))) as archive:
-        return {name: Image.open(io.BytesIO(archive.read(name))) for name in archive.namelist()}
-
-
 def folder_of(root: Path, **images: Image.Image) -> Path:
     """One class for each image, called like it."""
     for name, image in images.items():
@@ -42,9 +34,9 @@ def test_a_motley_folder_goes_in_as_it_is(motley):
     before = sorted(motley.rglob("*"))
     package = prepare(motley)
     assert (package.classes, package.private_records, package.channels) == (("cat", "dog"), 13, 3)
-    images = sent(package)
+    images = images_of(package)
     assert len(images) == 13
-    assert {image.size for image in images.values()} == {(32, 32)}
+    assert {pixels.shape for _, pixels in images} == {(32, 32, 3)}
     assert sorted(motley.rglob("*")) == before
 
 
@@ -74,7 +66,7 @@ def test_broken_images_are_named_before_anything_is_done(motley):
     package = prepare(motley, asked(error.value.flags))
     assert package.private_records == 13
     assert "left out 2 unreadable images" in package.summary
-    assert len(sent(package)) == 13
+    assert len(images_of(package)) == 13
 
 
 def test_of_many_broken_images_a_few_are_named(tmp_path):
@@ -115,13 +107,13 @@ def test_grey_and_colour(tmp_path, colours):
     assert (package.channels, package.summary) == (3, "2 images: 1 turned to colour.")
     package = prepare(mixed, Choices(size=48, grey=True))
     assert (package.channels, package.summary) == (1, "2 images: 1 turned to grey.")
-    assert {image.mode for image in sent(package).values()} == {"L"}
+    assert {pixels.shape for _, pixels in images_of(package)} == {(48, 48)}
 
 
 def test_transparent_images_are_laid_on_white(tmp_path):
     clear = Image.new("LA", (16, 16), (90, 0))
     root = folder_of(tmp_path / "clear", a=clear, b=clear)
-    assert all(image.getpixel((0, 0)) == (255, 255, 255) for image in sent(prepare(root)).values())
+    assert all((pixels == 255).all() for _, pixels in images_of(prepare(root)))
     assert "turned to grey" not in prepare(root, Choices(grey=True)).summary
 
 

@@ -3,6 +3,7 @@
 import io
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,17 @@ SHARED = hypothesis_settings(
 )
 
 
+def request_of(**changes: Any) -> IngestRequest:
+    """A declaration of 4 x 6 (height x width) grayscale pictures in two classes, with any fact replaced."""
+    limits = IngestLimits(**changes.pop("limits", {}))
+    facts: dict[str, Any] = {"dataset_id": DATASET, "source_key": bytes(32), "target_key": KEY, "format": "zip"}
+    facts |= {"classes": ("cat", "dog"), "height": 4, "width": 6, "channels": 1, "records_declared": 100}
+    return IngestRequest(**{"source": Path("source"), "target": Path("target"), **facts, **changes}, limits=limits)
+
+
 @pytest.fixture
 def declare(tmp_path: Path) -> Callable[..., IngestRequest]:
-    """Return a declaration of 4 x 6 (height x width) grayscale pictures in two classes, with any fact replaced."""
-
-    def build(**changes: Any) -> IngestRequest:
-        limits = IngestLimits(**changes.pop("limits", {}))
-        facts: dict[str, Any] = {"dataset_id": DATASET, "source_key": bytes(32), "target_key": KEY, "format": "zip"}
-        facts |= {"classes": ("cat", "dog"), "height": 4, "width": 6, "channels": 1, "records_declared": 100}
-        return IngestRequest(**{"source": tmp_path / "source", "target": tmp_path, **facts, **changes}, limits=limits)
-
-    return build
+    return partial(request_of, source=tmp_path / "source", target=tmp_path)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.intake.ways import images_of
 from obscura.preparing import Choices, PackingError, prepare
-from tests.obscura.preparing.layouts.received import received
 
 
 def write_pair(folder: Path, split: str, images: np.ndarray, *, packed: bool) -> None:
@@ -40,7 +40,7 @@ def test_another_size(tmp_path):
     write_pair(tmp_path, "train", images, packed=True)
     package = prepare(tmp_path, Choices(size="32"))
     assert package.summary == "IDX files, train: 11 images: 11 scaled to 32 x 32."
-    found = received(package)
+    found = images_of(package)
     assert [label for label, _ in found] == [*"0123456789", "0"]
     assert all((pixels == number).all() for number, (_, pixels) in enumerate(found))
 
