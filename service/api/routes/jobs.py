@@ -176,7 +176,7 @@ SweepId = Annotated[Identifier, Path()]
 SWEEPS_A_PAGE_MAX = 6  # each is shown with up to 64 trials and their holds
 
 
-@sweep_router.post("", status_code=202, response_model=SweepRecord, summary="Ask for a hyper-parameter search")
+@sweep_router.post("", status_code=202, response_model=SweepRecord, summary="Start a hyper-parameter search")
 @body_limit(LARGE_BODY_BYTES_MAX)
 def create_sweep(
     service: Running, principal: Trainer, request: Request, key: IdempotencyKey, body: SweepRequest
