@@ -340,15 +340,15 @@ def _file(folder: Path, name: str) -> Response:
     content = _files(folder).get(name)
     if content is None:
         raise NotFound("There is no such file.")
+
+    async def blocks() -> AsyncIterator[bytes]:
+        for start in range(0, len(content), BLOCK_BYTES):
+            yield content[start : start + BLOCK_BYTES]
+            await anyio.sleep(0)  # lets other requests in between
+
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
     headers = FOR_EVER | {"Content-Length": str(len(content))}
-    return StreamingResponse(_blocks(content), media_type=kind, headers=headers)
-
-
-async def _blocks(content: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(content), BLOCK_BYTES):
-        yield content[start : start + BLOCK_BYTES]
-        await anyio.sleep(0)  # lets other requests in between
+    return StreamingResponse(blocks(), media_type=kind, headers=headers)
 
 
 @cache  # read once, because these files are requested without a key
