@@ -30,6 +30,7 @@ from service.identity.access import Principal
 from service.jobs.kinds import KINDS
 from service.storage.interface import key_of
 from service.views import releases as views
+from service.views.datasets import evaluable_like
 from service.views.sweeps import differing
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -76,7 +77,7 @@ def release(request: Request, service: Running, release_id: str) -> HTMLResponse
     with transaction(service.factory, read_only=True) as session:
         view = views.view(session, release_id)
         samples, evaluations = views.samples(session, release_id), views.evaluations(session, release_id)
-        public = views.datasets_like(session, view.dataset)
+        public = evaluable_like(session, view.dataset)
         shares = views.shares(session, jobs.shares(session, release_id))
         project = projects.names(session, [view.release.project_id])[view.release.project_id]
     present = set()
