@@ -52,7 +52,6 @@ Place = Annotated[str | None, Query(max_length=64, description="Id of the last a
 
 @router.get("/")
 def overview(request: Request, service: Running, after: Place = None) -> HTMLResponse:
-    """Show budgets, unfinished jobs and the latest releases."""
     with transaction(service.factory, read_only=True) as session:
         now = service.clock()
         values = {name: value for part in _PARTS.values() for name, value in part(session, now, after).items()}
@@ -91,13 +90,11 @@ def overview_part(request: Request, service: Running, name: str, after: Place = 
 
 @router.get("/accounts/new")
 def new_account(request: Request, service: Running) -> HTMLResponse:
-    """Show the form that opens an account."""
     return _account_form(request, service)
 
 
 @router.post("/accounts")
 def open_account(request: Request, service: Running, admin: Admin, form: Form) -> Response:
-    """Open an account, or show the form again with its errors."""
     admin.require_installation()
     try:
         once = once_of(form)

@@ -47,7 +47,6 @@ def release_list(
     service: Running,
     filters: Annotated[Filters, Depends()],
 ) -> HTMLResponse:
-    """Show the releases with their grids, newest first, filtered."""
     with transaction(service.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Release, ("q", "account"))
         shown, older_than = views.views(session, *narrowed, limit=RELEASES_A_PAGE, before=filters.before)
@@ -61,7 +60,6 @@ def compare(
     service: Running,
     release: Annotated[list[Identifier], Query(max_length=PICKED_MAX)] = [],  # noqa: B006  only read
 ) -> HTMLResponse:
-    """Show up to four releases side by side."""
     if not 1 <= len(release) <= COMPARED_MAX:
         raise InvalidInput(f"You ticked {len(release)} releases to compare. Go back and tick two to {COMPARED_MAX}.")
     with transaction(service.factory, read_only=True) as session:
@@ -73,7 +71,6 @@ def compare(
 
 @router.get("/releases/{release_id}")
 def release(request: Request, service: Running, release_id: str) -> HTMLResponse:
-    """Show one release: its guarantee first, then images, usefulness and files."""
     with transaction(service.factory, read_only=True) as session:
         view = views.view(session, release_id)
         samples, evaluations = views.samples(session, release_id), views.evaluations(session, release_id)
@@ -106,7 +103,6 @@ def release(request: Request, service: Running, release_id: str) -> HTMLResponse
 
 @router.get("/releases/{release_id}/grid.png")
 def grid(service: Running, release_id: str) -> FileResponse:
-    """Serve the grid of synthetic images."""
     kept = {"Cache-Control": "private, max-age=3600"}
     return FileResponse(_file(service, release_id, "grid.png"), media_type="image/png", headers=kept)
 
@@ -120,7 +116,6 @@ def report(service: Running, release_id: str) -> Response:
 
 @router.get("/releases/{release_id}/receipt")
 def receipt(service: Running, release_id: str) -> JSONResponse:
-    """Serve the signed receipt as a download."""
     with transaction(service.factory, read_only=True) as session:
         row = jobs.get_own_release(session, release_id)
     attachment = f'attachment; filename="{row.id}-receipt.json"'
@@ -129,7 +124,6 @@ def receipt(service: Running, release_id: str) -> JSONResponse:
 
 @router.get("/releases/{release_id}/files/{name}")
 def release_file(service: Running, release_id: str, name: str) -> Response:
-    """Serve one of the release's files as a download."""
     if name not in DOWNLOADS:
         raise NotFound("There is no such file.")
     # Files of a generator keep their names, because its program looks for them.
@@ -147,7 +141,6 @@ def release_file(service: Running, release_id: str, name: str) -> Response:
 
 @router.post("/releases/{release_id}/samples")
 def draw(service: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
-    """Generate images from a release. Free."""
     stated = form.get("proportions", "").strip()
     proportions: Mapping[str, float] | str | None = stated or None
     if stated and stated != AS_STATED:
@@ -163,7 +156,6 @@ def draw(service: Running, trainer: Trainer, form: Form, release_id: str) -> Red
 
 @router.post("/releases/{release_id}/evaluations")
 def evaluate(service: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
-    """Evaluate a release on a public dataset. Free."""
     fields = read_fields(EvaluationRequest, form, dataset_id=form.get("dataset")) | {"release_id": release_id}
     return _ordered(service, trainer, form, "evaluate", fields)
 

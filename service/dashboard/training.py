@@ -166,7 +166,6 @@ def _submitted(form: Mapping[str, str]) -> TrainingForm:
 
 @router.get("/train")
 def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLResponse:
-    """Show the planning form with its price."""
     return _page(request, service, chosen, "train.html")
 
 
