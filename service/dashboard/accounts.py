@@ -20,8 +20,8 @@ from service import ledger
 from service.api.deps import Running, Service
 from service.dashboard.access import Admin, Form, Viewer, find_viewer
 from service.dashboard.charts import spend_chart
-from service.dashboard.forms import do_once, once_of, read_fields
-from service.dashboard.pages import AccountInDoubt, PageRoute, form_page, page
+from service.dashboard.forms import do_once, fresh_once, once_of, problems_of, read_fields
+from service.dashboard.pages import AccountInDoubt, PageRoute, page
 from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
@@ -36,6 +36,7 @@ from service.identity.projects import PROJECTS_MAX
 from service.ledger.stops import arming_stops
 from service.views import accounts, datasets, jobs, releases, sweeps
 from service.views.admins import decisions
+from service.views.rows import ROWS_MAX
 from service.wording import NONE_SHOWN
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -51,7 +52,6 @@ Place = Annotated[str | None, Query(max_length=64, description="Id of the last a
 
 @router.get("/")
 def overview(request: Request, service: Running, after: Place = None) -> HTMLResponse:
-    """Show budgets, unfinished jobs and the latest releases."""
     with transaction(service.factory, read_only=True) as session:
         now = service.clock()
         values = {name: value for part in _PARTS.values() for name, value in part(session, now, after).items()}
@@ -90,13 +90,11 @@ def overview_part(request: Request, service: Running, name: str, after: Place = 
 
 @router.get("/accounts/new")
 def new_account(request: Request, service: Running) -> HTMLResponse:
-    """Show the form that opens an account."""
     return _account_form(request, service)
 
 
 @router.post("/accounts")
 def open_account(request: Request, service: Running, admin: Admin, form: Form) -> Response:
-    """Open an account, or show the form again with its errors."""
     admin.require_installation()
     try:
         once = once_of(form)
@@ -141,7 +139,9 @@ def account(
                 values["holds"] = accounts.open_holds(session, account_id)
                 values["releases"], _ = releases.views(session, Release.account_id == account_id, limit=RECENT)
             case "data":
-                values["datasets"] = datasets.private_of(session, account_id)
+                private = Dataset.account_id == account_id, Dataset.visibility == Visibility.PRIVATE
+                rows = visible(session, Dataset).where(*private).order_by(Dataset.created_at).limit(ROWS_MAX)
+                values["datasets"] = [datasets.dataset(row) for row in session.scalars(rows)]
             case "jobs":
                 values["sweeps"] = sweeps.newest_rows(session, account_id)
                 values["jobs"] = jobs.recent(session, now, Job.account_id == account_id, limit=JOBS_OF_ACCOUNT)
@@ -159,7 +159,17 @@ def _account_form(
     with transaction(service.factory, read_only=True) as session:
         shown = visible(session, Project).order_by(Project.name).limit(PROJECTS_MAX)
         choices = [(project.id, project.name) for project in session.scalars(shown)]
-    return form_page(request, "account_new.html", error, values or {}, projects=choices)
+    fields, message = problems_of(error) if error is not None else ({}, "")
+    return page(
+        request,
+        "account_new.html",
+        status_code=200 if error is None else 422,
+        values=values or {},
+        wrong=fields,
+        message=message,
+        once=fresh_once(),
+        projects=choices,
+    )
 
 
 def _budgets(session: Session, _now: datetime, after: str | None) -> dict[str, Any]:

@@ -118,7 +118,6 @@ def ask_removal(service: Running, admin: Admin, form: Form, admin_id: str) -> Re
 
 @router.get("/decisions")
 def show_decisions(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
-    """Show what one admin asked for and another decides."""
     with transaction(service.factory, read_only=True) as session:
         chosen = decisions.readable_by(viewer.principal)
         rows = decisions.pending_first(session, *chosen, limit=RECENT_REQUESTS)
@@ -140,7 +139,7 @@ def decline(service: Running, admin: Admin, request_id: str) -> RedirectResponse
 
 @router.get("/projects")
 def show_projects(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
-    """Show the projects that the key can see, with their jobs, and webhooks to admins."""
+    """Show the projects that the key can see, and to admins the webhooks."""
     viewer.require(Scope.READ)
     with transaction(service.factory, read_only=True) as session:
         rows = session.scalars(visible(session, Project).order_by(Project.name).limit(PROJECTS_SHOWN)).all()
@@ -172,7 +171,6 @@ def set_quota(service: Running, admin: Admin, form: Form, project_id: str) -> Re
 def show_audit_log(
     request: Request, service: Running, viewer: Reader, before: Annotated[str | None, Query(max_length=64)] = None
 ) -> HTMLResponse:
-    """Show the newest events."""
     viewer.require(Scope.AUDIT)
     with transaction(service.factory, read_only=True) as session:
         shown = views.events(session, newest=True, before=before, limit=EVENTS_SHOWN + 1)

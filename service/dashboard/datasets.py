@@ -57,7 +57,6 @@ def dataset_list(
     service: Running,
     filters: Annotated[Filters, Depends()],
 ) -> HTMLResponse:
-    """Show the datasets, newest first, filtered."""
     with transaction(service.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Dataset, ("q", "state", "account"), states=list(DatasetState))
         rows, older_than = newest(session, Dataset, *narrowed, limit=DATASETS_A_PAGE, before=filters.before)
@@ -111,7 +110,6 @@ def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Re
 
 @router.get("/datasets/{dataset_id}")
 def dataset(request: Request, service: Running, dataset_id: str) -> HTMLResponse:
-    """Show a dataset's declaration, its jobs, and the form that deletes it."""
     using = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id)
     with transaction(service.factory, read_only=True) as session:
         row = find(session, Dataset, dataset_id)

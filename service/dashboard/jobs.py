@@ -31,7 +31,6 @@ def job_list(
     service: Running,
     filters: Annotated[Filters, Depends()],
 ) -> HTMLResponse:
-    """Show unfinished jobs and the latest ended ones, filtered."""
     now = service.clock()
     first = filters.before is None
     with transaction(service.factory, read_only=True) as session:
@@ -84,7 +83,6 @@ def cancel_job(service: Running, form: Form, job_id: str) -> RedirectResponse:
 @router.get("/sweeps/{sweep_id}")
 @router.get("/sweeps/{sweep_id}/part")
 def sweep(request: Request, service: Running, sweep_id: str) -> HTMLResponse:
-    """Show a sweep, or only its trials."""
     with transaction(service.factory, read_only=True) as session:
         view = sweeps.view(session, sweep_id, service.clock())
     chart = sweep_chart(view.sweep, view.classes)
@@ -93,7 +91,6 @@ def sweep(request: Request, service: Running, sweep_id: str) -> HTMLResponse:
 
 @router.post("/sweeps/{sweep_id}/cancel", dependencies=[Depends(find_trainer)])
 def cancel_sweep(service: Running, sweep_id: str) -> RedirectResponse:
-    """Cancel every unfinished trial and evaluation."""
     service.do(jobs.cancel_sweep, sweep_id=sweep_id, now=service.clock())
     return RedirectResponse(f"/sweeps/{sweep_id}", status_code=303)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
 from inspect import isawaitable
@@ -36,7 +36,7 @@ from service.api.problems import (
     STATUSES,
     TooManyRequests,
 )
-from service.dashboard.forms import fresh_once, problems_of
+from service.dashboard.forms import fresh_once
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
 
@@ -127,28 +127,6 @@ def page(request: Request, template: str, *, status_code: int = 200, **values: A
     values.setdefault("viewer", getattr(request.state, "viewer", None))
     text = _templates().get_template(template).render(path=request.scope["path"], **values)
     return HTMLResponse(text, status_code=status_code)
-
-
-def form_page(
-    request: Request,
-    template: str,
-    error: ObscuraError | PrivacyError | None = None,
-    values: Mapping[str, str] | None = None,
-    **more: Any,
-) -> HTMLResponse:
-    """Render a form, empty or as submitted, with its errors."""
-    fields, message = problems_of(error) if error is not None else ({}, "")
-    status = 200 if error is None else 422
-    return page(
-        request,
-        template,
-        status_code=status,
-        values=values or {},
-        wrong=fields,
-        message=message,
-        once=fresh_once(),
-        **more,
-    )
 
 
 def _error_page(request: Request, error: Exception) -> Response:

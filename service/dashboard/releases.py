@@ -29,6 +29,7 @@ from service.identity.access import Principal
 from service.jobs.kinds import KINDS
 from service.storage.interface import key_of
 from service.views import releases as views
+from service.views.datasets import evaluable_like
 from service.views.sweeps import differing
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -45,7 +46,6 @@ def release_list(
     service: Running,
     filters: Annotated[Filters, Depends()],
 ) -> HTMLResponse:
-    """Show the releases with their grids, newest first, filtered."""
     with transaction(service.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Release, ("q", "account"))
         shown, older_than = views.views(session, *narrowed, limit=RELEASES_A_PAGE, before=filters.before)
@@ -59,7 +59,6 @@ def compare(
     service: Running,
     release: Annotated[list[Identifier], Query(max_length=PICKED_MAX)] = [],  # noqa: B006  only read
 ) -> HTMLResponse:
-    """Show up to four releases side by side."""
     if not 1 <= len(release) <= COMPARED_MAX:
         raise InvalidInput(f"You ticked {len(release)} releases to compare. Go back and tick two to {COMPARED_MAX}.")
     with transaction(service.factory, read_only=True) as session:
@@ -71,11 +70,10 @@ def compare(
 
 @router.get("/releases/{release_id}")
 def release(request: Request, service: Running, release_id: str) -> HTMLResponse:
-    """Show one release: its guarantee first, then images, usefulness and files."""
     with transaction(service.factory, read_only=True) as session:
         view = views.view(session, release_id)
         samples, evaluations = views.samples(session, release_id), views.evaluations(session, release_id)
-        public = views.datasets_like(session, view.dataset)
+        public = evaluable_like(session, view.dataset)
         shares = views.shares(session, jobs.shares(session, release_id))
         project = projects.names(session, [view.release.project_id])[view.release.project_id]
     present = set()
@@ -104,7 +102,6 @@ def release(request: Request, service: Running, release_id: str) -> HTMLResponse
 
 @router.get("/releases/{release_id}/grid.png")
 def grid(service: Running, release_id: str) -> FileResponse:
-    """Serve the grid of synthetic images."""
     kept = {"Cache-Control": "private, max-age=3600"}
     return FileResponse(_file(service, release_id, "grid.png"), media_type="image/png", headers=kept)
 
@@ -118,7 +115,6 @@ def report(service: Running, release_id: str) -> Response:
 
 @router.get("/releases/{release_id}/receipt")
 def receipt(service: Running, release_id: str) -> JSONResponse:
-    """Serve the signed receipt as a download."""
     with transaction(service.factory, read_only=True) as session:
         row = jobs.get_own_release(session, release_id)
     attachment = f'attachment; filename="{row.id}-receipt.json"'
@@ -127,7 +123,6 @@ def receipt(service: Running, release_id: str) -> JSONResponse:
 
 @router.get("/releases/{release_id}/files/{name}")
 def release_file(service: Running, release_id: str, name: str) -> Response:
-    """Serve one of the release's files as a download."""
     if name not in DOWNLOADS:
         raise NotFound("There is no such file.")
     # Files of a generator keep their names, because its program looks for them.
@@ -145,7 +140,6 @@ def release_file(service: Running, release_id: str, name: str) -> Response:
 
 @router.post("/releases/{release_id}/samples")
 def draw(service: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
-    """Generate images from a release. Free."""
     stated = form.get("proportions", "").strip()
     proportions: Mapping[str, float] | str | None = stated or None
     if stated and stated != AS_STATED:
@@ -161,7 +155,6 @@ def draw(service: Running, trainer: Trainer, form: Form, release_id: str) -> Red
 
 @router.post("/releases/{release_id}/evaluations")
 def evaluate(service: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
-    """Evaluate a release on a public dataset. Free."""
     fields = read_fields(EvaluationRequest, form, dataset_id=form.get("dataset")) | {"release_id": release_id}
     return _ordered(service, trainer, form, "evaluate", fields)
 

@@ -47,13 +47,11 @@ FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable"}  # the addre
 
 @router.get("/login")
 def sign_in_form(request: Request, next: Annotated[str, Query(max_length=NEXT_CHARACTERS_MAX)] = "/") -> HTMLResponse:
-    """Show the form."""
     return login_page(request, local_path(next))
 
 
 @router.post("/login")
 def sign_in(request: Request, service: Running, form: Form) -> Response:
-    """Check a key and begin a session."""
     target = local_path(form.get("next", "/"))
     try:
         principal = identify(service, request, form.get("key", "").strip())
@@ -71,7 +69,7 @@ def sign_in(request: Request, service: Running, form: Form) -> Response:
 
 
 def login_page(request: Request, target: str, message: str | None = None, status_code: int = 200) -> HTMLResponse:
-    """Show the form, with what was wrong, and a link to the sign-in provider where there is one."""
+    """Return the form with an error, and a link to the sign-in provider if there is one."""
     provider = request.app.state.service.provider is not None
     facts = {"next": target, "message": message, "provider": provider}
     return page(request, "login.html", status_code=status_code, **facts)
@@ -79,7 +77,7 @@ def login_page(request: Request, target: str, message: str | None = None, status
 
 @router.get("/sign-in/{secret}")
 def link(request: Request, secret: str) -> HTMLResponse:
-    """Show the button that uses a one-time link: what only looks at an address, as mail programs do, does not."""
+    """Show the button that uses a one-time link. Mail programs that only open the address do not use it up."""
     if not request.app.state.links.is_open(secret, now_seconds=time.monotonic()):
         raise _over()
     return page(request, "link.html", secret=secret)
@@ -115,7 +113,6 @@ def _begin(request: Request, service: Service, principal: Principal, target: str
 
 
 def set_session(request: Request, response: Response, cookie: str) -> None:
-    """Set the session cookie."""
     response.set_cookie(
         cookie_name(request),
         cookie,
@@ -128,7 +125,6 @@ def set_session(request: Request, response: Response, cookie: str) -> None:
 
 @router.get("/login/provider")
 def begin(request: Request, service: Running, next: str = "/") -> RedirectResponse:
-    """Redirect the browser to the provider."""
     provider = service.provider
     if provider is None:
         raise _no_provider()
@@ -186,7 +182,6 @@ def finish(request: Request, service: Running) -> Response:
 
 @router.get("/you")
 def show(request: Request, service: Running, viewer: Member) -> HTMLResponse:
-    """Show the person, their role, and the keys that they made."""
     assert viewer.principal is not None, "find_member requires a session"
     return _page(request, service, viewer.principal)
 
@@ -247,7 +242,6 @@ def make_key(request: Request, service: Running, principal: Acting, form: Form) 
 
 @router.post("/you/keys/{key_id}/rotate")
 def rotate_key(request: Request, service: Running, principal: Acting, form: Form, key_id: str) -> HTMLResponse:
-    """Rotate one of the person's keys."""
     with transaction(service.factory) as session:
         now = service.clock()
         _require_own(session, principal, key_id)
@@ -304,7 +298,7 @@ def _no_provider() -> NotFound:
 
 @router.post("/logout", dependencies=[Depends(read_form)])
 def sign_out(request: Request, service: Running) -> Response:
-    """End the session, in this browser and wherever else its cookie may be."""
+    """End the session, also for copies of its cookie."""
     cookie = request.cookies.get(cookie_name(request))
     if cookie is not None:
         with transaction(service.factory) as session:
@@ -340,15 +334,15 @@ def _file(folder: Path, name: str) -> Response:
     content = _files(folder).get(name)
     if content is None:
         raise NotFound("There is no such file.")
+
+    async def blocks() -> AsyncIterator[bytes]:
+        for start in range(0, len(content), BLOCK_BYTES):
+            yield content[start : start + BLOCK_BYTES]
+            await anyio.sleep(0)  # lets other requests in between
+
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
     headers = FOR_EVER | {"Content-Length": str(len(content))}
-    return StreamingResponse(_blocks(content), media_type=kind, headers=headers)
-
-
-async def _blocks(content: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(content), BLOCK_BYTES):
-        yield content[start : start + BLOCK_BYTES]
-        await anyio.sleep(0)  # lets other requests in between
+    return StreamingResponse(blocks(), media_type=kind, headers=headers)
 
 
 @cache  # read once, because these files are requested without a key

@@ -165,7 +165,6 @@ def _submitted(form: Mapping[str, str]) -> TrainingForm:
 
 @router.get("/train")
 def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLResponse:
-    """Show the planning form with its price."""
     return _page(request, service, chosen, "train.html")
 
 
@@ -239,7 +238,7 @@ def _page(
             prefilled = show_epsilon(part, up=False) if most > 0 else "1"
             chosen = replace(chosen, dataset=dataset.id, epsilon=chosen.epsilon or prefilled)
             if template != "_price.html":  # the price is requested at every step of the slider
-                values["public"] = releases.datasets_like(session, datasets.dataset(dataset))
+                values["public"] = datasets.evaluable_like(session, datasets.dataset(dataset))
             values |= {"most": most, "payer": payer}
             if payer.balance is not None and most == 0:
                 of_account = Release.account_id == payer.id

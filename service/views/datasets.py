@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import DatasetRecord, record_of
-from obscura.wire.words import Visibility
+from obscura.wire.words import DatasetState, Visibility
 from service.db.dataset_tables import Dataset
 from service.identity.access import visible
 from service.views.rows import ROWS_MAX
@@ -22,8 +22,14 @@ def dataset(row: Dataset) -> DatasetRecord:
     )
 
 
-def private_of(session: Session, account_id: str) -> list[DatasetRecord]:
-    """Return the private datasets of an account, oldest first."""
-    private = Dataset.account_id == account_id, Dataset.visibility == Visibility.PRIVATE
-    query = visible(session, Dataset).where(*private)
-    return [dataset(row) for row in session.scalars(query.order_by(Dataset.created_at).limit(ROWS_MAX))]
+def evaluable_like(session: Session, like: DatasetRecord) -> list[DatasetRecord]:
+    """Return the public datasets on which a release can be evaluated, newest first."""
+    query = visible(session, Dataset).where(
+        Dataset.visibility == Visibility.PUBLIC,
+        Dataset.state == DatasetState.READY,
+        Dataset.height == like.height,
+        Dataset.width == like.width,
+        Dataset.channels == like.channels,
+    )
+    found = session.scalars(query.order_by(Dataset.created_at.desc()).limit(ROWS_MAX)).all()
+    return [dataset(row) for row in found if row.classes == like.classes]

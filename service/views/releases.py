@@ -19,7 +19,7 @@ from obscura.wire.release_schemas import (
     ShareRecord,
 )
 from obscura.wire.schemas import DatasetRecord, record_of
-from obscura.wire.words import DatasetState, ReleaseKind, Visibility
+from obscura.wire.words import ReleaseKind
 from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample, Share
@@ -160,16 +160,3 @@ def samples(session: Session, release_id: str) -> list[tuple[SampleRecord, bool]
     query = visible(session, Sample).options(_with_job(Sample)).where(Sample.release_id == release_id)
     rows = session.scalars(query.order_by(Sample.created_at.desc()).limit(ROWS_MAX))
     return [(show_sample(row, row.job), row.job.cancel_requested) for row in rows]
-
-
-def datasets_like(session: Session, like: DatasetRecord) -> list[DatasetRecord]:
-    """Return the public datasets on which a release can be evaluated, newest first."""
-    query = visible(session, Dataset).where(
-        Dataset.visibility == Visibility.PUBLIC,
-        Dataset.state == DatasetState.READY,
-        Dataset.height == like.height,
-        Dataset.width == like.width,
-        Dataset.channels == like.channels,
-    )
-    found = session.scalars(query.order_by(Dataset.created_at.desc()).limit(ROWS_MAX)).all()
-    return [dataset(row) for row in found if row.classes == like.classes]

@@ -93,7 +93,7 @@ def lower_limit(
 
 
 @router.post(
-    "/{account_id}/raise-limit", status_code=201, response_model=DecisionRecord, summary="Ask for a higher limit"
+    "/{account_id}/raise-limit", status_code=201, response_model=DecisionRecord, summary="Request a higher limit"
 )
 def request_raise(
     service: Running, admin: Admin, request: Request, account_id: AccountId, body: LimitChangeRequest

@@ -76,22 +76,19 @@ def answer_asked(service: Service, request: Request, ask: Callable[..., Decision
 
 @router.get("/admins", dependencies=[ADMIN], response_model=AdminList, summary="List admins")
 def list_admins(service: Running, request: Request) -> Response:
-    """List everybody who is or was an admin, owners of projects as well, in the order of their admission.
-
-    An owner sees those of the project.
-    """
+    """List all present and former admins and project owners, oldest first. An owner sees those of the project."""
     with transaction(service.factory, read_only=True) as session:
         record = AdminList(items=[record_of(AdminRecord, row) for row in admins.admins(session)])
     return answer(request, record)
 
 
-@router.post("/admins", status_code=201, response_model=AdminAnswer, summary="Ask for an admin to be admitted")
+@router.post("/admins", status_code=201, response_model=AdminAnswer, summary="Request an admission")
 def ask_admission(service: Running, admin: Admin, request: Request, body: AdmissionRequest) -> Response:
-    """Ask for a person to be admitted, which another admin must approve; the second person is admitted at once.
+    """Request the admission of a person, which another admin must approve; the second person is admitted at once.
 
-    With a project the person becomes its owner. The first one an admin of the installation names alone: that owner's
-    keys are revoked with the one that named them, and where two people must agree the two count as one. The person
-    makes the token and hands on its introduction only (`obscura admins introduce`): nobody else sees it.
+    With a project the person becomes its owner. An admin of the installation names a project's first owner alone: that
+    owner's keys are revoked with the key that named them, and the two count as one where two people must agree. The
+    person creates the token and passes on only its introduction (`obscura admins introduce`).
     """
     with transaction(service.factory) as session:
         now = service.clock()
@@ -104,12 +101,12 @@ def ask_admission(service: Running, admin: Admin, request: Request, body: Admiss
     return answer(request, record, status_code=201, headers={"Location": location})
 
 
-@router.post("/admins/{admin_id}/remove", status_code=201, response_model=DecisionRecord, summary="Ask for a removal")
+@router.post("/admins/{admin_id}/remove", status_code=201, response_model=DecisionRecord, summary="Request a removal")
 def ask_removal(service: Running, admin: Admin, request: Request, admin_id: AdminId, body: ReasonRequest) -> Response:
-    """Ask for an admin to be removed, which another must approve: the one who is to go, for instance.
+    """Request the removal of an admin, which another admin must approve: the person concerned, for instance.
 
-    With the person go all their keys, the keys that these have made, and so on, and owners of projects whom the person
-    has named alone. 409 where fewer than two admins of the installation would be left.
+    It revokes all keys of the person, the keys that these have made, and so on, and removes owners of projects whom the
+    person has named alone. 409 if fewer than two admins of the installation would be left.
     """
     ask = partial(admins.ask_removal, admin_id=admin_id, reason=body.reason, asked_with=admin.id)
     return answer_asked(service, request, ask)
@@ -123,7 +120,7 @@ ProjectId = Annotated[Identifier, Path()]
     "", dependencies=[INSTALLATION], status_code=201, response_model=ProjectRecord, summary="Create a project"
 )
 def create_project(service: Running, request: Request, body: ProjectRequest) -> Response:
-    """Create a project for a department. Accounts are opened in it, and keys made for it, by naming it there.
+    """Create a project for a department. Name it when you open accounts and create keys.
 
     The second project hides the datasets, jobs and releases of every project from keys without a project.
     """
@@ -154,7 +151,7 @@ def read_project(service: Running, request: Request, project_id: ProjectId) -> R
     "/{project_id}/rename", dependencies=[ADMIN], response_model=ProjectRecord, summary="Rename a project"
 )
 def rename_project(service: Running, request: Request, project_id: ProjectId, body: ProjectRequest) -> Response:
-    """Give a project another name. What belongs to it stays as it is."""
+    """Rename a project. Everything that belongs to it stays unchanged."""
     with transaction(service.factory) as session:
         record = record_of(ProjectRecord, projects.rename(session, project_id, name=body.name))
     return answer(request, record)
@@ -178,7 +175,7 @@ key_router = APIRouter(prefix="/v1/keys", tags=["keys"], responses=PROBLEMS, rou
 def create_key(service: Running, admin: Admin, body: KeyRequest) -> Response:
     """Create a key. Its token is in this answer and nowhere else: only a hash is kept.
 
-    One with the scope `admin` is another key of yours: it decides as you, never as a second person.
+    A key with the scope `admin` is another key of yours: it decides as you, never as a second person.
     """
     with transaction(service.factory) as session:
         key, token = auth.create_key(
@@ -202,14 +199,14 @@ def list_keys(
         Identifier | None, Query(description="Only what this key has made, what that has made, and so on.")
     ] = None,
 ) -> Response:
-    """List the keys, those that were revoked or have expired too, newest first."""
+    """List keys, newest first, revoked and expired ones included."""
     asked = [] if made_by is None else [ApiKey.id.in_(auth.with_all_made(ApiKey.created_by == made_by))]
     return answer_newest(service, request, page, ApiKey, views.keys, *asked)
 
 
 @router.get("/people", dependencies=[ADMIN], response_model=Page[PersonRecord], summary="List people")
 def list_people(service: Running, request: Request, page: Paging) -> Response:
-    """List whom the sign-in provider knows, with a line for each role that its groups give them, newest first."""
+    """List the people whom the sign-in provider knows, newest first, with an item for each role of their groups."""
     roles = ApiKey.person_id.is_not(None), ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
     return answer_newest(service, request, page, ApiKey, views.people, *roles)
 
@@ -218,7 +215,7 @@ def list_people(service: Running, request: Request, page: Paging) -> Response:
 def revoke_key(
     service: Running, admin: Admin, request: Request, key_id: KeyId, body: RevocationRequest | None = None
 ) -> Response:
-    """Revoke a key at once and for good, with all that it has made unless the body says otherwise.
+    """Revoke a key at once and forever, with all keys that it has made unless the body says otherwise.
 
     One admin alone may revoke keys of their own, and those without the scope `admin`, whoever made them. 403 for keys
     of another admin: those take two people. Revoking twice keeps the first time.
@@ -232,9 +229,9 @@ def revoke_key(
 
 @key_router.post("/{key_id}/rotate", status_code=201, response_model=NewKeyRecord, summary="Rotate a key")
 def rotate_key(service: Running, admin: Admin, key_id: KeyId, body: RotationRequest) -> Response:
-    """Make a key with the name, scopes and project of another one, which ends after the overlap, or before.
+    """Create a key with the name, scopes and project of another one, which expires after the overlap, or before.
 
-    403 for another admin's key, 409 for one that opens nothing any more. The token is in this answer and nowhere else.
+    403 for another admin's key, 409 for a revoked or expired one. The token is in this answer and nowhere else.
     """
     with transaction(service.factory) as session:
         wish = {"key_id": key_id, **body.model_dump()}
@@ -244,10 +241,11 @@ def rotate_key(service: Running, admin: Admin, key_id: KeyId, body: RotationRequ
 
 
 @key_router.post(
-    "/{key_id}/ask-revocation", status_code=201, response_model=DecisionRecord, summary="Ask for a revocation"
+    "/{key_id}/ask-revocation", status_code=201, response_model=DecisionRecord, summary="Request a revocation"
 )
 def ask_revocation(service: Running, admin: Admin, request: Request, key_id: KeyId, body: ReasonRequest) -> Response:
-    """Ask for another admin's key to be revoked, with all that it has made. A second admin, or its owner, approves.
+    """Request the revocation of another admin's key, with all keys that it has made. A second admin, or its owner,
+    approves.
 
     409 for a key that you can revoke alone.
     """

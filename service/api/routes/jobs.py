@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import (
     FINAL_STATES,
@@ -139,7 +138,14 @@ def follow_job(
 
     Streams are bounded in number and duration. Reconnect with Last-Event-ID to miss nothing.
     """
-    read = partial(_snapshot, service, job_id, principal.id)
+
+    def read() -> Snapshot | None:
+        with transaction(service.factory, read_only=True) as session:
+            if auth.find_usable(session, principal.id, now=service.clock()) is None:
+                return None
+            job = jobs.get_job(session, job_id)
+            return Snapshot(job.progress_version, views.event(session, job))
+
     return stream_events(service, principal, read, last_event_id)
 
 
@@ -171,20 +177,12 @@ def cancel_job(service: Running, request: Request, job_id: JobId, body: CancelRe
     return answer(request, record)
 
 
-def _snapshot(service: Service, job_id: str, key_id: str) -> Snapshot | None:
-    with transaction(service.factory, read_only=True) as session:
-        if auth.find_usable(session, key_id, now=service.clock()) is None:
-            return None
-        job = jobs.get_job(session, job_id)
-        return Snapshot(job.progress_version, views.event(session, job))
-
-
 sweep_router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], responses=PROBLEMS, route_class=ApiRoute)
 SweepId = Annotated[Identifier, Path()]
 SWEEPS_A_PAGE_MAX = 6  # each is shown with up to 64 trials and their holds
 
 
-@sweep_router.post("", status_code=202, response_model=SweepRecord, summary="Ask for a hyper-parameter search")
+@sweep_router.post("", status_code=202, response_model=SweepRecord, summary="Start a hyper-parameter search")
 @body_limit(LARGE_BODY_BYTES_MAX)
 def create_sweep(
     service: Running, principal: Trainer, request: Request, key: IdempotencyKey, body: SweepRequest
@@ -194,7 +192,7 @@ def create_sweep(
     409 if the account cannot pay for all, with the number of trials that would fit. Every trial is paid for, whichever
     you use. Choosing the best by accuracy on a public dataset is post-processing and costs nothing.
     """
-    record = order_sweep(service, principal.id, key, body, _record)
+    record = order_sweep(service, principal.id, key, body, lambda session, sweep: sweeps.records(session, [sweep])[0])
     return answer(request, record, status_code=202, headers={"Location": f"/v1/sweeps/{record.id}"})
 
 
@@ -210,7 +208,7 @@ def list_sweeps(service: Running, request: Request, page: Paging, account_id: Of
 def read_sweep(service: Running, request: Request, sweep_id: SweepId) -> Response:
     """Return a sweep: state, cost and public accuracy of each trial."""
     with transaction(service.factory, read_only=True) as session:
-        record = _record(session, jobs.get_sweep(session, sweep_id))
+        (record,) = sweeps.records(session, [jobs.get_sweep(session, sweep_id)])
     return answer(request, record, headers={} if record.state == "ended" else {"Retry-After": "2"})
 
 
@@ -219,9 +217,6 @@ def cancel_sweep(service: Running, request: Request, sweep_id: SweepId, body: Ca
     """Cancel every trial and evaluation that has not ended, as for jobs. Holds of queued trials return."""
     discard = body is not None and body.discard
     with transaction(service.factory) as session:
-        record = _record(session, jobs.cancel_sweep(session, sweep_id=sweep_id, now=service.clock(), discard=discard))
+        sweep = jobs.cancel_sweep(session, sweep_id=sweep_id, now=service.clock(), discard=discard)
+        (record,) = sweeps.records(session, [sweep])
     return answer(request, record)
-
-
-def _record(session: Session, sweep: Sweep) -> SweepRecord:
-    return sweeps.records(session, [sweep])[0]

@@ -227,9 +227,9 @@ share_router = APIRouter(
 )
 
 
-@share_router.get("", dependencies=[READ], response_model=Page[ShareRecord], summary="List with whom it is shared")
+@share_router.get("", dependencies=[READ], response_model=Page[ShareRecord], summary="List the shares of a release")
 def list_shares(service: Running, request: Request, release_id: ReleaseId, page: Paging) -> Response:
-    """List with whom a release is shared and was, newest first. To others than its own project the list is empty."""
+    """List the present and former shares of a release, newest first. For other projects the list is empty."""
 
     def show(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
         jobs.get_release(session, release_id)
@@ -238,25 +238,24 @@ def list_shares(service: Running, request: Request, release_id: ReleaseId, page:
     return answer_newest(service, request, page, Share, show, Share.release_id == release_id)
 
 
-@share_router.post("", status_code=201, response_model=DecisionRecord, summary="Ask for a release to be shared")
+@share_router.post("", status_code=201, response_model=DecisionRecord, summary="Request a share")
 def ask_share(service: Running, admin: Admin, request: Request, release_id: ReleaseId, body: ShareRequest) -> Response:
-    """Ask for a release to be shared with another project, or with all. Another owner must approve it, or an admin.
+    """Request that a release is shared with another project, or with all. Another owner or an admin must approve it.
 
-    The other project then reads the release with its card and files, what its own project has drawn from it and
-    measured, and draws from it and measures it as its own. It sees no account, dataset or job of it, and neither report
-    nor receipt.
+    The other project then reads the release with its card, its files and the public part of its report, and draws from
+    it and evaluates it as its own. It sees no account, dataset, job or receipt.
     """
     ask = partial(jobs.ask_share, release_id=release_id, **body.model_dump(), asked_with=admin.id)
     return answer_asked(service, request, ask)
 
 
-@share_router.delete("/{share_id}", dependencies=[ADMIN], response_model=ShareRecord, summary="Stop sharing it")
+@share_router.delete("/{share_id}", dependencies=[ADMIN], response_model=ShareRecord, summary="Stop sharing a release")
 def end_share(
     service: Running, request: Request, release_id: ReleaseId, share_id: Annotated[Identifier, Path()]
 ) -> Response:
-    """Stop sharing a release, at once; one owner may. What others are drawing from it is cancelled.
+    """Stop sharing a release at once. One owner may do so. Unfinished drawings of other projects are cancelled.
 
-    What they have drawn stays theirs, and what they have downloaded stays where it is.
+    They keep the samples that they have drawn and the files that they have downloaded.
     """
     with transaction(service.factory) as session:
         share = jobs.end_share(session, release_id=release_id, share_id=share_id, now=service.clock())

@@ -1,20 +1,17 @@
 """The state of the ledger over HTTP, the receipt, and what the service does with a broken ledger when it starts."""
 
-import json
-import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from service.audit.proofs import check_receipt, kept_receipts
+from service.audit.proofs import check_receipt
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.session import make_engine, make_session_factory, transaction
 from service.inspection import sign_heads
 from service.settings import Settings
-from service.storage import storage_of
 from tests.service.api.conftest import serving
 from tests.service.audit.book import LedgerBook
 from tests.together import ready
@@ -80,23 +77,3 @@ def test_a_changed_entry_stops_its_account_at_the_start(book, settings):
         (book.accounts["patients"], "hash_mismatch", 4)
     ]
     assert ledger["verifications"][0]["findings"] >= 1
-
-
-def test_an_older_database_stops_its_account_at_the_start(book, settings, tmp_path):
-    backup = tmp_path / "backup.db"
-    with sqlite3.connect(settings.data_dir / "obscura.db") as source, sqlite3.connect(backup) as target:
-        source.backup(target)
-    newer = book.train("patients")["statement"]["entry"]["sequence"]
-    (kept,) = kept_receipts(storage_of(settings)).values()
-    assert json.loads(kept)["statement"]["entry"]["sequence"] == newer
-    older = settings.model_copy(update={"database_url": f"sqlite:///{backup}"})
-    ledger, _ = _state_after_start(older)
-    assert [(stop["code"], stop["sequence"]) for stop in ledger["stops"]] == [("older_than_receipt", newer)]
-
-
-def test_another_database_than_the_one_that_was_signed_stops_everything(book, settings, sqlite_template):
-    report = book.verify()
-    assert sign_heads(settings, book.factory, report, now=book.tick()) == 1
-    empty = settings.model_copy(update={"database_url": f"sqlite:///{sqlite_template.with_name('other.db')}"})
-    ledger, _ = _state_after_start(empty)
-    assert (None, "installation_mismatch") in [(stop["account_id"], stop["code"]) for stop in ledger["stops"]]
