@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from models.classifiers import mixed_precision
 from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, losses, noisy_rows
-from models.precision import mixed_precision
 from privacy.errors import BudgetExceeded
 from privacy.gradients.arithmetic import exact_arithmetic
 from privacy.gradients.integers import noisy_sum
