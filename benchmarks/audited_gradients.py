@@ -52,29 +52,18 @@ _ELEMENTS = 1 << 22  # of a micro-batch
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """An estimator with m canaries.
-
-    Attributes:
-        name: of the estimator.
-        weight: (p, d) its released value, from which RGP takes carriers.
-        rows: (m,) the row of the weight in which a canary's gradient lies.
-        columns: (m, w) its columns there; no other canary has them in this row.
-        values: (w,) the gradient at these places.
-        precision: (w,) one over the variance of the noise there, up to a factor.
-        make: (network, noise multiplier) -> a new estimator.
-    """
+    """An estimator with m canaries."""
 
     name: str
-    weight: torch.Tensor
-    rows: torch.Tensor
-    columns: torch.Tensor
-    values: torch.Tensor
-    precision: torch.Tensor
-    make: Factory
+    weight: torch.Tensor  # (p, d) its released value, from which RGP takes carriers
+    rows: torch.Tensor  # (m,) the row of the weight in which a canary's gradient lies
+    columns: torch.Tensor  # (m, w) its columns there; no other canary has them in this row
+    values: torch.Tensor  # (w,) the gradient at these places
+    precision: torch.Tensor  # (w,) one over the variance of the noise there, up to a factor
+    make: Factory  # (network, noise multiplier) -> a new estimator
 
     @property
     def canaries(self) -> int:
-        """Number m."""
         return len(self.rows)
 
     def network(self) -> nn.Linear:
@@ -106,11 +95,15 @@ def _flat(
     return Setting(name, torch.zeros(1, width), rows, columns, torch.tensor(values), torch.tensor(precision), make)
 
 
+def _common(multiplier: float) -> dict[str, float]:
+    return {"clip": CLIP, "noise_multiplier": multiplier, "expected_batch": 1.0}
+
+
 def dpsgd(m: int) -> Setting:
     """A coordinate for each canary."""
 
     def make(model: nn.Linear, multiplier: float) -> Estimator:
-        return DpSgd(shapes_of(model), clip=CLIP, noise_multiplier=multiplier, expected_batch=1.0)
+        return DpSgd(shapes_of(model), **_common(multiplier))
 
     return _flat("DP-SGD", m, torch.arange(m)[:, None], [FAR], [1.0], make)
 
@@ -133,7 +126,7 @@ def topagg(m: int) -> Setting:
     """Five coordinates for each canary, of which the largest just fits into the share that is kept."""
 
     def make(model: nn.Linear, multiplier: float) -> Estimator:
-        return TopAggSgd(shapes_of(model), clip=CLIP, keep=KEEP, noise_multiplier=multiplier, expected_batch=1.0)
+        return TopAggSgd(shapes_of(model), keep=KEEP, **_common(multiplier))
 
     largest = KEEP * (1 - 1e-4)
     values = [FAR * math.sqrt(share) for share in (largest, *[(1 - largest) / 4] * 4)]
@@ -145,15 +138,7 @@ def _gep(m: int, name: str, residual: float | None, values: list[float], precisi
         return trace_gradients(model, inner_product, torch.eye(m, 2 * m), torch.ones(m, 1))
 
     def make(model: nn.Linear, multiplier: float) -> Estimator:
-        return Gep(
-            shapes_of(model),
-            anchors,
-            basis_size=m,
-            clip=CLIP,
-            clip_residual=residual,
-            noise_multiplier=multiplier,
-            expected_batch=1.0,
-        )
+        return Gep(shapes_of(model), anchors, basis_size=m, clip_residual=residual, **_common(multiplier))
 
     return _flat(name, 2 * m, torch.arange(2 * m).reshape(2, m).T.contiguous(), values, precision, make)
 
@@ -179,16 +164,8 @@ def rgp(m: int) -> Setting:
     weight[:rank, :rank] = torch.eye(rank)
 
     def make(model: nn.Linear, multiplier: float) -> Estimator:
-        shapes = shapes_of(model)
-        return Rgp(
-            model,
-            shapes,
-            rank=rank,
-            clip=CLIP,
-            noise_multiplier=multiplier,
-            expected_batch=1.0,
-            warm_up_steps=1_000_000,  # the weight stays what carriers are taken from
-        )
+        forever = 1_000_000  # steps in which carriers are taken from the weight
+        return Rgp(model, shapes_of(model), rank=rank, warm_up_steps=forever, **_common(multiplier))
 
     place = torch.arange(m)
     columns = rank + place[:, None] // rank

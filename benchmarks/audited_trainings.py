@@ -47,20 +47,12 @@ _GREY, _AMPLITUDE = 64, 63
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-    """Public records that are always there, and canaries of which each is there or not.
+    """Public records that are always there, and canaries of which each is there or not."""
 
-    Attributes:
-        images: (n, h, w) uint8.
-        labels: (n,) int64.
-        canary_images: (m, h, w) uint8: patterns around mid-grey, (nearly) orthogonal to one another.
-        canary_labels: (m,) int64, the classes in turn.
-        classes: how many there are.
-    """
-
-    images: npt.NDArray[np.uint8]
+    images: npt.NDArray[np.uint8]  # (n, h, w)
     labels: npt.NDArray[np.int64]
-    canary_images: npt.NDArray[np.uint8]
-    canary_labels: npt.NDArray[np.int64]
+    canary_images: npt.NDArray[np.uint8]  # (m, h, w) patterns around mid-grey, (nearly) orthogonal to one another
+    canary_labels: npt.NDArray[np.int64]  # the classes in turn
     classes: int
 
     @property
@@ -101,22 +93,14 @@ def _population(
 
 @dataclasses.dataclass
 class Tap:
-    """What a training released, in the order of release.
-
-    Attributes:
-        journal: told of every release at the moment in which its noise is drawn, if there is one.
-        means: counts (classes,) and means (classes, f).
-        scatters: pooled, then one for each class.
-        votes: (images, d) integers of each noisy sum.
-        releases: what the student learned from.
-        shown: the student's images and their labels that kernel teachers were shown before each of these.
-    """
+    """The releases of a training, in order. The journal notes each at the moment its noise is drawn."""
 
     journal: PaymentJournal | None = None
-    means: tuple[Array, Array] | None = None
-    scatters: list[Array] = dataclasses.field(default_factory=list)
-    votes: list[torch.Tensor] = dataclasses.field(default_factory=list)
-    releases: list[Release] = dataclasses.field(default_factory=list)
+    means: tuple[Array, Array] | None = None  # counts (classes,) and means (classes, f)
+    scatters: list[Array] = dataclasses.field(default_factory=list)  # pooled, then one for each class
+    votes: list[torch.Tensor] = dataclasses.field(default_factory=list)  # (images, d) integers of each noisy sum
+    releases: list[Release] = dataclasses.field(default_factory=list)  # that the student learned from
+    # The student's images and labels that kernel teachers saw before each release.
     shown: list[tuple[torch.Tensor, torch.Tensor]] = dataclasses.field(default_factory=list)
     _announced: list[GaussianEvent] = dataclasses.field(default_factory=list)
     _inside: bool = False
@@ -143,11 +127,7 @@ class Tap:
 @contextmanager
 def tapped(tap: Tap) -> Iterator[None]:
     """Run production code and keep what its mechanisms return; nothing is changed."""
-    noisy_sum, noisy_means, noisy_scatter = (
-        topagg.noisy_sum,
-        warm_start.noisy_means,
-        warm_start.noisy_scatter,
-    )
+    noisy_sum, noisy_means, noisy_scatter = topagg.noisy_sum, warm_start.noisy_means, warm_start.noisy_scatter
     draw, descend, update = SecureNoise.discrete_gaussian, PixelStudent.learn, KernelTeachers.update
 
     def watched_draw(noise: SecureNoise, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:

@@ -22,27 +22,17 @@ _BATCH, _RATE, _DECAY = 250, 2e-3, 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A residual network of three stages, each at half the resolution of the one before.
+    """A residual network of three stages, each with half the resolution and twice the channels of the one before."""
 
-    Attributes:
-        blocks: of a stage.
-        width: channels of the first stage's blocks; a stage has twice as many as the one before.
-        groups: of those convolutions; more than one makes blocks of three convolutions, those of a ResNeXt.
-        stem: channels of the first convolution.
-    """
-
-    blocks: int
-    width: int
-    groups: int = 1
-    stem: int = 16
+    blocks: int  # of a stage
+    width: int  # channels of the first stage's blocks
+    groups: int = 1  # of those convolutions; more than one makes blocks of three convolutions, those of a ResNeXt
+    stem: int = 16  # channels of the first convolution
 
     def __post_init__(self) -> None:
-        """Refuse blocks of so few channels that training them breaks memory.
-
-        On CPUs the gradient of a 1 x 1 convolution with stride 2, in `channels_last` order, writes beyond its memory
-        where there are fewer channels than a vector register holds floats: 8 with AVX2, where it was seen to end the
-        process with torch 2.15, and 16 with AVX-512 (https://github.com/uxlfoundation/oneDNN/issues/6035).
-        """
+        # On CPUs the gradient of a 1 x 1 convolution with stride 2, in `channels_last` order, writes beyond its memory
+        # where there are fewer channels than a vector register holds floats: 8 with AVX2, where it was seen to end the
+        # process with torch 2.15, and 16 with AVX-512 (https://github.com/uxlfoundation/oneDNN/issues/6035).
         if self.width < _WIDTH_MIN:
             raise ValueError(f"a residual network's first stage needs {_WIDTH_MIN} channels or more, not {self.width}")
 
@@ -97,12 +87,8 @@ def residual_network(shape: Shape, channels: int, classes: int) -> nn.Module:
 
 
 def _gradients_of(network: nn.Module, images: Tensor, labels: Tensor, batch: int) -> Callable[[Tensor], None]:
-    """Return what leaves the gradients of a batch of rows with the network's weights.
-
-    On a GPU it is recorded once and replayed: a deep network of few channels has a thousand small kernels, which take
-    longer to be asked for one by one than to compute.
-    """
-
+    # On a GPU a step is recorded once and replayed: a deep network of few channels has a thousand small kernels, which
+    # take longer to launch one by one than to compute.
     def compute(rows: Tensor) -> None:
         seen = (images[rows].float() / 255).contiguous(memory_format=torch.channels_last)
         with mixed_precision(images.device):
@@ -150,11 +136,7 @@ def judged(
     kept: CheckpointFolder | None = None,
     progress: Progress | None = None,
 ) -> float:
-    """Train a fresh network on synthetic images to the last step and test it once.
-
-    Returns:
-        Accuracy in [0, 1].
-    """
+    """Train a fresh network on synthetic images to the last step, test it once and return the accuracy in [0, 1]."""
     images, labels = (part.to(device) for part in synthetic)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

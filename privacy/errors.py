@@ -11,7 +11,6 @@ class InvalidParameter(PrivacyError):
     """A public parameter is outside the range in which the mathematics holds."""
 
     def __init__(self, name: str, value: object, why: str) -> None:
-        """Store the parameter's name, the value that was given and the reason for the refusal."""
         super().__init__(f"{name}={value!r} is refused: {why}")
         self.name = name
         self.value = value
@@ -26,14 +25,16 @@ class EventRefused(PrivacyError):
     """A training asked to pay for a release that its plan did not announce. Nothing was charged or released."""
 
     def __init__(self, stage: str, event: object) -> None:
-        """Store the stage that was named and the event."""
         super().__init__(f"the plan of this job announced no such release as {event!r} of {stage!r}")
         self.stage = stage
         self.event = event
 
 
 class BudgetExceeded(PrivacyError):
-    """An event costs more than is left. Nothing was charged and nothing may be released."""
+    """An event costs more than is left. Nothing was charged and nothing may be released.
+
+    Both amounts are in nano-units of mu^2 and, where the caller knows them, epsilons.
+    """
 
     def __init__(
         self,
@@ -42,7 +43,6 @@ class BudgetExceeded(PrivacyError):
         requested_epsilon: float | None = None,
         remaining_epsilon: float | None = None,
     ) -> None:
-        """Store both amounts, in nano-units of mu^2 and, where the caller knows them, as epsilons."""
         asked, left = f"{requested_nano} nano-units", f"{remaining_nano}"
         if requested_epsilon is not None and remaining_epsilon is not None:
             asked += f" (epsilon {requested_epsilon:.4g})"

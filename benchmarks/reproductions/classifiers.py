@@ -32,23 +32,14 @@ Options = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """A method of a table.
-
-    Attributes:
-        name: the paper's.
-        published: accuracy in per cent by (dataset, epsilon); None is the epsilon of rows without noise.
-        quick: options beside those of all quick runs.
-        full: the paper's options.
-        epochs: of a full run, by epsilon.
-        noise: times the noise that the plan asks for; less than 1 is not private.
-    """
+    """A method of a table, under the paper's name."""
 
     name: str
-    published: Mapping[tuple[str, float | None], float]
-    quick: Options
-    full: Options
-    epochs: Mapping[float | None, float] = dataclasses.field(default_factory=dict)
-    noise: float = 1.0
+    published: Mapping[tuple[str, float | None], float]  # per cent by (dataset, epsilon); None: rows without noise
+    quick: Options  # beside those of all quick runs
+    full: Options  # the paper's
+    epochs: Mapping[float | None, float] = dataclasses.field(default_factory=dict)  # of a full run, by epsilon
+    noise: float = 1.0  # times the noise that the plan asks for; less than 1 is not private
 
     def noisy(self, plan: Plan, epsilon: float | None) -> Plan:
         """Return a plan with this arm's noise."""

@@ -164,7 +164,28 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
         InvalidParameter: k > d, more teachers than the declared units support or than fit in memory, or a budget that
             is too small.
     """
-    _check_facts(config, facts)
+    if config.top_k > facts.pixels:
+        raise InvalidParameter(
+            "top_k", config.top_k, f"a teacher votes on the {facts.pixels} pixels, so k is at most {facts.pixels}"
+        )
+    teachers_max = facts.units_declared // UNITS_PER_TEACHER_MIN
+    if config.teachers > teachers_max:
+        raise InvalidParameter(
+            "teachers",
+            config.teachers,
+            f"{facts.units_declared} declared {facts.unit}s support at most {teachers_max} teachers "
+            f"({UNITS_PER_TEACHER_MIN} {facts.unit}s each)",
+        )
+    each = config.parameters_per_teacher(facts)
+    if config.teachers * each > TEACHER_PARAMETERS_MAX:
+        fewer = "teachers" if config.teacher_network == "linear" else "teachers or teacher_hidden"
+        raise InvalidParameter(
+            "teachers",
+            config.teachers,
+            f"with {each:,} parameters each they have {config.teachers * each:,} together, above "
+            f"{TEACHER_PARAMETERS_MAX:,}: lower {fewer}; of this size {TEACHER_PARAMETERS_MAX // each:,} teachers "
+            "would fit",
+        )
     m = config.images_per_iteration
     if config.images is not None:
         iterations = max(1, config.images // m)
@@ -208,31 +229,6 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
 def planned_iterations(plan: Plan) -> int:
     """Return how many times the teachers vote."""
     return plan.stages[0].event.count // plan.config_of(DataLensConfig).images_per_iteration
-
-
-def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
-    if config.top_k > facts.pixels:
-        raise InvalidParameter(
-            "top_k", config.top_k, f"a teacher votes on the {facts.pixels} pixels, so k is at most {facts.pixels}"
-        )
-    teachers_max = facts.units_declared // UNITS_PER_TEACHER_MIN
-    if config.teachers > teachers_max:
-        raise InvalidParameter(
-            "teachers",
-            config.teachers,
-            f"{facts.units_declared} declared {facts.unit}s support at most {teachers_max} teachers "
-            f"({UNITS_PER_TEACHER_MIN} {facts.unit}s each)",
-        )
-    each = config.parameters_per_teacher(facts)
-    if config.teachers * each > TEACHER_PARAMETERS_MAX:
-        fewer = "teachers" if config.teacher_network == "linear" else "teachers or teacher_hidden"
-        raise InvalidParameter(
-            "teachers",
-            config.teachers,
-            f"with {each:,} parameters each they have {config.teachers * each:,} together, above "
-            f"{TEACHER_PARAMETERS_MAX:,}: lower {fewer}; of this size {TEACHER_PARAMETERS_MAX // each:,} teachers "
-            "would fit",
-        )
 
 
 RECIPE = Recipe(

@@ -266,15 +266,12 @@ def steps_notes(config: StepsConfig, stage: Stage, facts: PublicFacts) -> tuple[
             "At the account's delta it cannot be shown what sampling saves: this is the noise of steps that take "
             "everybody. An account with a larger delta needs far less."
         )
-    if config.anchors_dataset_id:
+    if config.estimator in _ANCHORED:
+        anchors = f"{config.anchors:,} public patterns made from a public seed"
+        if config.anchors_dataset_id:
+            anchors = f"at most {config.anchors:,} images of the public dataset {config.anchors_dataset_id}"
         notes.append(
-            f"The gradient's basis comes from at most {config.anchors:,} images of the public dataset "
-            f"{config.anchors_dataset_id}, with random labels; no private image has a part in it."
-        )
-    elif config.estimator in _ANCHORED:
-        notes.append(
-            f"The gradient's basis comes from {config.anchors:,} public patterns made from a public seed, with random "
-            "labels; no private image has a part in it."
+            f"The gradient's basis comes from {anchors}, with random labels; no private image has a part in it."
         )
     if facts.unit == "subject":
         notes.append(

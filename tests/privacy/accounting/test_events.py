@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -18,24 +19,26 @@ from privacy.errors import InvalidParameter
 BAD_NUMBERS = [0.0, -1.0, math.nan, math.inf, -math.inf, True, "1", None]
 
 
-@pytest.mark.parametrize("bad", BAD_NUMBERS)
-@pytest.mark.parametrize("field", ["sensitivity", "stddev"])
-def test_gaussian_event_refuses_what_is_not_positive_and_finite(field: str, bad: object) -> None:
+BAD_FIELDS: dict[str, tuple[type[GaussianEvent | PoissonGaussianEvent], list[Any]]] = {
+    "sensitivity": (GaussianEvent, BAD_NUMBERS),
+    "stddev": (GaussianEvent, BAD_NUMBERS),
+    "sampling_probability": (PoissonGaussianEvent, [*BAD_NUMBERS, 1.0000001]),
+    "noise_multiplier": (PoissonGaussianEvent, BAD_NUMBERS),
+    "count": (GaussianEvent, [0, -1, 1.0, True, COUNT_MAX + 1]),
+}
+
+
+@pytest.mark.parametrize(("field", "bad"), [(name, bad) for name, (_, each) in BAD_FIELDS.items() for bad in each])
+def test_fields_out_of_range_are_refused_by_name(field: str, bad: object) -> None:
+    kind = BAD_FIELDS[field][0]
+    good = (
+        {"sensitivity": 1.0, "stddev": 2.0}
+        if kind is GaussianEvent
+        else {"sampling_probability": 0.5, "noise_multiplier": 1.0}
+    )
     with pytest.raises(InvalidParameter) as caught:
-        GaussianEvent(**{"sensitivity": 1.0, "stddev": 2.0, field: bad})  # type: ignore[arg-type]
+        kind(**{**good, field: bad})
     assert caught.value.name == field
-
-
-@pytest.mark.parametrize("bad", [*BAD_NUMBERS, 1.0000001])
-def test_poisson_event_refuses_what_is_no_probability(bad: object) -> None:
-    with pytest.raises(InvalidParameter):
-        PoissonGaussianEvent(bad, 1.0)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("bad", [0, -1, 1.0, True, COUNT_MAX + 1])
-def test_counts_are_positive_integers(bad: object) -> None:
-    with pytest.raises(InvalidParameter):
-        GaussianEvent(1.0, 1.0, bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("event", [GaussianEvent(2.0, 7.5, 3), PoissonGaussianEvent(0.01, 1.1, 40)])

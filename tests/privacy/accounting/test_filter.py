@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import dp_accounting.pld
 import mpmath
@@ -125,38 +127,6 @@ def test_a_release_that_tells_all_has_a_price_that_nobody_can_pay() -> None:
     assert open_filter(10.0, DELTA).price_nano(PoissonGaussianEvent(0.5, 1e-6)) > 10**20
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, 1e5, True, "1", None])
-def test_epsilons_out_of_range_are_refused(bad: object) -> None:
-    with pytest.raises(InvalidParameter):
-        open_filter(bad, DELTA)  # type: ignore[arg-type]
-    with pytest.raises(InvalidParameter):
-        open_filter(1.0, DELTA).nano_of(bad)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("bad", [0.0, 1.0, -1e-5, 2.0, math.nan, math.inf, True])
-def test_deltas_out_of_range_are_refused(bad: float) -> None:
-    with pytest.raises(InvalidParameter) as caught:
-        open_filter(1.0, bad)
-    assert caught.value.name == "delta"
-
-
-@pytest.mark.parametrize("bad", [-1e-9, math.nan, math.inf])
-def test_rates_out_of_range_are_refused(bad: float) -> None:
-    with pytest.raises(InvalidParameter, match="rate"):
-        open_filter(1.0, DELTA, bad)
-
-
-@pytest.mark.parametrize("bad", [-1, 1.0, True, math.nan])
-def test_spent_amounts_are_whole_and_not_negative(bad: object) -> None:
-    with pytest.raises(InvalidParameter):
-        open_filter(1.0, DELTA).epsilon_of(bad)  # type: ignore[arg-type]
-
-
-def test_a_budget_that_buys_nothing_is_refused() -> None:
-    with pytest.raises(InvalidParameter, match="buy nothing"):
-        open_filter(1e-6, 1e-12)
-
-
 @pytest.mark.parametrize("raised_to", [1.1, 2.0, 5.0, 50.0])
 @pytest.mark.parametrize("used", [0.0, 0.5, 1.0])
 def test_a_raised_account_holds_nearly_what_one_opened_so_would(raised_to: float, used: float) -> None:
@@ -190,6 +160,25 @@ def test_rates_never_grow_and_every_amount_is_covered(limits: list[float], share
         account = moved
 
 
-def test_capacities_fit_into_64_bits() -> None:
+NO_NUMBERS: list[Any] = [0.0, -1.0, math.nan, math.inf, True]
+OUT_OF_RANGE: list[tuple[str, Callable[[Any], object], list[Any]]] = [
+    ("epsilon", lambda bad: open_filter(bad, DELTA), [*NO_NUMBERS, 1e5, "1", None]),
+    ("epsilon", open_filter(1.0, DELTA).nano_of, [*NO_NUMBERS, 1e5, "1", None]),
+    ("delta", lambda bad: open_filter(1.0, bad), [*NO_NUMBERS, 1.0, 2.0]),
+    ("rate", lambda bad: open_filter(1.0, DELTA, bad), [-1e-9, math.nan, math.inf]),
+    ("nano", open_filter(1.0, DELTA).epsilon_of, [-1, 1.0, True, math.nan]),
+]
+
+
+@pytest.mark.parametrize(("name", "use", "bad"), [(name, use, bad) for name, use, each in OUT_OF_RANGE for bad in each])
+def test_values_out_of_range_are_refused_by_name(name: str, use: Callable[[Any], object], bad: Any) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        use(bad)
+    assert caught.value.name == name
+
+
+def test_capacities_buy_something_and_fit_into_64_bits() -> None:
     for epsilon, delta in [(1e4, 0.999999), (1e4, 1e-300)]:
         assert open_filter(epsilon, delta).capacity_nano < 2**63
+    with pytest.raises(InvalidParameter, match="buy nothing"):
+        open_filter(1e-6, 1e-12)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -101,19 +103,6 @@ def test_record_units_hold_label_and_pixels() -> None:
         record_units(images, np.array([1]))
 
 
-@pytest.mark.parametrize(("key", "shards"), [(b"short", 3), (bytes(65), 3), (KEY, 0), (KEY, -1), (KEY, 1 << 21)])
-def test_keys_and_shards_out_of_range_are_refused(key: bytes, shards: int) -> None:
-    with pytest.raises(InvalidParameter):
-        shard_of([b"anna"], key, shards)
-
-
-def test_units_without_content_are_refused() -> None:
-    with pytest.raises(InvalidParameter):
-        shard_of([b"anna", b""], KEY, 3)
-    with pytest.raises(InvalidParameter):
-        shard_of(np.zeros((3, 0), dtype=np.uint8), KEY, 3)
-
-
 # --- one record of each subject ---
 
 Record = tuple[int, bytes]
@@ -160,9 +149,14 @@ def test_two_records_of_a_subject_are_found(subjects: list[int]) -> None:
     assert_one_record_each(np.unique(subjects))
 
 
-def test_arrays_that_do_not_fit_and_short_keys_are_refused() -> None:
-    rows: npt.NDArray[np.uint8] = np.zeros((2, 3), np.uint8)
-    with pytest.raises(InvalidParameter):
-        one_record_each(np.array([1]), rows, KEY)
-    with pytest.raises(InvalidParameter):
-        one_record_each(np.array([1, 2]), rows, b"short")
+def test_what_is_out_of_range_is_refused() -> None:
+    for key, shards in [(b"short", 3), (bytes(65), 3), (KEY, 0), (KEY, -1), (KEY, 1 << 21)]:
+        with pytest.raises(InvalidParameter):
+            shard_of([b"anna"], key, shards)
+    empty: list[Any] = [[b"anna", b""], np.zeros((3, 0), dtype=np.uint8)]
+    for units in empty:
+        with pytest.raises(InvalidParameter):
+            shard_of(units, KEY, 3)
+    for subjects, key in [([1], KEY), ([1, 2], b"short")]:
+        with pytest.raises(InvalidParameter):
+            one_record_each(np.array(subjects), np.zeros((2, 3), np.uint8), key)
