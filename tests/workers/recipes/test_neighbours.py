@@ -47,7 +47,6 @@ from workers.recipes import dp_classifier as loop
 from workers.recipes.interface import TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
-from workers.train import publishing
 from workers.train.progress import ReportedProgress
 from workers.train.runner import run
 
@@ -258,7 +257,6 @@ def observe(request: pytest.FixtureRequest, tmp_path: Path, capfd: Any, monkeypa
     """Run a case on so many units, in a workshop of its own; on PostgreSQL, in one after the other."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(loop, "FEATURES_BLOCK", BLOCK)
-    monkeypatch.setattr(publishing, "_REPORT_PER_CLASS", 20)
     sqlite = request.param == "sqlite"
     url = "" if sqlite else request.getfixturevalue("postgres_url")
     template = request.getfixturevalue("sqlite_template")
