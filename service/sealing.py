@@ -94,8 +94,8 @@ class SealedReader(io.RawIOBase):
         context: that it was sealed with.
 
     Raises:
-        SealBroken: the file is too short, or its last chunk, which authenticates the length, was changed; on reading,
-            for any other chunk.
+        SealBroken: the file is too short, or its last chunk, which authenticates the length, was changed. Reading
+            raises it for any other chunk.
     """
 
     def __init__(self, file: BinaryIO, key: bytes, context: str) -> None:

@@ -50,7 +50,6 @@ class Outcome:
     Attributes:
         request_id: of the request that another admin must approve; None once the losses are recorded.
         recorded_nano: recorded as spent.
-        keys_revoked: of keys that are no admin's.
         remaining: accounts that still lack something.
     """
 

@@ -69,13 +69,10 @@ class Manifest:
 
     Attributes:
         made_at: the time of the database's copy, in UTC.
-        database: the kind of database, of DATABASES.
-        schema: the migration of the database.
-        installation: its id.
+        database: of DATABASES; `schema` is its migration.
         files: SHA-256 by path below the backup, including the database.
         missing: releases, samples and datasets that the database names and the storage lacks.
         signed_by: fingerprints of the trusted public keys.
-        with_keys: whether the keys of datasets, fingerprints and ledger are included.
     """
 
     made_at: str
@@ -129,10 +126,8 @@ def read_manifest(folder: Path) -> Manifest:
 class Made:
     """A complete backup.
 
-    Attributes:
-        size_bytes: of all its files.
-        seconds_since: from the moment that its database shows to its end. A failure just before the end of the next
-            backup loses what was written in this time and in the time between two backups.
+    `seconds_since` is the time from the moment that its database shows to its end. A failure just before the end of the
+    next backup loses everything that was written in this time and in the time between two backups.
     """
 
     manifest: Manifest

@@ -49,13 +49,7 @@ _GROWS = ".jsonl"  # ends the names of files that are appended to
 
 @dataclass(frozen=True)
 class Restored:
-    """The result of a restore.
-
-    Attributes:
-        manifest: of the backup.
-        report: of the verification of the restored installation.
-        discarded: how many unfinished trainings were discarded.
-    """
+    """The result of a restore: its manifest, its verification, and the number of discarded unfinished trainings."""
 
     manifest: Manifest
     report: Report
@@ -66,13 +60,7 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
     """Restore a backup to the database and storage of the settings. No service may run there.
 
     Args:
-        backup: its folder.
         keep_files: restore the database alone, beside the surviving files of the same installation.
-        now: aware.
-
-    Raises:
-        BackupRefused: the backup is incomplete, the target is not empty, the files belong to another installation, or
-            the keys are missing. Nothing was changed.
     """
     manifest = read_manifest(backup)
     storage, discarded = storage_of(settings), 0

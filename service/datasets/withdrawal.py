@@ -52,7 +52,6 @@ class Withdrawal:
     """The public effects of a withdrawal, which do not depend on who was in the datasets.
 
     Attributes:
-        account_id: of the subjects.
         dataset_ids: the datasets to rewrite.
         not_recognised: the account's datasets that store no recognisable ids, so that no subject can be found in them.
         waiting: whether images remain to be destroyed when trainings have stopped.

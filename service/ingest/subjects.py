@@ -40,7 +40,7 @@ def subject_numbers(private_ids: Iterable[SubjectId], subjects_max: int) -> np.n
 def hashed_numbers(private_ids: Iterable[SubjectId], subjects_max: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return for each record a number in [0, 2^63) that is a function of its subject's id.
 
-    Anyone who knows an id knows its number, so the service stores others instead (`service.datasets.recognition`).
+    Anyone who knows an id knows its number, so the service stores others instead (`service.datasets.fingerprints`).
     Raises Refused as `subject_numbers` does.
     """
     numbers: dict[int | str, int] = {}
