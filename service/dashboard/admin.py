@@ -20,7 +20,7 @@ from service.db.project_tables import Project
 from service.db.session import transaction
 from service.db.webhook_tables import Webhook
 from service.errors import InvalidInput
-from service.identity import admins, decisions, people
+from service.identity import admins, decisions, people, projects
 from service.identity.access import Scope, visible
 from service.identity.projects import PROJECTS_MAX
 from service.views import admins as views
@@ -84,7 +84,8 @@ def show_admins(request: Request, service: Running, viewer: Reader) -> HTMLRespo
     viewer.require(Scope.ADMIN)
     with transaction(service.factory, read_only=True) as session:
         rows = admins.admins(session)
-        records, names = [record_of(AdminRecord, row) for row in rows], admins.names(session, rows)
+        records = [record_of(AdminRecord, row) for row in rows]
+        names = projects.names(session, {id for row in rows for id in (row.id, row.asked_by, row.approved_by)})
         newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
         keys = views.keys(session, session.scalars(newest_keys).all())
         departments = session.scalars(visible(session, Project).limit(PROJECTS_MAX)).all()

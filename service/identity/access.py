@@ -46,22 +46,13 @@ class Scope(enum.StrEnum):
     METRICS = "metrics"
 
 
-class Role(enum.StrEnum):
-    """Roles in a project: each is a name for some scopes."""
-
-    OWNER = "owner"
-    STEWARD = "steward"
-    ANALYST = "analyst"
-    AUDITOR = "auditor"
-    VIEWER = "viewer"
-
-
+# Roles in a project: names for some scopes.
 ROLES = {
-    Role.OWNER: (Scope.ADMIN,),
-    Role.STEWARD: (Scope.DATA, Scope.READ),
-    Role.ANALYST: (Scope.TRAIN, Scope.READ),
-    Role.AUDITOR: (Scope.AUDIT, Scope.READ),
-    Role.VIEWER: (Scope.RELEASES,),
+    "owner": (Scope.ADMIN,),
+    "steward": (Scope.DATA, Scope.READ),
+    "analyst": (Scope.TRAIN, Scope.READ),
+    "auditor": (Scope.AUDIT, Scope.READ),
+    "viewer": (Scope.RELEASES,),
 }
 _WIDER = {Scope.RELEASES: frozenset({Scope.READ})}
 # In the info of sessions: only people of the sign-in provider may ask and decide where two must agree.

@@ -193,12 +193,6 @@ def admins(session: Session) -> Sequence[Admin]:
     return session.scalars(visible(session, Admin).order_by(Admin.admitted_at, Admin.id).limit(ADMINS_MAX)).all()
 
 
-def names(session: Session, people: Sequence[Admin]) -> dict[str, str]:
-    """Return the names of admins and of those who admitted them, by id."""
-    of = {person.id for person in people} | {id for person in people for id in (person.asked_by, person.approved_by)}
-    return {row.id: row.name for row in session.execute(select(Admin.id, Admin.name).where(Admin.id.in_(of - {None})))}
-
-
 def makers(session: Session, keys: Sequence[ApiKey]) -> dict[str, Admin]:
     """Return the admin who made each key, by the key's id; a key made on the machine has none."""
     creators = {key.id: key.created_by or key.id for key in keys}

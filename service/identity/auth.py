@@ -25,7 +25,7 @@ from service.db.session import SessionFactory, transaction
 from service.db.webhook_tables import Webhook
 from service.errors import Conflict, Forbidden, InvalidInput, Unauthorized, require_name
 from service.identity import projects
-from service.identity.access import ROLES, Principal, Role, Scope, find
+from service.identity.access import ROLES, Principal, Scope, find
 from service.identity.recording import Act, record
 from service.logs import get_logger
 from service.times import to_the_hour
@@ -62,11 +62,13 @@ def create_key(
     name = require_name(name, "A key's name")
     try:
         named = {Scope(scope) for scope in scopes}
-        chosen = sorted(named if role is None else ROLES[Role(role)])
-    except ValueError as error:
-        raise InvalidInput(f"{error}: the scopes are {', '.join(Scope)}, the roles {', '.join(Role)}.") from None
+        chosen = sorted(named if role is None else ROLES[role])
+    except (ValueError, KeyError) as error:
+        raise InvalidInput(
+            f"Unknown scope or role: {error}. The scopes are {', '.join(Scope)}, the roles {', '.join(ROLES)}."
+        ) from None
     if not chosen or (named and role is not None):
-        raise InvalidInput(f"A key has either a role ({', '.join(Role)}) or scopes ({', '.join(Scope)}).")
+        raise InvalidInput(f"A key has either a role ({', '.join(ROLES)}) or scopes ({', '.join(Scope)}).")
     asking = None if created_by is None else session.get_one(ApiKey, created_by)
     if asking is not None:
         for scope in chosen:

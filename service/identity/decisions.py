@@ -12,14 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, select, union_all
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import Admission, DecisionAction, DecisionState
 from service.db.access_tables import Admin, ApiKey, Decision, Person
 from service.db.base import new_id
-from service.db.ledger_tables import Account
-from service.db.project_tables import Project
 from service.errors import Conflict, Forbidden, short_reason
 from service.identity.access import PEOPLE_DECIDE, Principal, Scope, covers, find, visible
 from service.identity.recording import Act, record
@@ -145,13 +143,6 @@ def pending_first(session: Session, *conditions: Any, limit: int) -> Sequence[De
     """Return requests that fulfil conditions: pending before decided, and newest first."""
     order = Decision.state != DecisionState.PENDING, Decision.asked_at.desc(), Decision.id
     return session.scalars(visible(session, Decision).where(*conditions).order_by(*order).limit(limit)).all()
-
-
-def names_in(session: Session, decisions: Sequence[Decision]) -> dict[str, str]:
-    """Return the names of the accounts, projects and admins that requests mention, by id."""
-    ids = {id for row in decisions for id in (row.account_id, row.shared_with, row.asked_by, row.decided_by)} - {None}
-    named = (select(table.id, table.name).where(table.id.in_(ids)) for table in (Account, Project, Admin))
-    return {row.id: row.name for row in session.execute(union_all(*named))}
 
 
 def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, now: datetime) -> None:

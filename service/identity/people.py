@@ -25,7 +25,7 @@ from service.db.base import new_id
 from service.db.project_tables import Project
 from service.db.session import SessionFactory, transaction
 from service.errors import ObscuraError, Unauthorized
-from service.identity.access import ROLES, Role, Scope, covers, visible
+from service.identity.access import ROLES, Scope, covers, visible
 from service.identity.admins import admit_person, dismiss_person
 from service.identity.auth import add_key, revoke
 from service.identity.recording import Act, record
@@ -80,7 +80,7 @@ def roles_of(settings: Settings, groups: Collection[str]) -> dict[str | None, fr
     found: dict[str | None, frozenset[Scope]] = {}
     for group in groups:
         for project_id, role in settings.oidc_groups.get(group, {}).items():
-            found[project_id] = found.get(project_id, frozenset()) | frozenset(ROLES[Role(role)])
+            found[project_id] = found.get(project_id, frozenset()) | frozenset(ROLES[role])
     if settings.oidc_admin_group and settings.oidc_admin_group in groups:
         found[None] = frozenset({Scope.ADMIN})
     return found

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, union_all
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from service.db.access_tables import Admin
 from service.db.base import new_id
+from service.db.ledger_tables import Account
 from service.db.project_tables import Project
 from service.errors import Conflict, InvalidInput, require_name
 from service.identity.access import find, visible
@@ -49,9 +51,9 @@ def choose(session: Session, wished: str | None = None) -> str:
 
 
 def names(session: Session, ids: Collection[str | None]) -> dict[str, str]:
-    """Return the names of projects by id, visible or not: pass only ids of rows that the caller may see."""
-    named = select(Project.id, Project.name).where(Project.id.in_(ids))
-    return {row.id: row.name for row in session.execute(named)} if ids else {}
+    """Return the names of projects, accounts and admins by id, visible or not: pass only ids from visible rows."""
+    named = (select(table.id, table.name).where(table.id.in_(ids)) for table in (Project, Account, Admin))
+    return {row.id: row.name for row in session.execute(union_all(*named))} if ids else {}
 
 
 def count_hidden(session: Session) -> int:

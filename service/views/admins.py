@@ -25,13 +25,15 @@ from service.db.webhook_tables import Webhook
 from service.errors import NotFound
 from service.identity import admins
 from service.identity.access import visible
-from service.identity.decisions import REQUEST_LIFETIME, names_in, state_at
+from service.identity.decisions import REQUEST_LIFETIME, state_at
+from service.identity.projects import names as names_of
 from service.webhooks.delivering import states_of
 
 
 def decisions(session: Session, rows: Sequence[Decision], now: datetime) -> list[DecisionRecord]:
     """Return the records of requests that two people decide."""
-    names = names_in(session, rows)
+    ids = {id for row in rows for id in (row.account_id, row.shared_with, row.asked_by, row.decided_by)}
+    names = names_of(session, ids)
     return [
         record_of(
             DecisionRecord,

@@ -29,26 +29,17 @@ def who(factory: SessionFactory, token: str, *, now: datetime = NOW) -> Principa
         return authenticate(session, token, now=now)
 
 
-def test_a_token_finds_its_principal(factory, now):
+def test_a_token_is_new_finds_its_principal_and_is_stored_nowhere(factory, now):
     key_id, token = make_key(factory, now, "train", "read", "train")
-    assert token.startswith(f"obs_{key_id.removeprefix('key_')}_")
-    assert who(factory, token) == Principal(key_id, frozenset({Scope.TRAIN, Scope.READ}), project_id="prj_default")
-
-
-def test_the_token_is_stored_nowhere(factory, now):
-    _key_id, token = make_key(factory, now, "read")
     secret = token.rsplit("_", 1)[1]
+    assert token == f"obs_{key_id.removeprefix('key_')}_{secret}"
+    assert len(secret) == 64  # 256 bits
+    assert who(factory, token) == Principal(key_id, frozenset({Scope.TRAIN, Scope.READ}), project_id="prj_default")
     with transaction(factory, read_only=True) as session:
-        row = session.execute(text("SELECT * FROM api_keys")).one()
+        assert secret not in repr(tuple(session.execute(text("SELECT * FROM api_keys")).one()))
         key = session.scalars(select(ApiKey)).one()
-    assert secret not in repr(tuple(row))
     assert key.hash not in repr(key)
-
-
-def test_each_token_is_new(factory, now):
-    tokens = {make_key(factory, now, "read")[1] for _ in range(5)}
-    assert len(tokens) == 5
-    assert all(len(token.rsplit("_", 1)[1]) == 64 for token in tokens)  # 256 bits
+    assert make_key(factory, now, "read")[1].rsplit("_", 1)[1] != secret
 
 
 def test_every_other_token_is_refused_alike(factory, now):
@@ -136,15 +127,6 @@ def test_a_bootstrap_that_was_not_committed_is_done_again(factory, now, tmp_path
         who(factory, dead)
 
 
-def test_a_revoked_admin_is_replaced(factory, now, tmp_path):
-    make_key(factory, now, "read")
-    key_id, _token = make_key(factory, now, "admin")
-    with transaction(factory) as session:
-        assert not bootstrap_admin(session, path=tmp_path / "admin.key", now=now)
-        revoke(session, ApiKey.id == key_id, now=now)
-        assert bootstrap_admin(session, path=tmp_path / "admin.key", now=now)
-
-
 def made_by(factory: SessionFactory, now: datetime, key_id: str, admin_id: str | None) -> str:
     with transaction(factory) as session:
         made = create_key(session, name="made", scopes=["admin"], created_by=key_id, admin_id=admin_id, now=now)
@@ -195,11 +177,15 @@ def test_an_open_making_is_waited_for(factory, now):
         assert stopping.result() == 2
 
 
-def test_a_start_after_all_admin_keys_have_expired_makes_one(factory, now, tmp_path):
+@pytest.mark.parametrize("ends", ["expired", "revoked"])
+def test_a_start_after_all_admin_keys_have_ended_makes_one(factory, now, tmp_path, ends):
+    make_key(factory, now, "read")
     key_id, _token = make_key(factory, now, "admin")
-    end = now + timedelta(days=1)
+    path, end = tmp_path / "admin.key", now + timedelta(days=1)
     with transaction(factory) as session:
-        session.get_one(ApiKey, key_id).expires_at = end
-    with transaction(factory) as session:
-        assert not bootstrap_admin(session, path=tmp_path / "admin.key", now=end - timedelta(seconds=1))
-        assert bootstrap_admin(session, path=tmp_path / "admin.key", now=end)
+        if ends == "expired":
+            session.get_one(ApiKey, key_id).expires_at = end
+        assert not bootstrap_admin(session, path=path, now=end - timedelta(seconds=1))
+        if ends == "revoked":
+            revoke(session, ApiKey.id == key_id, now=now)
+        assert bootstrap_admin(session, path=path, now=end)

@@ -56,19 +56,6 @@ def program_key(house: House, owner: Any) -> str:
     return token
 
 
-def test_more_groups_widen_a_role_and_end_nothing(house: House) -> None:
-    browser = house.sign_in("eve")
-    program = house.program(house.key_of(browser))
-    house.provider.people(eve=EVE | {"groups": ["heart-lab", "heart-data"]})
-    assert house.confirm(MINUTE / 2) == 1
-    assert browser.get("/you").status_code == 200
-    assert opens(program)
-    assert opens(house.program(house.key_of(browser, "data")))
-    house.provider.people(eve=EVE | {"groups": ["heart-owners"]})
-    assert house.confirm(MINUTE / 2) == 1
-    assert "admin" in browser.get("/you").text
-
-
 def test_whoever_leaves_loses_sessions_and_keys_within_a_minute_and_for_good_after_a_week(house: House) -> None:
     browser = house.sign_in("ana")
     mine = house.program(house.key_of(browser))
@@ -80,14 +67,10 @@ def test_whoever_leaves_loses_sessions_and_keys_within_a_minute_and_for_good_aft
         refused = program.get("/v1/accounts")
         assert refused.status_code == 401
         assert "no longer vouches for Ana Silva" in refused.json()["detail"]
-    house.confirm(6 * 24 * 60 * MINUTE)
+    house.confirm(8 * 24 * 60 * MINUTE)
     with transaction(house.factory, read_only=True) as session:
         person = session.scalars(select(Person)).one()
         of_hers = select(ApiKey).where(ApiKey.person_id == person.id, ApiKey.revoked_at.is_(None))
-        assert len(session.scalars(of_hers).all()) == 3
-        assert person.refresh_token is None
-    house.confirm(2 * 24 * 60 * MINUTE)
-    with transaction(house.factory, read_only=True) as session:
         assert session.scalars(of_hers).all() == []
         assert session.scalars(select(Admin).where(Admin.person_id == person.id)).one().removed_at is not None
 
@@ -242,25 +225,6 @@ def test_two_people_decide_and_one_person_with_two_keys_does_not(house: House) -
     assert (done.status_code, done.json()["state"]) == (200, "approved")
 
 
-def test_somebody_with_two_roles_is_one_person(house: House) -> None:
-    account = account_of(house)
-    house.provider.people(kim={"name": "Kim", "groups": ["heart-owners", "platform"]}, ben=BEN)
-    house.sign_in("ben")
-    browser = house.sign_in("kim")
-    owner = house.program(house.key_of(browser))
-    asked = owner.post(f"/v1/accounts/{account}/raise-limit", json={"epsilon": 4.0, "reason": "a study"}).json()
-    with transaction(house.factory, read_only=True) as session:
-        of_installation = ApiKey.person_id.is_not(None), ApiKey.project_id.is_(None)
-        role = session.scalars(select(ApiKey.id).where(*of_installation)).one()
-    assert browser.post("/you/project", data={"token": form_token_of(browser), "role": role}).status_code == 303
-    other = house.program(house.key_of(browser, name="of the installation"))
-    approve = f"/v1/decisions/{asked['id']}/approve"
-    answer = other.post(approve)
-    assert (answer.status_code, "one person with several roles" in answer.text) == (403, True)
-    ben = house.program(house.key_of(house.sign_in("ben")))
-    assert ben.post(approve).json()["state"] == "approved"
-
-
 def account_of(house: House) -> str:
     """An account of the heart, with a limit of 2."""
     terms = {"name": "hearts", "owner": "o", "epsilon": 2, "delta": 1e-6, "unit": "record", "adjacency": "add_remove"}
@@ -268,18 +232,6 @@ def account_of(house: House) -> str:
     assert opened.status_code == 201, opened.text
     account_id: str = opened.json()["id"]
     return account_id
-
-
-def test_what_somebody_asked_for_who_has_left_is_not_approved(house: House) -> None:
-    account = account_of(house)
-    house.sign_in("ben")  # who was an owner before it was asked for
-    ana = house.program(house.key_of(house.sign_in("ana")))
-    asked = ana.post(f"/v1/accounts/{account}/raise-limit", json={"epsilon": 4.0, "reason": "a study"})
-    house.provider.people(ana=ANA | {"groups": []}, ben=BEN)
-    assert house.confirm(MINUTE / 2) >= 1
-    ben = house.program(house.key_of(house.sign_in("ben")))
-    answer = ben.post(f"/v1/decisions/{asked.json()['id']}/approve")
-    assert (answer.status_code, "removed since" in answer.text) == (409, True)
 
 
 def test_owners_by_a_group_are_removed_at_the_provider_and_count_for_no_local_admin(house: House) -> None:
