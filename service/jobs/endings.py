@@ -1,4 +1,4 @@
-"""End attempts otherwise than by publication. Each end is one transaction with its ledger entry.
+"""End attempts other than by publication. Each end is one transaction with its ledger entry.
 
 Ending is idempotent for the attempt that ended the job (I12); any other attempt is refused. A training that has paid
 for something fails or is cancelled only after one more attempt has tried to publish it.
@@ -16,11 +16,12 @@ from obscura.wire.words import TRAIN, EarlyEnd, JobState
 from service import ledger, queue
 from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
-from service.jobs.lookup import MadeByJob, lock_job, made_by, stale_attempt
+from service.identity.access import find
+from service.jobs.lookup import MadeByJob, made_by, stale_attempt
 from service.notices import tell_of_job
 
 SHA256_CHARACTERS = frozenset("0123456789abcdef")
-# Failures after which a training still publishes what it has paid for. After others it would fail again, or lacks data.
+# Failures after which a training still publishes its paid results. After others it would fail again, or lacks data.
 SALVAGED = {code: EarlyEnd(code.value) for code in FailureCode if code.value in {early.value for early in EarlyEnd}}
 
 
@@ -38,7 +39,6 @@ def finish_made(
     """End a running job and fill in the row that it makes. Idempotent.
 
     Args:
-        table: of that row.
         results: values of columns that were empty so far.
         same: the column that distinguishes a replay from another outcome.
     """
@@ -55,7 +55,7 @@ def finish_made(
 
 
 def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: FailureCode, now: datetime) -> Job:
-    """End a failed attempt, and its job unless one more attempt may publish what a training has paid for.
+    """End a failed attempt, and its job unless one more attempt may publish the paid results of a training.
 
     Returns:
         The job: failed (cancelled, if that was requested), with the charged amount captured and an untouched hold
@@ -63,8 +63,17 @@ def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: 
     """
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.FAILED)
     code = FailureCode(failure_code)
-    if job.state is JobState.RUNNING and not _salvage(session, job, code, now=now):
+    if job.state is not JobState.RUNNING:
+        return job
+    early = job.ended_early or SALVAGED.get(code)
+    if early is None or job.salvage_attempt == job.attempt or not may_publish(session, job):
         end_unpublished(session, job, code, now=now)
+        return job
+    job.state, job.ended_early = JobState.QUEUED, early
+    job.lease_owner = job.lease_until = None
+    job.progress_version += 1
+    session.flush()
+    queue.ring(session, job.id, now=now)
     return job
 
 
@@ -118,19 +127,6 @@ def end_unpublished(session: Session, job: Job, code: FailureCode, *, now: datet
     end_job(session, job, JobState.FAILED, now=now, failure_code=code)
 
 
-def _salvage(session: Session, job: Job, code: FailureCode, *, now: datetime) -> bool:
-    """Queue a training once more to publish what it has paid for, if it may and this was not that attempt."""
-    early = job.ended_early or SALVAGED.get(code)
-    if early is None or job.salvage_attempt == job.attempt or not may_publish(session, job):
-        return False
-    job.state, job.ended_early = JobState.QUEUED, early
-    job.lease_owner = job.lease_until = None
-    job.progress_version += 1
-    session.flush()
-    queue.ring(session, job.id, now=now)
-    return True
-
-
 def settle(session: Session, job: Job, *, reason: str, now: datetime) -> None:
     """Close the hold, if any, of a job that publishes nothing."""
     if job.hold_id is not None:
@@ -154,7 +150,7 @@ def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **fac
 
 def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, *, replay: JobState) -> Job:
     """Lock a job for its current attempt, running or ended by this attempt in the `replay` state."""
-    job = lock_job(session, job_id)
+    job = find(session, Job, job_id, lock=True)
     if job.attempt != attempt or job.state not in (JobState.RUNNING, replay):
         raise stale_attempt(job, attempt)
     if kind is not None and job.kind != kind:

@@ -25,12 +25,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Order:
-    """The route that accepts a kind of job, and its description.
-
-    Attributes:
-        path: a `{release_id}` in it is a field of the order.
-        request: the schema of the body: the other fields of the order.
-    """
+    """The route that accepts a kind of job. The order has the fields of the body, and a `{release_id}` of the path."""
 
     path: str
     tag: str
@@ -41,11 +36,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Reading:
-    """The route that reads the result of a kind of job, and its description.
+    """The route that reads the result of a kind of job, below `path`.
 
     Attributes:
-        path: followed by the id of the result.
-        prefix: of its ids.
+        prefix: of the ids.
         scope: required of the key.
         picture: a column with a PNG image, and the last segment of its route.
         examples: of record fields whose meaning differs from that of the same name in other records.
@@ -67,12 +61,12 @@ class Kind:
 
     Attributes:
         name: as stored in the job's row.
-        many: its plural on pages.
-        title: its title on pages, from the job's row and, if loaded, the row that it makes.
+        many: the plural on pages.
+        title: on pages, from the job's row and, if loaded, the row that it makes.
         accept: takes a session, an `Ask` and the fields of the order as keywords; validates, and queues the job.
         failed: the default failure code.
         unavailable: the failure code if an input of the job is gone.
-        order: its route; None if it cannot be requested over HTTP.
+        order: None if it cannot be requested over HTTP.
         makes: the table of the row that it makes, if any.
         record: the schema of that row; of the job if it makes none.
         show: returns the record, from that row and the job.
@@ -80,7 +74,7 @@ class Kind:
         planned: it carries out a training's plan.
         reads_numbers: it reads only the declaration of a dataset, so ended jobs do not prevent that it is erased.
         gives_way: its process takes only idle cores.
-        module: of the worker, whose `run(context)` does an attempt's work; by default `workers.train.kinds.<name>`.
+        module: of the worker, whose `run(context)` does the work of an attempt.
     """
 
     name: str

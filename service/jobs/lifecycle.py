@@ -21,8 +21,9 @@ from obscura.wire.words import TRAIN, UNFINISHED, EarlyEnd, JobState
 from service import ledger, queue, quotas
 from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
+from service.identity.access import find
 from service.jobs.endings import end_job, end_unpublished, may_publish, settle, tries_left
-from service.jobs.lookup import get_job, lock_job, stale_attempt
+from service.jobs.lookup import get_job, stale_attempt
 from service.ledger.stops import InstallationLocked, lock_of, locked, stop_of, stopped
 
 CANDIDATES, LISTED_MAX = 16, 64  # jobs that one claim examines, and that are listed
@@ -80,9 +81,6 @@ def claim(
         lease_seconds: how long the lease lasts without a heartbeat.
         job_id: claim this job or none.
         attempts_max: how many attempts may lose their worker; the job ends with the last of them (`tries_left`).
-
-    Returns:
-        The claim; None if there is nothing to run.
     """
     # Rows that are locked by other claimers are skipped, so claimers never wait for each other.
     waiting = (
@@ -97,15 +95,15 @@ def claim(
     for job in session.scalars(waiting).all():
         early = job.ended_early
         if job.state is JobState.RUNNING:  # its worker was lost
-            if _is_over(session, job, attempts_max):
-                if (
-                    not ended
-                ):  # one in each transaction: ending locks an account, and two locked accounts could deadlock
+            last = not tries_left(job, attempts_max)
+            over = job.salvage_attempt == job.attempt and last
+            if (job.cancel_requested or early is not None or last) and (over or not may_publish(session, job)):
+                if not ended:  # one per transaction, because ending locks an account, and two could deadlock
                     job.attempts_lost += 1
                     end_unpublished(session, job, FailureCode.WORKER_LOST, now=now)
                     ended = True
                 continue
-            if early is None and not tries_left(job, attempts_max):
+            if early is None and last:
                 early = EarlyEnd.WORKER_LOST
         lease_until = now + timedelta(seconds=lease_seconds)
         taken = _take(session, job, worker=worker, now=now, lease_until=lease_until, early=early)
@@ -115,11 +113,7 @@ def claim(
 
 
 def heartbeat(session: Session, *, job_id: str, attempt: int, now: datetime, lease_seconds: float) -> bool:
-    """Extend the lease of a running attempt; return whether cancellation was requested.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended: stop at once.
-    """
+    """Extend the lease of a running attempt; return whether cancellation was requested. After StaleAttempt, stop."""
     beat = _of_attempt(job_id, attempt).values(lease_until=now + timedelta(seconds=lease_seconds))
     _change(session, beat, job_id, attempt)
     return bool(session.scalar(select(Job.cancel_requested).where(Job.id == job_id)))
@@ -142,17 +136,17 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
 
 
 def reported_silence(silent_seconds: float, silent_seconds_max: float) -> int | None:
-    """Return the minutes for which a runner is reported to be silent; None before half of the allowed time is over.
+    """Return the minutes for which a runner is reported to be silent: half of the allowed time, or None before that.
 
-    It is half of the allowed time, whenever the next sign of life comes, so it reveals nothing about a step's duration.
+    The number does not depend on the next sign of life, so it reveals nothing about a step's duration.
     """
     reported_from = silent_seconds_max / 2
     return None if silent_seconds < reported_from else max(math.floor(reported_from / 60), 1)
 
 
 def report_silence(session: Session, *, job_id: str, attempt: int, minutes: int | None) -> None:
-    """Show for how many minutes a running attempt has been silent; None removes it."""
-    job = lock_job(session, job_id)
+    """Show for how many minutes a running attempt has been silent; None removes the note."""
+    job = find(session, Job, job_id, lock=True)
     if job.attempt != attempt or job.state is not JobState.RUNNING:
         raise stale_attempt(job, attempt)
     progress = _without_silence(job.progress) | ({} if minutes is None else {SILENT_MINUTES: minutes})
@@ -174,7 +168,7 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
     Args:
         discard: publish nothing even so; what was charged stays spent. May be requested after a cancellation.
     """
-    job = lock_job(session, job_id)
+    job = find(session, Job, job_id, lock=True)
     if job.state not in (*UNFINISHED, JobState.CANCELLED):
         raise Conflict(f"This job has {job.state.value} already; there is nothing to cancel.", job_id=job_id)
     if job.state is not JobState.CANCELLED:
@@ -211,7 +205,7 @@ def stop_request(session: Session, *, job_id: str, attempt: int) -> StopRequest 
 
 def end_early(session: Session, *, job_id: str, attempt: int, why: EarlyEnd) -> bool:
     """Make a running training stop charging and publish what it has; return False if it has paid for nothing."""
-    job = lock_job(session, job_id)
+    job = find(session, Job, job_id, lock=True)
     running = job.attempt == attempt and job.state is JobState.RUNNING
     if not running or job.salvage_attempt == attempt or not may_publish(session, job):
         return False
@@ -232,11 +226,7 @@ def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> 
 
 
 def blocked(session: Session, rows: Sequence[Any]) -> dict[str, FailureFacts]:
-    """Return why queued jobs cannot start, by job id: the reason for which `_claimable` leaves them out.
-
-    Args:
-        rows: jobs, or rows of their columns.
-    """
+    """Return why queued jobs (or rows of their columns) cannot start, by job id, consistent with `_claimable`."""
     queued = [row for row in rows if row.state is JobState.QUEUED]
     reason = lock_of(session) if queued else None
     lock = None if reason is None else InstallationLocked(reason)
@@ -277,13 +267,6 @@ def _take(
         ledger.fence(session, hold_id=job.hold_id, attempt=job.attempt, now=now)
     quotas.take_turn(session, job.project_id, now=now)
     return Claim(job.id, job.attempt, job.kind, job.account_id, job.hold_id)
-
-
-def _is_over(session: Session, job: Job, attempts_max: int) -> bool:
-    again = tries_left(job, attempts_max)
-    if job.cancel_requested or job.ended_early is not None or not again:
-        return (job.salvage_attempt == job.attempt and not again) or not may_publish(session, job)
-    return False
 
 
 def _of_attempt(job_id: str, attempt: int) -> Update:

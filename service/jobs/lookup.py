@@ -1,4 +1,4 @@
-"""Find jobs, and the rows that belong to them, by id."""
+"""Jobs, and the rows that belong to them, by id. Rows that the caller may not see are NotFound."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import JobState
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Made, Release, Sweep
+from service.db.job_tables import Job, Made, Release
 from service.errors import NotFound, StaleAttempt
 from service.identity.access import find, is_own, project_of, visible
 
@@ -17,21 +17,23 @@ MadeByJob = TypeVar("MadeByJob", bound=Made)
 
 
 def get_job(session: Session, job_id: str) -> Job:
-    """Return a job, or raise NotFound."""
+    """Return a job."""
     return find(session, Job, job_id)
 
 
 def get_release(session: Session, release_id: str) -> Release:
-    """Return a release, or raise NotFound."""
+    """Return a release."""
     return find(session, Release, release_id)
 
 
 def get_own_release(session: Session, release_id: str) -> Release:
-    """Return a release of the caller's own project, or raise NotFound: sharing a release does not share its account."""
+    """Return a release of the caller's own project: sharing a release does not share its account."""
     release = get_release(session, release_id)
     if not is_own(session, project_of(session, release.account_id)):
-        message = "This stays with the project that has trained the release: it tells of its account."
-        raise NotFound(message, release_id=release_id)
+        raise NotFound(
+            "Only the project that trained this release may see this, because it describes its account.",
+            release_id=release_id,
+        )
     return release
 
 
@@ -54,27 +56,12 @@ def payer_of(session: Session, release: Release) -> dict[str, str | None]:
     return {name: getattr(release, name) if own else None for name in ("account_id", "dataset_id")}
 
 
-def get_dataset(session: Session, dataset_id: str) -> Dataset:
-    """Return a dataset, or raise NotFound."""
-    return find(session, Dataset, dataset_id)
-
-
-def get_sweep(session: Session, sweep_id: str) -> Sweep:
-    """Return a sweep, or raise NotFound."""
-    return find(session, Sweep, sweep_id)
-
-
 def made_by(session: Session, table: type[MadeByJob], job_id: str) -> MadeByJob:
-    """Return the row that a job makes, or raise NotFound."""
+    """Return the row that a job makes."""
     made = session.scalar(visible(session, table).where(table.job_id == job_id))
     if made is None:
         raise NotFound(f"There is no {table.__name__.lower()} of this job.", job_id=job_id)
     return made
-
-
-def lock_job(session: Session, job_id: str) -> Job:
-    """Lock a job until the transaction ends and return it as it is now, or raise NotFound."""
-    return find(session, Job, job_id, lock=True)
 
 
 def stale_attempt(job: Job, attempt: int) -> StaleAttempt:

@@ -1,29 +1,131 @@
-"""Plan a training and its price from public parameters only, and validate it before anything is written."""
+"""Plan a training on a private dataset, and its price, from public parameters only; validate before writing."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import DatasetState, Visibility
+from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter, PrivacyError
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json, useful_from_nano
+from service import ledger
 from service.db.dataset_tables import KEY_MISSING, Dataset
+from service.db.job_tables import Job
 from service.errors import Conflict, InvalidInput, LedgerCorruption
-from service.jobs.lookup import get_dataset
-from service.jobs.training_sets import TrainingSet, training_set
+from service.identity.access import find
+from service.ledger import Account, Unit
 from service.ledger.chain import canonical_json
 
 OPTIONS_BYTES_MAX = 16 * 1024
 PLANS_KEPT = 256  # a few kilobytes each
 DELTA_SHARE = 10  # a delta above 1 / (10 n) gets a note: it should be much less than 1/n
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """A private dataset that may be trained on, its account, and the account's filter."""
+
+    dataset: Dataset
+    account: Account
+    privacy_filter: Filter
+    units_declared: int
+
+    @property
+    def units(self) -> str:
+        """The account's privacy unit, in the plural."""
+        return f"{self.account.unit.value}s"
+
+    def budget_nano(self, epsilon: float) -> int:
+        """Return the nano-units of an epsilon at the account's delta."""
+        is_number = not isinstance(epsilon, bool) and isinstance(epsilon, int | float)
+        if not is_number or not math.isfinite(epsilon) or epsilon <= 0:
+            raise InvalidInput(
+                f"epsilon must be a finite number above 0; {epsilon!r} was given.", epsilon=repr(epsilon)
+            )
+        try:
+            budget_nano = self.privacy_filter.nano_of(epsilon)
+        except PrivacyError as error:
+            raise InvalidInput(f"This epsilon cannot be planned: {error}.") from error
+        if budget_nano < 1:
+            account = self.account
+            raise InvalidInput(
+                f"epsilon {epsilon:g} buys nothing on account *{account.name}*: at its delta it is less than the "
+                "smallest amount that is counted. Ask for more.",
+                epsilon=epsilon,
+            )
+        return budget_nano
+
+
+def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> TrainingSet:
+    """Return a private dataset and its account, if their declarations allow a training.
+
+    Args:
+        lock: until this transaction ends, the dataset can neither be deleted nor join another account, as an upload may
+            make it. Lock before you read which account pays.
+    """
+    dataset = find(session, Dataset, dataset_id)
+    if lock:
+        session.refresh(dataset, with_for_update={"read": True})
+    if dataset.visibility is not Visibility.PRIVATE or dataset.account_id is None:
+        raise InvalidInput(
+            "Training needs a private dataset, which belongs to an account. This one is public: "
+            "it can be the evaluation dataset of a job."
+        )
+    if dataset.state is DatasetState.DELETED:
+        raise InvalidInput("This dataset was deleted.")
+    account = ledger.get_account(session, dataset.account_id)
+    if account.unit is Unit.SUBJECT and dataset.subjects_declared is None:
+        raise InvalidInput(
+            f"Account *{account.name}* protects whole subjects, but this dataset carries no subject ids: a training "
+            "on it would protect single records only. Declare it again with subjects_declared, and upload the ids."
+        )
+    n = _units_declared(session, dataset, account)
+    trained = TrainingSet(dataset, account, ledger.filter_of(account), n)
+    if account.delta > 1 / n:
+        raise InvalidInput(
+            f"Account *{account.name}* has delta {account.delta:g}, which is above 1/{n} ({1 / n:.3g}) for the {n} "
+            f"{trained.units} declared in its datasets: such a guarantee would allow publishing some of them. Use an "
+            "account with a smaller delta.",
+            **{"delta": account.delta, "delta_max": 1 / n, f"{trained.units}_declared": n},
+        )
+    return trained
+
+
+def _units_declared(session: Session, dataset: Dataset, account: Account) -> int:
+    # The delta covers everything that the account ever publishes. So n sums the declared numbers of this dataset and of
+    # all others of the account that have content, or had content and a training that was begun. A unit in two datasets
+    # counts twice, because comparing them would read private data.
+    begun = exists().where(Job.dataset_id == Dataset.id, Job.kind == TRAIN, Job.attempt > 0)
+    covered = and_(
+        Dataset.account_id == account.id,
+        Dataset.ready_at.is_not(None),
+        or_(Dataset.state != DatasetState.DELETED, begun),
+    )
+    by_subject = func.coalesce(Dataset.subjects_declared, Dataset.records_declared)
+    units = func.sum(by_subject if account.unit is Unit.SUBJECT else Dataset.records_declared)
+    return session.scalar(select(units).where(or_(Dataset.id == dataset.id, covered))) or 0
+
+
+def facts_of(dataset: Dataset, account: Account) -> PublicFacts:
+    """Return the facts from which a plan is made: a dataset's declaration, and its account's unit."""
+    return PublicFacts(
+        classes=tuple(dataset.classes),
+        height=dataset.height,
+        width=dataset.width,
+        channels=dataset.channels,
+        records_declared=dataset.records_declared,
+        unit=account.unit.value,
+        subjects_declared=dataset.subjects_declared,
+    )
 
 
 def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
@@ -38,10 +140,47 @@ def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, 
 
 def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
     """As `plan_job`, on a loaded training set."""
-    plan = _plan(trained, recipe, epsilon, options)
-    _require_public(session, plan, trained.dataset)
-    note = delta_note(trained.account.delta, trained.units_declared, trained.units)
-    return plan if note is None else replace(plan, notes=(*plan.notes, note))
+    budget_nano = trained.budget_nano(epsilon)
+    try:
+        written = canonical_json(dict(options))
+    except (TypeError, ValueError):
+        raise InvalidInput("The options must be a JSON object of finite numbers, texts and lists.") from None
+    if len(written) > OPTIONS_BYTES_MAX:
+        raise InvalidInput(f"The options are longer than {OPTIONS_BYTES_MAX} bytes.")
+    account, declared = trained.account, trained.dataset
+    try:
+        facts = facts_of(declared, account)
+        plan = _build(account.id, recipe, written, trained.privacy_filter, budget_nano, facts)
+        if not 0 < plan.price_nano <= budget_nano:
+            raise LedgerCorruption(
+                "A plan's price is above the budget it was made for.",
+                price_nano=plan.price_nano,
+                budget_nano=budget_nano,
+            )
+        public = anchors_set(session, plan)
+        if public is not None:
+            plan.config.require_public(public.records_declared, tuple(public.classes), tuple(declared.classes))
+    except PrivacyError as error:
+        refused = {"parameter": error.name} if isinstance(error, InvalidParameter) else {}
+        raise InvalidInput(f"This cannot be planned: {error}.", **refused) from error
+    delta, n = account.delta, trained.units_declared
+    if delta <= 1 / (DELTA_SHARE * n):
+        return plan
+    note = (
+        f"delta {delta:g} is more than a tenth of 1/n for the {n} {trained.units} declared in the account's datasets: "
+        f"in the worst case that delta allows, about {delta * n:.2g} of them would be left unprotected. For a new "
+        f"account, choose at most 1/{DELTA_SHARE * n}."
+    )
+    return replace(plan, notes=(*plan.notes, note))
+
+
+@lru_cache(maxsize=PLANS_KEPT)
+def _build(
+    _account_id: str, recipe: str, options: bytes, privacy_filter: Filter, budget_nano: int, facts: PublicFacts
+) -> Plan:
+    # Cached, because a page needs the plan, then its price, then the form that orders it. The cache is per account, so
+    # that response times reveal nothing about the plans of another account.
+    return build_plan(recipe, json.loads(options), privacy_filter, budget_nano, facts)
 
 
 def charged_before_useful(plan: Any) -> int | None:
@@ -55,20 +194,9 @@ def charged_before_useful(plan: Any) -> int | None:
         return None
 
 
-def delta_note(delta: float, n: int, units: str) -> str | None:
-    """Return a note on a delta that is allowed, but above a tenth of 1/n; else None."""
-    if delta <= 1 / (DELTA_SHARE * n):
-        return None
-    return (
-        f"delta {delta:g} is more than a tenth of 1/n for the {n} {units} declared in the account's datasets: in the "
-        f"worst case that delta allows, about {delta * n:.2g} of them would be left unprotected. For a new account, "
-        f"choose at most 1/{DELTA_SHARE * n}."
-    )
-
-
 def evaluation_set(session: Session, dataset_id: str, training: Dataset) -> Dataset:
     """Return a public dataset that a release trained on `training` can be measured on."""
-    dataset = get_dataset(session, dataset_id)
+    dataset = find(session, Dataset, dataset_id)
     if dataset.visibility is not Visibility.PUBLIC:
         raise InvalidInput("The evaluation dataset must be public: numbers measured on private data would leak it.")
     for field in ("classes", "height", "width", "channels"):
@@ -85,11 +213,11 @@ def anchors_set(session: Session, plan: Plan) -> Dataset | None:
     dataset_id = plan.config.needed_anchors
     if not dataset_id:
         return None
-    dataset = get_dataset(session, dataset_id)
+    dataset = find(session, Dataset, dataset_id)
     if dataset.visibility is not Visibility.PUBLIC:
         raise InvalidInput(
-            "The dataset that the options name must be public: what is computed from it gets no noise, so private "
-            "images would leak through it."
+            "The dataset that the options name must be public: results computed from it get no noise, so private "
+            "images would leak through them."
         )
     return dataset
 
@@ -107,7 +235,7 @@ def require_content(session: Session, trained: TrainingSet, recipe: str, evaluat
 
 
 def require_anchors_ready(session: Session, plan: Plan) -> None:
-    """As `require_ready`, for the public dataset that a plan names, if any."""
+    """Raise unless the public dataset that a plan names, if any, is ready, and lock it against deletion."""
     anchors = anchors_set(session, plan)
     if anchors is not None:
         require_ready(session, anchors, "public dataset that the options name")
@@ -118,57 +246,16 @@ def require_ready(session: Session, dataset: Dataset, role: str) -> None:
     session.refresh(dataset, with_for_update={"read": True})
     if dataset.state is DatasetState.WITHDRAWING:
         raise Conflict(
-            f"The {role} is being written anew without subjects who withdraw. Ask again when it is ready: as soon as "
+            f"The {role} is being rewritten without subjects who withdraw. Ask again when it is ready, as soon as "
             "trainings that read it have stopped.",
             dataset_id=dataset.id,
         )
     if dataset.failure_code == KEY_MISSING:
         raise Conflict(
             f"The {role} cannot be opened: the key of its images is missing, as after a restore without it. Ask the "
-            "operator to bring the key back and to restart the service, or delete the dataset and upload it again.",
+            "operator to restore the key and restart the service, or delete the dataset and upload it again.",
             dataset_id=dataset.id,
             reason=KEY_MISSING,
         )
     if dataset.state is not DatasetState.READY:
         raise Conflict(f"The {role} is {dataset.state.value}, not ready: upload its content.", dataset_id=dataset.id)
-
-
-def _require_public(session: Session, plan: Plan, training: Dataset) -> None:
-    public = anchors_set(session, plan)
-    if public is None:
-        return
-    try:
-        plan.config.require_public(public.records_declared, tuple(public.classes), tuple(training.classes))
-    except InvalidParameter as error:
-        raise InvalidInput(f"This cannot be planned: {error}.", parameter=error.name) from error
-
-
-def _plan(trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
-    budget_nano = trained.budget_nano(epsilon)
-    try:
-        asked = canonical_json(dict(options))
-    except (TypeError, ValueError):
-        raise InvalidInput("The options must be a JSON object of finite numbers, texts and lists.") from None
-    if len(asked) > OPTIONS_BYTES_MAX:
-        raise InvalidInput(f"The options are longer than {OPTIONS_BYTES_MAX} bytes.")
-    try:
-        plan = _built(trained.account.id, recipe, asked, trained.privacy_filter, budget_nano, trained.facts)
-    except PrivacyError as error:
-        refused = {"parameter": error.name} if isinstance(error, InvalidParameter) else {}
-        raise InvalidInput(f"This cannot be planned: {error}.", **refused) from error
-    if not 0 < plan.price_nano <= budget_nano:
-        raise LedgerCorruption(
-            "A plan's price is above the budget it was made for.", price_nano=plan.price_nano, budget_nano=budget_nano
-        )
-    return plan
-
-
-@lru_cache(maxsize=PLANS_KEPT)
-def _built(
-    _account_id: str, recipe: str, options: bytes, privacy_filter: Filter, budget_nano: int, facts: PublicFacts
-) -> Plan:
-    """Build a plan. Cached, because a page asks for it, then its price, then the form that orders it.
-
-    The cache is per account, so that response times reveal nothing about the plans of another account.
-    """
-    return build_plan(recipe, json.loads(options), privacy_filter, budget_nano, facts)

@@ -1,7 +1,6 @@
 """Sharing releases with other projects: two people decide that one is shared, and one alone ends it.
 
-Images drawn or downloaded by then remain; jobs in progress on a release that is no longer shared are cancelled. Takes a
-session, never commits.
+Images generated or downloaded by then remain. Jobs in progress on a release that is no longer shared are cancelled.
 """
 
 from __future__ import annotations
@@ -30,12 +29,7 @@ SHARES_SHOWN_MAX = 100
 def ask_share(
     session: Session, *, release_id: str, project_id: str | None, reason: str, asked_with: str, now: datetime
 ) -> Decision:
-    """Request that a release is shared with another project. Nothing changes until a second person approves.
-
-    Args:
-        project_id: of the other project; None publishes to every project.
-        asked_with: id of an owner's key, or of an admin's if there is one project.
-    """
+    """Request that a release is shared with another project, or (None) with every project. A second person approves."""
     asking, release = acting_key(session, asked_with), get_own_release(session, release_id)
     home, other = project_of(session, release.account_id), project_id or EVERY_PROJECT
     if other == home:
@@ -69,7 +63,13 @@ def end_share(session: Session, *, release_id: str, share_id: str, now: datetime
         share.ended_at = now
         session.flush()
         record(session, Act.RELEASE_UNSHARED, release_id, project_id=project_of(session, release.account_id))
-        _end_foreign_jobs(session, release_id, now)
+        current = Share.release_id == release_id, Share.ended_at.is_(None)
+        shared_with = set(session.scalars(select(Share.project_id).where(*current)))
+        if EVERY_PROJECT not in shared_with:
+            foreign = Job.release_id == release_id, Job.account_id.is_(None), Job.project_id.not_in(shared_with)
+            unfinished = select(Job).where(*foreign, Job.state.in_(UNFINISHED)).order_by(Job.id).with_for_update()
+            for job in session.scalars(unfinished.execution_options(populate_existing=True)).all():
+                cancel(session, job, now=now)
     return share
 
 
@@ -84,14 +84,3 @@ def _require_unshared(session: Session, release_id: str, project_id: str) -> Non
     same = Share.release_id == release_id, Share.project_id == project_id, Share.ended_at.is_(None)
     if session.scalar(select(Share.id).where(*same).limit(1)) is not None:
         raise Conflict("This release is already shared with that project.", release_id=release_id)
-
-
-def _end_foreign_jobs(session: Session, release_id: str, now: datetime) -> None:
-    open_shares = Share.release_id == release_id, Share.ended_at.is_(None)
-    shared_with = set(session.scalars(select(Share.project_id).where(*open_shares)))
-    if EVERY_PROJECT in shared_with:
-        return
-    foreign = Job.release_id == release_id, Job.account_id.is_(None), Job.project_id.not_in(shared_with)
-    under_way = select(Job).where(*foreign, Job.state.in_(UNFINISHED)).order_by(Job.id).with_for_update()
-    for job in session.scalars(under_way.execution_options(populate_existing=True)).all():
-        cancel(session, job, now=now)

@@ -20,7 +20,7 @@ from service.errors import IdempotencyMismatch, InvalidInput
 from service.identity.access import project_of
 from service.jobs.kind import SAMPLES_MAX, Ask, Kind
 from service.jobs.lookup import get_job
-from service.jobs.training_sets import TrainingSet
+from service.jobs.planning import TrainingSet
 from service.ledger.chain import body_hash
 
 SECRET_BYTES = 32
@@ -37,12 +37,9 @@ def submit(
     samples_max: int = SAMPLES_MAX,
     **order: Any,
 ) -> Job:
-    """Accept a job of a kind, or write nothing.
+    """Accept a job of a kind, or write nothing. `order` are the keyword arguments of the kind's `accept`.
 
-    Args:
-        idempotency_key: the same key and order give the same job; None makes a new job each time.
-        samples_max: the service's limit.
-        order: the keyword arguments of the kind's `accept`.
+    The same idempotency key and order give the same job; without a key each call makes a new one.
     """
     ask = Ask(new_id("job"), now, samples_max)
     body = {"kind": kind.name, **order}
@@ -96,7 +93,7 @@ def remember(
 
 
 def new_job(ask: Ask, kind: str, **columns: Any) -> Job:
-    """Return the row of a queued job, with further columns, to be passed to `queue_job`."""
+    """Return the row of a queued job, for `queue_job`."""
     return Job(
         id=ask.job_id,
         kind=kind,
@@ -121,7 +118,7 @@ def planned_job(
     options: Mapping[str, Any],
     **named: str | None,
 ) -> Job:
-    """As `new_job`, for a job that carries out or rehearses a plan; `named` are further columns."""
+    """Return the row of a job that carries out or rehearses a plan, for `queue_job`; `named` are further columns."""
     columns = {"recipe": plan.recipe, "options": dict(options), "epsilon": float(epsilon), "plan": plan.to_json()}
     return new_job(ask, kind, account_id=trained.account.id, dataset_id=trained.dataset.id, **columns, **named)
 

@@ -2,14 +2,14 @@
 
 One transaction holds the price of every trial, or of none: one hold for each trial, under the account's lock, which is
 taken before the sum is compared with what is left. So no other hold comes in between, and every reader sees all the
-holds or none. Every trial is paid for, the bad ones too. Choosing the best one by measurements on a *public* dataset
-is post-processing of releases and costs nothing more.
+holds or none. Every trial is paid for. Choosing the best one by measurements on a *public* dataset is post-processing
+of releases and costs nothing more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,14 +23,12 @@ from service import ledger, quotas
 from service.db.base import new_id
 from service.db.job_tables import Job, Sweep
 from service.errors import InvalidInput, SweepTooExpensive, require_name
-from service.identity.access import visible
+from service.identity.access import find, visible
 from service.jobs.kind import Ask
 from service.jobs.kinds.train import at_the_present_rate, hold_price, newest_release
 from service.jobs.lifecycle import request_cancel
-from service.jobs.lookup import get_sweep
-from service.jobs.planning import plan_on, require_anchors_ready, require_content
+from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content
 from service.jobs.submission import remember
-from service.jobs.training_sets import TrainingSet
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,13 @@ def trials_asked(body: SweepRequest) -> list[Trial]:
 
 def plan_trials(session: Session, trained: TrainingSet, recipe: str, trials: Sequence[Trial]) -> list[Plan]:
     """Compute the plan of each trial, at its price for the account."""
-    return [_plan(session, trained, recipe, trial, number) for number, trial in enumerate(trials, start=1)]
+    plans = []
+    for number, trial in enumerate(trials, start=1):
+        try:
+            plans.append(plan_on(session, trained, recipe, trial.epsilon, trial.options))
+        except InvalidInput as error:
+            raise InvalidInput(f"Trial {number}: {error.message}", **{**error.numbers, "trial": number}) from error
+    return plans
 
 
 def submit_sweep(
@@ -69,11 +73,7 @@ def submit_sweep(
     evaluation_dataset_id: str | None,
     now: datetime,
 ) -> Sweep:
-    """Accept a sweep and hold the price of all its trials, or write nothing.
-
-    Raises:
-        RateChanged: the account's limit was raised again and again while this was priced.
-    """
+    """Accept a sweep and hold the price of all its trials, or write nothing."""
     if not TRIALS_MIN <= len(trials) <= TRIALS_MAX:
         raise InvalidInput(f"A sweep has {TRIALS_MIN} to {TRIALS_MAX} trials; {len(trials)} were given.")
     name = require_name(name, "A sweep's name")
@@ -88,7 +88,7 @@ def submit_sweep(
     sweep_id = new_id("swp")
     first_id = remember(session, principal, idempotency_key, body, sweep_id, now)
     if first_id is not None:
-        return get_sweep(session, first_id)
+        return find(session, Sweep, first_id)
 
     def held_on(trained: TrainingSet) -> Sweep:
         require_content(session, trained, recipe, evaluation_dataset_id)
@@ -96,8 +96,20 @@ def submit_sweep(
         for plan in plans:  # before an account is locked: a deletion locks datasets first, and accounts after them
             require_anchors_ready(session, plan)
         account = ledger.lock_to_hold(session, trained.account.id, trained.privacy_filter)
-        # Its limit may have been lowered, or other jobs may have been held, since.
-        _require_affordable(session, replace(trained, account=account), trials)
+        # Since then the limit may have been lowered, or the price of other jobs held.
+        budgets_nano = [trained.budget_nano(trial.epsilon) for trial in trials]
+        if sum(budgets_nano) > account.left_nano:
+            numbers: dict[str, Any] = ledger.insufficient(account, sum(budgets_nano)).numbers
+            numbers["release_id"] = newest_release(session, account)
+            fitting = [sum(budgets_nano[:count]) <= account.left_nano for count in range(1, len(trials) + 1)]
+            left_each_nano = account.left_nano // len(trials)
+            raise SweepTooExpensive(
+                trials=len(trials),
+                trials_affordable=sum(fitting),
+                epsilon_affordable_for_each=ledger.affordable_epsilon(trained.privacy_filter, left_each_nano),
+                requested_epsilon_of_each=float(max(trial.epsilon for trial in trials)),
+                **numbers,
+            )
         sweep = Sweep(
             id=sweep_id,
             account_id=trained.account.id,
@@ -135,34 +147,9 @@ def sweeps_measured(session: Session, sweep_ids: Sequence[str]) -> set[str]:
 
 def cancel_sweep(session: Session, *, sweep_id: str, now: datetime, discard: bool = False) -> Sweep:
     """Cancel every trial and evaluation that has not ended, as `request_cancel` does. Idempotent."""
-    sweep = get_sweep(session, sweep_id)
+    sweep = find(session, Sweep, sweep_id)
     # Lock all jobs before the account: ending a queued job locks the account, and others end running ones.
     waiting = select(Job).where(Job.sweep_id == sweep_id, Job.state.not_in(ENDED)).order_by(Job.id)
     for job in session.scalars(waiting.with_for_update().execution_options(populate_existing=True)).all():
         request_cancel(session, job_id=job.id, now=now, discard=discard)
     return sweep
-
-
-def _plan(session: Session, trained: TrainingSet, recipe: str, trial: Trial, number: int) -> Plan:
-    try:
-        return plan_on(session, trained, recipe, trial.epsilon, trial.options)
-    except InvalidInput as error:
-        raise InvalidInput(f"Trial {number}: {error.message}", **{**error.numbers, "trial": number}) from error
-
-
-def _require_affordable(session: Session, trained: TrainingSet, trials: Sequence[Trial]) -> None:
-    account = trained.account
-    budgets_nano = [trained.budget_nano(trial.epsilon) for trial in trials]
-    asked_nano = sum(budgets_nano)
-    left_nano = account.left_nano
-    if asked_nano <= left_nano:
-        return
-    fitting = [sum(budgets_nano[:count]) <= left_nano for count in range(1, len(trials) + 1)]
-    numbers = ledger.insufficient(account, asked_nano).suggesting(newest_release(session, account)).numbers
-    raise SweepTooExpensive(
-        trials=len(trials),
-        trials_affordable=sum(fitting),
-        epsilon_affordable_for_each=ledger.affordable_epsilon(trained.privacy_filter, left_nano // len(trials)),
-        requested_epsilon_of_each=float(max(trial.epsilon for trial in trials)),
-        **numbers,
-    )

@@ -13,8 +13,7 @@ from obscura.wire.schemas import record_of
 from privacy.plans.plan import Plan
 from service import jobs, ledger
 from service.errors import InvalidInput
-from service.jobs.planning import plan_on
-from service.jobs.training_sets import training_set
+from service.jobs.planning import plan_on, training_set
 from service.settings import Settings
 from service.views.sweeps import differing
 

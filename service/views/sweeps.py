@@ -19,7 +19,6 @@ from service.errors import LedgerCorruption
 from service.identity.access import find, visible
 from service.jobs.kind import failure_of
 from service.jobs.kinds.evaluate import newest_on_own_dataset, with_figures
-from service.jobs.lookup import get_sweep
 from service.jobs.sweeps import sweeps_measured
 from service.ledger import Hold
 from service.views.accounts import Payer, Payments
@@ -122,7 +121,7 @@ class SweepView:
 
 def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
     """Return a sweep with its trials."""
-    row = get_sweep(session, sweep_id)
+    row = find(session, Sweep, sweep_id)
     rows = _trials(session, [row])
     paid = payments_of(session, rows)
     (sweep,) = _records(session, [row], rows, paid)

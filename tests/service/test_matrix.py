@@ -103,7 +103,7 @@ SHARED = {
     "POST /releases/{release_id}/samples": 303,
     "GET /samples/{sample_id}/content": 200,
 }
-STAYS = "This stays with the project that has trained the release"
+STAYS = "Only the project that trained this release may see this"
 
 
 @dataclass

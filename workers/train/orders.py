@@ -32,7 +32,7 @@ from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, HoldExhausted, LedgerCorruption, NotFound
 from service.failpoints import failpoint
-from service.jobs.training_sets import facts_of
+from service.jobs.planning import facts_of
 from service.sealing import CHUNK_BYTES, SealBroken, SealedReader, SealedWriter
 from service.settings import Settings
 from service.storage import storage_of

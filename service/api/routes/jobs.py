@@ -46,7 +46,7 @@ from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
 from service.errors import NotFound
 from service.identity import auth
-from service.identity.access import Principal
+from service.identity.access import Principal, find
 from service.views import jobs as views
 from service.views import plans, sweeps
 
@@ -208,7 +208,7 @@ def list_sweeps(service: Running, request: Request, page: Paging, account_id: Of
 def read_sweep(service: Running, request: Request, sweep_id: SweepId) -> Response:
     """Return a sweep: state, cost and public accuracy of each trial."""
     with transaction(service.factory, read_only=True) as session:
-        (record,) = sweeps.records(session, [jobs.get_sweep(session, sweep_id)])
+        (record,) = sweeps.records(session, [find(session, Sweep, sweep_id)])
     return answer(request, record, headers={} if record.state == "ended" else {"Retry-After": "2"})
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import ColumnElement, Select
 from sqlalchemy.orm import Session, undefer
 
 from obscura.wire.release_schemas import EvaluationRecord, EvaluationRequest
@@ -13,12 +14,13 @@ from obscura.wire.schemas import record_of
 from obscura.wire.words import ReleaseKind
 from privacy.plans.registry import plan_from_json
 from service.db.base import new_id
+from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, FailureCode, Job, Release
 from service.errors import Conflict, InvalidInput
-from service.identity.access import visible
+from service.identity.access import find, visible
 from service.jobs.endings import finish_made
 from service.jobs.kind import Ask, Kind, Order, failure_of
-from service.jobs.lookup import get_dataset, get_release, payer_of, trained_on, training_of
+from service.jobs.lookup import get_release, payer_of, trained_on, training_of
 from service.jobs.planning import evaluation_set
 from service.jobs.submission import new_job, queue_job, require_drawable
 
@@ -76,7 +78,7 @@ def queue_evaluation(
     if release.kind is not ReleaseKind.GENERATOR:
         samples = None
     elif samples is None:
-        samples = min(config.measured_samples, samples_for(get_dataset(session, dataset_id).records_declared))
+        samples = min(config.measured_samples, samples_for(find(session, Dataset, dataset_id).records_declared))
     seed = config.measuring_seed if seed is None else seed
     measured = {"samples": samples, "seed": seed}
     job = new_job(
@@ -102,12 +104,7 @@ def finish(
     confusion: Sequence[Sequence[int]] | None,
     now: datetime,
 ) -> Evaluation:
-    """End a running evaluation with its results. Idempotent.
-
-    Args:
-        results: what lists and reports show, JSON.
-        confusion: counts (classes, classes), a row for each true class.
-    """
+    """End a running evaluation with its results (JSON). Idempotent. A row of `confusion` counts one true class."""
     counts = None if confusion is None else [list(row) for row in confusion]
     found = {"results": dict(results), "confusion": counts, "finished_at": now}
     return finish_made(
@@ -117,9 +114,7 @@ def finish(
 
 def finished_evaluations(session: Session, release_id: str) -> Sequence[Evaluation]:
     """Return the finished evaluations of a release, with their confusions, newest first, at most LISTED_MAX."""
-    of_release = Evaluation.release_id == release_id, Evaluation.finished_at.is_not(None)
-    found = visible(session, Evaluation).where(*of_release)
-    newest_first = found.order_by(Evaluation.finished_at.desc(), Evaluation.id.desc()).limit(LISTED_MAX)
+    newest_first = _finished(session, Evaluation.release_id == release_id).limit(LISTED_MAX)
     return session.scalars(newest_first.options(undefer(Evaluation.confusion))).all()
 
 
@@ -128,18 +123,16 @@ def kept_reference(session: Session, dataset_id: str, seed: int) -> float | None
 
     It is the same for every release: the classifier learns one half of the public images and is tested on the other.
     """
-    of_dataset = Evaluation.dataset_id == dataset_id, Evaluation.seed == seed, Evaluation.finished_at.is_not(None)
-    of_generators = visible(session, Evaluation).where(*of_dataset, Evaluation.samples.is_not(None))
-    newest = session.scalars(
-        of_generators.order_by(Evaluation.finished_at.desc(), Evaluation.id.desc()).limit(1)
-    ).first()
-    found: float | None = None if newest is None or newest.results is None else newest.results.get("accuracy_real")
-    return found
+    same = Evaluation.dataset_id == dataset_id, Evaluation.seed == seed
+    newest = session.scalars(_finished(session, *same, Evaluation.samples.is_not(None)).limit(1)).first()
+    accuracy: float | None = None if newest is None or newest.results is None else newest.results.get("accuracy_real")
+    return accuracy
 
 
 def newest_evaluations(session: Session, release_ids: Sequence[str]) -> dict[str, Evaluation]:
     """Return the newest finished evaluation of each release that has one, in one query."""
-    return {row.release_id: row for row in _finished_of(session, release_ids)}  # the last one stays
+    newest_first = session.scalars(_finished(session, Evaluation.release_id.in_(release_ids))).all()
+    return {row.release_id: row for row in reversed(newest_first)}
 
 
 def newest_on_own_dataset(session: Session, trials: Sequence[Any]) -> dict[str, Evaluation]:
@@ -148,15 +141,13 @@ def newest_on_own_dataset(session: Session, trials: Sequence[Any]) -> dict[str, 
     Later evaluations on other images do not decide between the trials of a sweep, which may be rows of columns.
     """
     named = {job.release_id: job.evaluation_dataset_id for job in trials if job.release_id is not None}
-    found = _finished_of(session, list(named))
-    return {row.release_id: row for row in found if row.dataset_id == named[row.release_id]}
+    newest_first = session.scalars(_finished(session, Evaluation.release_id.in_(named))).all()
+    return {row.release_id: row for row in reversed(newest_first) if row.dataset_id == named[row.release_id]}
 
 
-def _finished_of(session: Session, release_ids: Sequence[str]) -> Sequence[Evaluation]:
-    """Return the finished evaluations of some releases, the newest last."""
-    of_releases = Evaluation.release_id.in_(release_ids), Evaluation.finished_at.is_not(None)
-    found = visible(session, Evaluation).where(*of_releases)
-    return session.scalars(found.order_by(Evaluation.finished_at, Evaluation.id)).all() if release_ids else []
+def _finished(session: Session, *conditions: ColumnElement[bool]) -> Select[Evaluation]:
+    found = visible(session, Evaluation).where(Evaluation.finished_at.is_not(None), *conditions)
+    return found.order_by(Evaluation.finished_at.desc(), Evaluation.id.desc())
 
 
 def with_figures(summary: Mapping[str, Any], newest: Evaluation | None) -> dict[str, Any]:

@@ -16,18 +16,16 @@ from obscura.wire.job_schemas import PreviewRecord, PreviewRequest
 from obscura.wire.wording import show_percent
 from obscura.wire.words import Visibility
 from privacy.plans.moments import SEEN
-from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import RECIPES
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode, Job, Preview
 from service.errors import InvalidInput
+from service.identity.access import find
 from service.jobs.endings import finish_made
 from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
-from service.jobs.lookup import get_dataset
-from service.jobs.planning import plan_on, require_anchors_ready, require_ready
+from service.jobs.planning import plan_on, require_anchors_ready, require_ready, training_set
 from service.jobs.submission import planned_job, queue_job
-from service.jobs.training_sets import training_set
 
 STAND_IN_NUMBERS_MAX = 2**32  # pixels times channels times records, in bytes of memory
 _NAMED = 3  # number of classes with the lowest accuracy that are named
@@ -50,9 +48,29 @@ def accept(
     require_anchors_ready(session, plan)
     if RECIPES[recipe].publishes == "histogram":
         raise InvalidInput(f"The recipe {recipe} publishes counts: its plan says how far they may be off.")
-    _require_memory(trained.facts)
+    declared = trained.dataset
+    numbers = declared.records_declared * declared.height * declared.width * declared.channels
+    if numbers > STAND_IN_NUMBERS_MAX:
+        raise InvalidInput(
+            f"A stand-in for {declared.records_declared} images of this size needs {numbers / 2**30:.1f} GiB of "
+            f"memory; a preview may take {STAND_IN_NUMBERS_MAX / 2**30:.0f}. With so many records noise is small.",
+            numbers=numbers,
+            numbers_max=STAND_IN_NUMBERS_MAX,
+        )
     if stand_in_dataset_id is not None:
-        _require_stand_in(session, stand_in_dataset_id, trained.dataset)
+        stand_in = find(session, Dataset, stand_in_dataset_id)
+        if stand_in.visibility is not Visibility.PUBLIC:
+            raise InvalidInput(
+                "A stand-in must be a public dataset: a preview costs nothing, so it may read nothing else."
+            )
+        if len(stand_in.classes) < len(declared.classes):
+            raise InvalidInput(
+                f"The stand-in has {len(stand_in.classes)} classes and the dataset {len(declared.classes)}: name one "
+                "that has as many, or none.",
+                classes=len(stand_in.classes),
+                classes_min=len(declared.classes),
+            )
+        require_ready(session, stand_in, "stand-in")
     named = {"evaluation_dataset_id": stand_in_dataset_id}
     job = planned_job(ask, KIND.name, trained, plan, epsilon=epsilon, options=options, **named)
     made = Preview(id=new_id("prv"), job_id=job.id, created_at=ask.now)
@@ -62,41 +80,14 @@ def accept(
 def finish(
     session: Session, *, job_id: str, attempt: int, results: Mapping[str, Any], grid: bytes | None, now: datetime
 ) -> Preview:
-    """End a running preview with its results. Idempotent.
+    """End a running preview with its results (JSON, `workers.train.kinds.preview.Forecast`). Idempotent.
 
-    Args:
-        results: JSON; see `workers.train.kinds.preview.Forecast`.
-        grid: a PNG of generated images; None for a classifier.
+    `grid` is a PNG of generated images; None for a classifier.
     """
     found = {"results": dict(results), "grid": grid, "finished_at": now}
     return finish_made(
         session, KIND.name, Preview, job_id=job_id, attempt=attempt, results=found, same="results", now=now
     )
-
-
-def _require_memory(declared: PublicFacts) -> None:
-    numbers = declared.records_declared * declared.height * declared.width * declared.channels
-    if numbers > STAND_IN_NUMBERS_MAX:
-        raise InvalidInput(
-            f"A stand-in for {declared.records_declared} images of this size needs {numbers / 2**30:.1f} GiB of "
-            f"memory; a preview may take {STAND_IN_NUMBERS_MAX / 2**30:.0f}. With so many records noise is small.",
-            numbers=numbers,
-            numbers_max=STAND_IN_NUMBERS_MAX,
-        )
-
-
-def _require_stand_in(session: Session, dataset_id: str, declared: Dataset) -> None:
-    dataset = get_dataset(session, dataset_id)
-    if dataset.visibility is not Visibility.PUBLIC:
-        raise InvalidInput("A stand-in must be a public dataset: a preview costs nothing, so it may read nothing else.")
-    if len(dataset.classes) < len(declared.classes):
-        raise InvalidInput(
-            f"The stand-in has {len(dataset.classes)} classes and the dataset {len(declared.classes)}: name one that "
-            "has as many, or none.",
-            classes=len(dataset.classes),
-            classes_min=len(declared.classes),
-        )
-    require_ready(session, dataset, "stand-in")
 
 
 def forecast_sentence(
@@ -139,14 +130,11 @@ def forecast_sentence(
     return f"{sentence} This is a forecast on other images, not a promise."
 
 
-def _seen(job: Job) -> list[str]:
-    seen = job.plan.get("facts", {}).get("what_people_see")
-    return [] if seen is None else [SEEN[seen]]
-
-
 def show(made: Preview, job: Job) -> PreviewRecord:
     """Return the record of a preview and its job."""
     found = made.results or {}
+    seen = job.plan.get("facts", {}).get("what_people_see")
+    remarks = [] if seen is None else [SEEN[seen]]
     return PreviewRecord(
         id=made.id,
         job_id=job.id,
@@ -161,7 +149,7 @@ def show(made: Preview, job: Job) -> PreviewRecord:
         balanced_accuracy=found.get("balanced"),
         accuracy_by_class=found.get("by_class"),
         chance=found.get("chance"),
-        verdict=" ".join([forecast_sentence(**found), *_seen(job)]) if found else None,
+        verdict=" ".join([forecast_sentence(**found), *remarks]) if found else None,
         notes=list(job.plan.get("notes", [])),
         failure=failure_of(job),
         created_at=made.created_at,

@@ -25,9 +25,8 @@ from service.jobs.endings import end_job, lock_attempt, require_sha256
 from service.jobs.kind import Ask, Kind, Order
 from service.jobs.kinds.evaluate import queue_evaluation
 from service.jobs.lookup import stale_attempt
-from service.jobs.planning import plan_on, require_anchors_ready, require_content
+from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content, training_set
 from service.jobs.submission import planned_job, queue_job
-from service.jobs.training_sets import TrainingSet, training_set
 from service.ledger import Account
 from service.ledger.chain import body_hash, canonical_json, columns_of, row_digest
 from service.wording import RECIPE_TITLES
@@ -46,16 +45,15 @@ def accept(
     options: Mapping[str, Any],
     evaluation_dataset_id: str | None,
 ) -> Job:
-    """Accept a training and hold its price on the dataset's account.
-
-    Raises:
-        InsufficientBudget: the account has too little left; carries every number.
-        RateChanged: the account's limit was raised again and again while this was priced.
-    """
+    """Accept a training and hold its price on the dataset's account."""
 
     def held_on(trained: TrainingSet) -> Job:
         require_content(session, trained, recipe, evaluation_dataset_id)
-        _require_affordable(session, trained, epsilon)
+        account = trained.account
+        ledger.require_unfrozen(account)
+        budget_nano = trained.budget_nano(epsilon)
+        if budget_nano > account.left_nano:  # refused even if the plan's rounded price would fit
+            raise ledger.insufficient(account, budget_nano, float(epsilon)).suggesting(newest_release(session, account))
         plan = plan_on(session, trained, recipe, epsilon, options)
         require_anchors_ready(session, plan)
         named = {"evaluation_dataset_id": evaluation_dataset_id}
@@ -64,23 +62,10 @@ def accept(
     return at_the_present_rate(session, dataset_id, held_on)
 
 
-def _require_affordable(session: Session, trained: TrainingSet, epsilon: float) -> None:
-    """Raise if an epsilon exceeds what is left, even if the plan's rounded price would fit."""
-    account = trained.account
-    ledger.require_unfrozen(account)
-    budget_nano = trained.budget_nano(epsilon)
-    if budget_nano > account.left_nano:
-        raise ledger.insufficient(account, budget_nano, float(epsilon)).suggesting(newest_release(session, account))
-
-
 def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[TrainingSet], Held]) -> Held:
     """Price trainings on a dataset and hold the price; retry if the limit was raised between the two.
 
-    Args:
-        held_on: plans and holds on a locked dataset and an account whose limit may be raised meanwhile.
-
-    Raises:
-        RateChanged: a raise came in between in every attempt.
+    `held_on` plans and holds on a locked dataset and an account whose limit may be raised meanwhile.
     """
     for left in reversed(range(PRICINGS_MAX)):
         try:
@@ -109,7 +94,6 @@ def hold_price(
 
     Raises:
         RateChanged: the account's limit was raised since `trained` was read.
-        InsufficientBudget: the account has too little left; carries every number.
     """
     job = planned_job(ask, TRAIN, trained, plan, epsilon=epsilon, options=options, **named)
     details: dict[str, Any] = {
@@ -165,15 +149,10 @@ def publish(
     All of it is one transaction (I7).
 
     Args:
-        job_id: a running training.
         release_id: `rel_...`, chosen when the artifact was written.
-        artifact_sha256: of the artifact, which is in place already, as hex.
+        artifact_sha256: of the artifact, which is in place already.
         artifact_dir: relative to the data directory.
-        kind: a `ReleaseKind`.
         incomplete: JSON; the part of the plan that was made, and why, of a training that ended early.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded, or the job has ended otherwise or was discarded.
     """
     if not is_id(release_id, "rel"):
         raise InvalidInput("A release id is rel_ and 20 base32 characters.")
@@ -185,8 +164,14 @@ def publish(
             raise stale_attempt(job, attempt)
         return published
     if job.ended_early is EarlyEnd.DISCARDED:
-        raise StaleAttempt("What this training has made was discarded.", attempt=attempt, current_attempt=job.attempt)
-    hold_id, account_id, dataset_id = _training_ids(job)
+        raise StaleAttempt("The results of this training were discarded.", attempt=attempt, current_attempt=job.attempt)
+    hold_id, account_id, dataset_id = job.hold_id, job.account_id, job.dataset_id
+    if hold_id is None or account_id is None or dataset_id is None:
+        raise LedgerCorruption("A training job lacks its hold, account or dataset.", job_id=job.id)
+    try:
+        canonical_json([dict(card), dict(summary), dict(incomplete or {})])
+    except (TypeError, ValueError):
+        raise InvalidInput("A release's card and summary are JSON with finite numbers.") from None
     release = Release(
         id=release_id,
         job_id=job_id,
@@ -196,9 +181,9 @@ def publish(
         kind=ReleaseKind(kind),
         artifact_sha256=artifact_sha256,
         artifact_dir=artifact_dir,
-        card=_json(card),
-        summary=_json(summary),
-        incomplete=None if incomplete is None else _json(incomplete),
+        card=dict(card),
+        summary=dict(summary),
+        incomplete=None if incomplete is None else dict(incomplete),
         created_at=to_the_minute(now),
     )
     shown = {"id": release_id, "sha256": row_digest("releases", columns_of(release))}
@@ -220,20 +205,6 @@ def publish(
     if job.evaluation_dataset_id is not None:
         queue_evaluation(session, Ask(new_id("job"), now), release, job.evaluation_dataset_id)
     return release
-
-
-def _training_ids(job: Job) -> tuple[str, str, str]:
-    if job.hold_id is None or job.account_id is None or job.dataset_id is None:
-        raise LedgerCorruption("A training job lacks its hold, account or dataset.", job_id=job.id)
-    return job.hold_id, job.account_id, job.dataset_id
-
-
-def _json(value: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        canonical_json(dict(value))
-    except (TypeError, ValueError):
-        raise InvalidInput("A release's card and summary are JSON with finite numbers.") from None
-    return dict(value)
 
 
 KIND = Kind(

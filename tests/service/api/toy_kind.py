@@ -10,11 +10,12 @@ from obscura.wire.schemas import ApiRequest, Identifier
 from obscura.wire.words import JobState
 from service import jobs
 from service.datasets.vault import Vault
+from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode, Job
 from service.db.session import transaction
+from service.identity.access import find
 from service.jobs.endings import end_job, lock_attempt
 from service.jobs.kind import Ask, Kind, Order
-from service.jobs.lookup import get_dataset
 from service.jobs.submission import new_job, queue_job
 from workers.train.orders import Context
 
@@ -24,7 +25,7 @@ class ToyRequest(ApiRequest):
 
 
 def accept(session: Session, ask: Ask, *, dataset_id: str) -> Job:
-    dataset = get_dataset(session, dataset_id)
+    dataset = find(session, Dataset, dataset_id)
     columns = {"recipe": "", "options": {}, "dataset_id": dataset.id, "account_id": dataset.account_id}
     return queue_job(session, new_job(ask, KIND.name, **columns))
 

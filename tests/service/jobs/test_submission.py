@@ -10,6 +10,7 @@ from sqlalchemy.exc import InvalidRequestError
 from obscura.wire.words import EntryKind, HoldState, JobState
 from service import jobs, ledger
 from service.db.access_tables import Outbox
+from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample
 from service.db.session import transaction
 from service.errors import (
@@ -21,8 +22,8 @@ from service.errors import (
     NotFound,
     StaleAttempt,
 )
+from service.identity.access import find
 from service.jobs.kinds.train import PRICINGS_MAX, at_the_present_rate
-from service.jobs.lookup import get_dataset
 from tests.service.jobs.shop import RECIPE, UNREADY
 from tests.together import at_once
 
@@ -136,7 +137,7 @@ def test_a_gradient_basis_comes_from_public_images_alone(shop):
 
     for private_id in (dataset_id, shop.dataset_id):
         for ask in (shop.plan, shop.train):
-            with pytest.raises(InvalidInput, match=r"must be public: what is computed .* private images would leak"):
+            with pytest.raises(InvalidInput, match=r"must be public: results computed .* private images would leak"):
                 ask(**anchored(private_id))
     with pytest.raises(NotFound):
         shop.plan(**anchored("ds_none"))
@@ -215,7 +216,7 @@ def test_a_sample_job_has_no_hold_and_costs_nothing(shop):
 
 def test_a_sample_in_proportions_keeps_them_in_label_order(shop):
     release_id = shop.released()
-    names = shop.read(get_dataset, shop.dataset_id).classes
+    names = shop.read(find, Dataset, shop.dataset_id).classes
     sample = shop.read(jobs.made_by, Sample, shop.sample(release_id, proportions={names[1]: 1, names[0]: 0.5}))
     assert sample.classes is None
     assert list(sample.proportions.items()) == [(names[0], 0.5), (names[1], 1.0)]

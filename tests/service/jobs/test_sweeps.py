@@ -19,6 +19,7 @@ from service.errors import (
     NotFound,
     SweepTooExpensive,
 )
+from service.identity.access import find
 from tests.service.jobs.shop import UNREADY, Shop
 from tests.together import PATIENCE_SECONDS, at_once
 
@@ -32,7 +33,7 @@ def test_a_sweep_holds_the_price_of_every_trial_at_once(shop):
     assert shop.counts() == {"sweeps": 1, "jobs": 3, "holds": 3, "outbox": 3, "idempotency": 0, "samples": 0}
     held = [shop.hold_of(trial.id).amount_nano for trial in trials]
     assert held == [trial.plan["price_nano"] for trial in trials]
-    assert sum(held) == shop.read(jobs.get_sweep, sweep_id).price_nano == shop.balance().held_nano
+    assert sum(held) == shop.read(find, Sweep, sweep_id).price_nano == shop.balance().held_nano
 
 
 def test_trials_are_taken_in_their_order(shop):
@@ -188,6 +189,6 @@ def test_cancelling_returns_what_has_not_started_and_leaves_what_has_ended(shop)
 def test_an_unknown_sweep_is_not_found(shop):
     with transaction(shop.factory) as session:
         with pytest.raises(NotFound):
-            jobs.get_sweep(session, "swp_x")
+            find(session, Sweep, "swp_x")
         with pytest.raises(NotFound):
             jobs.cancel_sweep(session, sweep_id="swp_x", now=shop.now)

@@ -28,7 +28,7 @@ from service.db.job_tables import Evaluation
 from service.db.session import transaction
 from service.errors import Conflict, NotFound
 from service.jobs.kinds import evaluate
-from service.jobs.training_sets import facts_of
+from service.jobs.planning import facts_of
 from service.storage.interface import key_of
 from workers.evaluation.likeness import IMAGES_MAX, Likeness, NamedExtractor, find_extractor, measure_likeness
 from workers.evaluation.utility import (

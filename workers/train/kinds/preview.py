@@ -27,7 +27,7 @@ from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.errors import LedgerCorruption
 from service.jobs.kinds import preview
-from service.jobs.training_sets import facts_of
+from service.jobs.planning import facts_of
 from workers.evaluation.grid import write_grid
 from workers.evaluation.utility import Utility, accuracy_by_class, as_seen, confusion_of, train_and_test
 from workers.recipes.interface import Piece, Progress, Run, Trainer, TrainingData, save_trained

@@ -20,7 +20,7 @@ from service.db.webhook_tables import Delivery
 from service.settings import Settings
 from tests.service.api.conftest import Served
 
-STAYS = "This stays with the project that has trained the release"
+STAYS = "Only the project that trained this release may see this"
 
 
 @pytest.fixture
