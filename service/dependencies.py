@@ -1,31 +1,28 @@
 """External services that web requests wait for: bounded threads, bounded waiting, and a circuit breaker for each.
 
 The web process shares some forty threads among all requests, so requests that wait for one slow service must never hold
-most of them. Workers, commands and background threads are not web requests: for them nothing here applies.
+most of them. The limits do not apply to workers, commands and background threads.
 """
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, ParamSpec, TypeVar
+from typing import Any, ClassVar, Literal
 
 from service.errors import ObscuraError
 from service.logs import get_logger
 
 Name = Literal["storage", "provider", "webhooks"]  # the fields of Dependencies
 SECONDS_MAX = 5.0  # that a web request waits for an answer
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 
 class DependencyBusy(ObscuraError, OSError):
-    """A dependency serves as many web requests as it may, or did not answer the last ones. Nothing was sent to it."""
+    """A dependency serves its maximum of web requests, or did not answer the last ones. Nothing was sent to it."""
 
     code: ClassVar[str] = "busy"
 
@@ -33,16 +30,13 @@ class DependencyBusy(ObscuraError, OSError):
 class Dependency:
     """The limiter and the circuit breaker of one external service.
 
-    The breaker opens after `failures_max` failures in a row, and lets one request through every `pause_seconds` until
-    one succeeds. It also refuses requests while every place is taken by a request without progress for SECONDS_MAX.
+    The breaker opens after `failures_max` failures in a row (0: never), and lets one trial request through every
+    `pause_seconds` until one succeeds. It also refuses requests while every place is taken by a request without
+    progress for SECONDS_MAX.
 
     Args:
-        name: in messages, and shown by the readiness check.
         places: requests at a time; each may hold a thread.
-        waiting: further requests that may wait for a place, each with a thread.
-        wait_seconds: for a place.
-        failures_max: in a row, before the breaker opens; 0 for no breaker.
-        pause_seconds: between two trial requests while the breaker is open.
+        waiting: further requests that may wait for a place, for `wait_seconds`, each with a thread.
         clock: seconds, monotonic.
     """
 
@@ -66,21 +60,26 @@ class Dependency:
         self._open_until: float | None = None
 
     def enter(self) -> object:
-        """Take a place and return its token.
-
-        Raises:
-            DependencyBusy: the breaker is open, or no place became free in time.
-        """
+        """Take a place and return its token. Raise DependencyBusy if the breaker is open or no place became free."""
         with self._changed:
             self._require_closed()
             if len(self._calls) >= self._places:
-                self._wait()
+                busy = DependencyBusy(f"The {self.name} serves as many requests as it may at a time. Try again soon.")
+                if self._waiting >= self._waiting_max:
+                    raise busy
+                self._waiting += 1
+                try:
+                    if not self._changed.wait_for(lambda: len(self._calls) < self._places, self._wait_seconds):
+                        raise busy
+                finally:
+                    self._waiting -= 1
+                self._require_closed()
             token = object()
             self._calls[token] = self._clock()
             return token
 
     def progress(self, token: object) -> None:
-        """Record that the dependency has answered a part of what a call does."""
+        """Record that the dependency has answered a part of a call."""
         with self._changed:
             self._calls[token] = self._clock()
 
@@ -113,18 +112,6 @@ class Dependency:
     def _is_stuck(self) -> bool:
         return len(self._calls) >= self._places and max(self._calls.values()) < self._clock() - SECONDS_MAX
 
-    def _wait(self) -> None:
-        busy = DependencyBusy(f"The {self.name} serves as many requests as it may at a time. Try again soon.")
-        if self._waiting >= self._waiting_max:
-            raise busy
-        self._waiting += 1
-        try:
-            if not self._changed.wait_for(lambda: len(self._calls) < self._places, self._wait_seconds):
-                raise busy
-        finally:
-            self._waiting -= 1
-        self._require_closed()
-
 
 @dataclass(frozen=True)
 class Dependencies:
@@ -136,7 +123,7 @@ class Dependencies:
 
     @classmethod
     def of_one_process(cls) -> Dependencies:
-        """Return new ones."""
+        """Return the dependencies of a new web application."""
         return cls(
             storage=Dependency("storage", places=10, waiting=5),
             provider=Dependency("sign-in provider", places=4, waiting=4),
@@ -161,7 +148,7 @@ _request: ContextVar[_Request | None] = ContextVar("obscura_web_request", defaul
 
 
 class WebRequests:
-    """ASGI middleware: everything that a request does, in whichever thread, is subject to the limits."""
+    """ASGI middleware: a request is subject to the limits in all its threads."""
 
     def __init__(self, app: Callable[[Any, Any, Any], Awaitable[None]], dependencies: Dependencies) -> None:
         self._app, self._dependencies = app, dependencies
@@ -174,7 +161,7 @@ class WebRequests:
 
 
 def in_web_request() -> bool:
-    """Return whether the caller serves a web request, and must not wait long."""
+    """Return whether the caller serves a web request, and so must not wait long."""
     return _request.get() is not None
 
 
@@ -190,10 +177,9 @@ def patient() -> Iterator[None]:
 
 @contextmanager
 def calling(name: Name) -> Iterator[None]:
-    """Hold a place of a dependency while a web request uses it. Reentrant. Outside of web requests it does nothing.
+    """Hold a place of a dependency while a web request uses it. Reentrant; also a decorator.
 
-    Raises:
-        DependencyBusy: as `Dependency.enter`.
+    Outside of web requests it does nothing. Raise DependencyBusy as `Dependency.enter`.
     """
     request = _request.get()
     if request is None or name in request.held:
@@ -213,11 +199,7 @@ def calling(name: Name) -> Iterator[None]:
 
 
 def require_place(name: Name) -> None:
-    """Raise unless the caller may wait for a dependency: in a web request it must hold a place.
-
-    Raises:
-        RuntimeError: a route reaches the dependency outside of its limiter, which is a bug.
-    """
+    """Raise RuntimeError if a web request reaches a dependency without holding a place, which is a bug."""
     request = _request.get()
     if request is not None and name not in request.held:
         raise RuntimeError(f"A web request must reach the {name} inside calling({name!r}).")
@@ -228,17 +210,3 @@ def progressed(name: Name) -> None:
     request = _request.get()
     if request is not None and name in request.held:
         getattr(request.dependencies, name).progress(request.held[name])
-
-
-def guarded(name: Name) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Return a decorator: the function holds a place of a dependency while it runs in a web request."""
-
-    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-        @functools.wraps(function)
-        def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            with calling(name):
-                return function(*args, **kwargs)
-
-        return call
-
-    return decorate

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from obscura.wire.budgets import DELTA_USUAL_MOST
 from obscura.wire.names import NAME_CHARACTERS_MAX, REASON_CHARACTERS_MAX, clean_text
@@ -104,7 +105,7 @@ class TooLarge(ObscuraError):
 
 
 class StaleAttempt(ObscuraError):
-    """An attempt that has been superseded, or whose job has ended, tried to write."""
+    """A superseded attempt, or an attempt of an ended job, tried to write."""
 
     code = "stale_attempt"
 
@@ -139,40 +140,31 @@ class LedgerCorruption(ObscuraError):
     code = "ledger_corruption"
 
 
+@dataclass(eq=False, kw_only=True)
 class InsufficientBudget(ObscuraError):
     """A job needs more than its account has left.
 
     Integer nano-units of mu^2 are compared; epsilons (at the account's delta) are only shown. They do not add up.
     """
 
-    code = "insufficient_budget"
+    code: ClassVar[str] = "insufficient_budget"
 
-    def __init__(
-        self,
-        *,
-        account: str,
-        requested_nano: int,
-        left_nano: int,
-        capacity_nano: int,
-        spent_nano: int,
-        held_nano: int,
-        requested_epsilon: float,
-        left_epsilon: float,
-        limit_epsilon: float,
-        spent_epsilon: float,
-        held_epsilon: float,
-        affordable_epsilon: float,
-        release_id: str | None = None,
-    ) -> None:
-        self.account = account
-        self.requested_nano, self.left_nano, self.capacity_nano = requested_nano, left_nano, capacity_nano
-        self.spent_nano, self.held_nano = spent_nano, held_nano
-        self.requested_epsilon, self.left_epsilon, self.limit_epsilon = requested_epsilon, left_epsilon, limit_epsilon
-        self.spent_epsilon, self.held_epsilon = spent_epsilon, held_epsilon
-        self.affordable_epsilon = affordable_epsilon
-        self.release_id = release_id
-        numbers = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        super().__init__(self._teach(), **numbers)
+    account: str
+    requested_nano: int
+    left_nano: int
+    capacity_nano: int
+    spent_nano: int
+    held_nano: int
+    requested_epsilon: float
+    left_epsilon: float
+    limit_epsilon: float
+    spent_epsilon: float
+    held_epsilon: float
+    affordable_epsilon: float
+    release_id: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__init__(self._teach(), **vars(self))
 
     def _teach(self) -> str:
         options = []
@@ -193,7 +185,6 @@ class InsufficientBudget(ObscuraError):
         )
 
     def _choice(self, options: list[str]) -> str:
-        """Return the alternatives."""
         spent, last = "", "ask the owner"
         if self.affordable_epsilon == 0:
             spent = "No training fits any more; what was released stays free to draw from and to measure. "
@@ -202,27 +193,17 @@ class InsufficientBudget(ObscuraError):
 
     def suggesting(self, release_id: str | None) -> InsufficientBudget:
         """Return the same error with the name of a release that can be sampled for free."""
-        numbers = {**self.numbers, "release_id": release_id}
-        return type(self)(**numbers)  # type: ignore[arg-type]  # the same names and types as in its constructor
+        return replace(self, release_id=release_id)
 
 
+@dataclass(eq=False, kw_only=True)
 class SweepTooExpensive(InsufficientBudget):
     """The trials of a sweep together need more than their account has left. None was accepted."""
 
-    def __init__(
-        self,
-        *,
-        trials: int,
-        trials_affordable: int,
-        epsilon_affordable_for_each: float,
-        requested_epsilon_of_each: float,
-        **numbers: Any,
-    ) -> None:
-        """Store the requested and affordable trials, and the epsilon of each with which all would fit."""
-        self.trials, self.trials_affordable = trials, trials_affordable
-        self.epsilon_affordable_for_each = epsilon_affordable_for_each
-        self.requested_epsilon_of_each = requested_epsilon_of_each
-        super().__init__(**numbers)
+    trials: int
+    trials_affordable: int
+    epsilon_affordable_for_each: float
+    requested_epsilon_of_each: float
 
     def _teach(self) -> str:
         options = []
@@ -240,16 +221,12 @@ class SweepTooExpensive(InsufficientBudget):
 
 
 def short_reason(text: str) -> str:
-    """Return a reason in its clean form; raise InvalidInput as `clean_text`."""
-    return _clean(text, "A reason", REASON_CHARACTERS_MAX)
+    """Return a reason in its clean form, or raise InvalidInput."""
+    return require_name(text, "A reason", REASON_CHARACTERS_MAX)
 
 
-def require_name(text: str, what: str) -> str:
-    """Return a name in its clean form; raise InvalidInput, which begins with `what`, as `clean_text`."""
-    return _clean(text, what, NAME_CHARACTERS_MAX)
-
-
-def _clean(text: str, what: str, characters_max: int) -> str:
+def require_name(text: str, what: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
+    """Return a name in its clean form, or raise InvalidInput with a message that begins with `what`."""
     try:
         return clean_text(text, characters_max)
     except ValueError as error:

@@ -69,29 +69,12 @@ class _Armed:
     left: int
     once: str | None
 
-    def pass_by(self, name: str) -> None:
-        if name != self.name:
-            return
-        self.left -= 1
-        if self.left == 0 and self._first():
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def _first(self) -> bool:
-        if self.once is None:
-            return True
-        try:
-            os.close(os.open(self.once, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        except FileExistsError:
-            return False
-        return True
-
 
 def _read(text: str) -> _Armed | None:
-    """Parse the variable. A malformed value raises, so that it does not pass as a survived crash."""
     if not text:
         return None
     form = _FORM.fullmatch(text)
-    if form is None or form["name"] not in NAMES:
+    if form is None or form["name"] not in NAMES:  # raise, because a typo would look like a survived crash
         raise ValueError(
             f"{VARIABLE} must be NAME:kill, NAME:kill@HIT or either with ;once=FILE, NAME one of {sorted(NAMES)}"
         )
@@ -104,5 +87,14 @@ _armed = _read(os.environ.get(VARIABLE, ""))
 
 def failpoint(name: str) -> None:
     """Die by SIGKILL if the environment named this place (one of NAMES) when the process started."""
-    if _armed is not None:
-        _armed.pass_by(name)
+    if _armed is None or name != _armed.name:
+        return
+    _armed.left -= 1
+    if _armed.left != 0:
+        return
+    if _armed.once is not None:
+        try:
+            os.close(os.open(_armed.once, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            return
+    os.kill(os.getpid(), signal.SIGKILL)

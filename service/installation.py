@@ -1,7 +1,7 @@
 """The random id that pairs a data folder (a file) with a database (a row).
 
-The database decides which files are removed, overwritten or used. A wrong or new database would remove files that were
-paid for. So the first start writes the id to both, and while the two differ, nothing is removed, run or opened.
+The database decides which files are removed, overwritten or used, so a wrong or new database would remove paid results.
+The first start writes the id to both. While the two differ, nothing is removed, run or opened.
 """
 
 from __future__ import annotations
@@ -33,14 +33,12 @@ FILE = "installation"
 _PENDING = "installation.new"  # written before the row is committed, and renamed afterwards
 _LOCK = 0x0B5C12  # PostgreSQL advisory lock
 _ID_CHARACTERS_MAX = 64
-_UNTIL_THEN = "until then nothing is removed, and no private data is opened."
 
 
 def pair(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
-    """Pair a new database with a new data folder, and return whether the two are paired. Call at start.
+    """Pair a database and a data folder without ids, and return whether the two are paired. Call at start.
 
-    Without ids they are paired only if the database knows everything in the folder. Several processes may call this at
-    once, and an interrupted call is resumed by the next.
+    The database must know everything of value in the folder. Idempotent, also for concurrent and interrupted calls.
     """
     storage = storage_of(settings)
     with transaction(factory, read_only=True) as session:  # usually they are paired, and no write lock is needed
@@ -69,10 +67,6 @@ def accept_clock(session: Session, *, now: datetime) -> datetime | None:
 
     Returns:
         The time of the newest entry; None if the clock is not behind it, and nothing was changed.
-
-    Raises:
-        ClockRefused: the clock is wrong for another reason.
-        NotFound: the database belongs to no installation yet.
     """
     newest = ledger.newest_at(session)
     with suppress(ClockRefused):
@@ -116,60 +110,53 @@ def mark_of(storage: Storage, own_id: str | None = None) -> str | None:
 def find_mismatch(session: Session, settings: Settings, folder: DataFolder, kept: str | None) -> Iterator[Finding]:
     """Yield a finding if database and data folder do not belong together.
 
-    Args:
-        folder: read before the session's snapshot.
-        kept: `mark_of` the folder, read before the session's snapshot.
+    Read `folder` and `kept` (`mark_of` the storage) before the session's snapshot.
     """
     own_id = recorded(session)
     if own_id is not None and own_id != kept:
         kept = mark_of(storage_of(settings), own_id)  # a first start may have written it since
     if own_id == kept:
-        if own_id is None and (unknown := unknown_to(session, folder)):
-            yield _finding(
-                f"{_counted(unknown)}: start the service with the OBSCURA_DATABASE_URL of the database that does"
-            )
+        unknown = unknown_to(session, folder) if own_id is None else None
+        if not unknown:
+            return
+        parts = {name: getattr(unknown, name) for name in ("releases", "samples", "journals", "receipts")}
+        contents = " and ".join(f"{len(ids)} {noun}" for noun, ids in parts.items() if ids)
+        message = (
+            f"The data folder holds {contents} that the database does not know: start the service with the "
+            "OBSCURA_DATABASE_URL of the database that does"
+        )
     elif own_id is None:
-        yield _finding(
+        message = (
             f"The data folder belongs to installation {kept}, and the database to none, as a new one "
             "does: start the service with the OBSCURA_DATABASE_URL of that installation"
         )
     elif kept is None:
-        yield _finding(
+        message = (
             f"The database belongs to installation {own_id}, and the data folder to none, as an empty or "
             "unmounted one does: start the service with the OBSCURA_DATA_DIR of that installation"
         )
     else:
-        yield _finding(
+        message = (
             f"The database belongs to installation {own_id}, and the data folder to installation {kept}: start the "
             "service with the OBSCURA_DATABASE_URL and the OBSCURA_DATA_DIR of the same one"
         )
-
-
-def _finding(what: str) -> Finding:
-    return Finding(FindingCode.INSTALLATION_MISMATCH, f"{what}; {_UNTIL_THEN}")
-
-
-def _counted(unknown: DataFolder) -> str:
-    parts = {name: getattr(unknown, name) for name in ("releases", "samples", "journals", "receipts")}
-    told = " and ".join(f"{len(names)} {noun}" for noun, names in parts.items() if names)
-    return f"The data folder holds {told} that the database does not know"
+    message += "; until then nothing is removed, and no private data is opened."
+    yield Finding(FindingCode.INSTALLATION_MISMATCH, message)
 
 
 def _knows_all(session: Session, settings: Settings) -> bool:
-    """Return whether the database knows everything of value in a folder without an id. The folder is read first."""
     storage = storage_of(settings)
-    folder = read_data_folder(storage, ())
+    folder = read_data_folder(storage, ())  # before the queries
     datasets = [name for name in storage.list("datasets") if is_id(name, "ds")]
-    an_admin = settings.admin_key_path.exists()
+    has_admin = settings.admin_key_path.exists()
     return not (
         unknown_to(session, folder)
         or set(datasets) - among(session, select(Dataset.id), Dataset.id, datasets)
-        or (an_admin and session.scalar(select(Admin.id).limit(1)) is None)
+        or (has_admin and session.scalar(select(Admin.id).limit(1)) is None)
     )
 
 
 def _read(storage: Storage, name: str) -> str | None:
-    """Return the text of a file, or None if there is none."""
     try:
         return storage.read("", name)[:_ID_CHARACTERS_MAX].decode("ascii", "replace").strip()
     except NotFound:

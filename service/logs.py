@@ -39,11 +39,9 @@ def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mu
 
 
 def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, for_people: bool = False) -> None:
-    """Set up logging for this process: our own events and those of libraries.
+    """Set up logging for this process, to stderr by default.
 
     Args:
-        level: the lowest level that is written.
-        stream: where to; None is stderr.
         for_people: write short lines for a terminal in place of JSON, and of libraries only warnings and errors.
     """
     target = stream or sys.stderr
@@ -65,7 +63,7 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, for_
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-    # What cannot be written is lost: logging would report that on stderr, with the values of the exception under way.
+    # Otherwise a failed write is reported on stderr, with the values of the exception that is being handled.
     logging.raiseExceptions = False
     handler = logging.StreamHandler(target)
     handler.setFormatter(
@@ -98,10 +96,7 @@ def _short_line(_logger: object, _method: str, event: MutableMapping[str, Any]) 
 
 
 def _types_and_places(exc_info: Any) -> list[dict[str, Any]]:
-    """Return an error and what led to it: types, files, lines and functions.
-
-    A place in the code has names of its own here: `filename` is what an upload's file is called, and is redacted.
-    """
+    # "file" in place of structlog's "filename", which `redact` takes for the name of an uploaded file.
     stacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=FRAMES_MAX)(exc_info)
     return [
         {

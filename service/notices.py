@@ -1,4 +1,4 @@
-"""Notices for webhooks, written in the transaction of their event. Takes a session, never commits.
+"""Notices for webhooks, written in the transaction of their event.
 
 A notice holds ids, kinds and states. Its time is the minute, as everywhere, and it is sent after that minute, so that
 its arrival reveals no more. See docs/webhooks.md.
@@ -46,7 +46,7 @@ def tell_of_stop(session: Session, account_id: str | None, *, now: datetime) -> 
 
 
 def is_of_somebody_gone(now: datetime) -> ColumnElement[bool]:
-    """Select webhooks whose creator's key was revoked or has expired, or whose person has lapsed at the provider."""
+    """Return the condition that a webhook's creator has no valid key, or has lapsed at the sign-in provider."""
     lapsed = exists().where(Person.id == ApiKey.person_id, Person.lapsed_at.is_not(None))
     over = ApiKey.revoked_at.is_not(None), ApiKey.expires_at <= now, lapsed
     return exists().where(ApiKey.id == Webhook.made_by, or_(*over))
@@ -71,11 +71,9 @@ def _tell(
     if not webhook_ids:
         return
     body, minute = body_of(new_id("whe"), kind, project_id, now, facts), to_the_minute(now)
-    waiting = select(Delivery.webhook_id, func.count(Delivery.id))
-    waiting = waiting.where(Delivery.webhook_id.in_(webhook_ids), Delivery.next_at.is_not(None)).group_by(
-        Delivery.webhook_id
-    )
-    counts = {row[0]: row[1] for row in session.execute(waiting)}
+    waiting = Delivery.webhook_id.in_(webhook_ids), Delivery.next_at.is_not(None)
+    counted = select(Delivery.webhook_id, func.count(Delivery.id)).where(*waiting).group_by(Delivery.webhook_id)
+    counts = {row[0]: row[1] for row in session.execute(counted)}
     for webhook_id in webhook_ids:
         if counts.get(webhook_id, 0) >= WAITING_MAX:
             get_logger(__name__).warning("webhook_notice_dropped", webhook_id=webhook_id, kind=kind.value)

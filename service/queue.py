@@ -36,11 +36,8 @@ def ring(session: Session, job_id: str, *, now: datetime) -> None:
 def deliver(factory: SessionFactory, send: Send, *, now: datetime, limit: int = DELIVERY_BATCH) -> int:
     """Send the outbox, oldest message first, and return the number sent. Call it after a commit and periodically.
 
-    No lock is held while a message is sent, so two processes may send the same one: harmless. If the broker fails, the
-    rest stays for the next call.
-
-    Args:
-        limit: of messages in one call.
+    No lock is held while a message is sent, so two processes may send the same one, which is harmless. If the broker
+    fails, the rest stays for the next call.
     """
     with transaction(factory, read_only=True) as session:
         waiting = session.scalars(select(Outbox).where(Outbox.sent_at.is_(None)).order_by(Outbox.id).limit(limit)).all()
@@ -69,10 +66,7 @@ def forget_sent(session: Session, *, before: datetime) -> int:
 
 
 class Doorbell(Background):
-    """A thread that delivers the outbox after each ring, so that no request waits for a slow broker.
-
-    Rings during a delivery cause one more delivery.
-    """
+    """A thread that delivers the outbox after each ring, so that no request waits for a slow broker."""
 
     def __init__(self, factory: SessionFactory, send: Send, clock: Callable[[], datetime]) -> None:
         super().__init__("obscura-doorbell")
@@ -91,5 +85,5 @@ class Doorbell(Background):
             try:
                 while deliver(self._factory, self._send, now=self._clock()) == DELIVERY_BATCH:
                     pass
-            except SQLAlchemyError as error:  # the jobs are safe in the database and will be found there
+            except SQLAlchemyError as error:  # the jobs are safe in the database, and the reconciler finds them
                 get_logger(__name__).warning("delivery_failed", error=type(error).__name__)

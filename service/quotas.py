@@ -33,11 +33,7 @@ class QuotaExceeded(ObscuraError):
 
 
 def set_quota(session: Session, project_id: str, *, jobs_max: int | None) -> Project:
-    """Limit the unfinished jobs of a project. Jobs beyond a new limit continue.
-
-    Args:
-        jobs_max: None removes the limit.
-    """
+    """Limit the unfinished jobs of a project; None removes the limit. Jobs beyond a new limit continue."""
     project = find(session, Project, project_id, lock=True)
     if jobs_max is not None and not 0 <= jobs_max <= QUOTA_MAX:
         raise InvalidInput(f"A quota of jobs is a whole number from 0 to {QUOTA_MAX}.")
@@ -63,18 +59,18 @@ def require_jobs(session: Session, project_id: str) -> None:
     project = session.scalars(limited.with_for_update().execution_options(populate_existing=True)).one()
     if project.jobs_max is not None and unfinished_jobs(session, [project_id])[project_id] > project.jobs_max:
         raise QuotaExceeded(
-            f"Project *{project.name}* may have {project.jobs_max} jobs waiting or running at a time, and with this "
-            "there would be more. Wait until one has ended, cancel one, or ask an admin of the installation for more.",
+            f"Project *{project.name}* may have {project.jobs_max} jobs waiting or running at a time, and this would "
+            "exceed that. Wait until one has ended, cancel one, or ask an admin of the installation for more.",
             quota="jobs",
             quota_jobs=project.jobs_max,
         )
 
 
 def in_turn(query: Jobs, now: datetime) -> Jobs:
-    """Order jobs as workers take them: fair among projects, whatever the length of their queues.
+    """Order jobs as workers take them, fair among projects whatever the length of their queues.
 
-    The project with the fewest running jobs comes first, of several the one whose last turn is longest ago, and of its
-    jobs the oldest.
+    The project with the fewest running jobs comes first, then the one whose last turn is longest ago, then the oldest
+    job.
     """
     running = (
         select(Job.project_id, func.count().label("jobs"))
@@ -98,10 +94,7 @@ def require_known_uploads(session: Session, project_id: str, key_id: str, most: 
     """Raise QuotaExceeded if a key, or all keys of a project, have learned too often today whether images are known.
 
     The answer to an upload reveals whether its images are in another account. Call this before any lookup, so that the
-    error depends on earlier answers alone.
-
-    Args:
-        most: such answers to a key per day. A project gets more, so that new keys do not help.
+    error depends on earlier answers alone. `most` is per key and day. A project gets more, so new keys do not help.
     """
     total = select(func.coalesce(func.sum(KnownUploads.count), 0)).where(KnownUploads.day == _day(now))
     for whose, most_each, counted in (

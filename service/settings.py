@@ -128,14 +128,34 @@ class Settings(BaseSettings):
             object.__setattr__(self, "database_url", f"sqlite:///{self.data_dir / 'obscura.db'}")
         if self.keys_dir is not None:
             object.__setattr__(self, "keys_dir", self.keys_dir.resolve())
-        object.__setattr__(self, "public_url", _origin(self.public_url))
+        # As browsers send an origin: without the default port. Empty stays empty.
+        origin = self.public_url.strip().rstrip("/").lower()
+        if origin and _ORIGIN.fullmatch(origin) is None:
+            raise ValueError(
+                f"public_url must look like https://obscura.example.org, without a path; it is {self.public_url!r}"
+            )
+        default_port = ":443" if origin.startswith("https:") else ":80"
+        object.__setattr__(self, "public_url", origin.removesuffix(default_port))
         _networks(self.trusted_proxies)
-        _sign_on(self)
+        if self.oidc_issuer:
+            self._check_sign_on()
         if self.heartbeat_seconds * 2 > self.lease_seconds:
             raise ValueError(
                 "heartbeat_seconds must be at most half of lease_seconds, or one late beat loses the lease"
             )
         return self
+
+    def _check_sign_on(self) -> None:
+        needed = ("oidc_client_id", "oidc_client_secret", "public_url")
+        missing = [f"OBSCURA_{name.upper()}" for name in needed if not getattr(self, name)]
+        if missing:
+            raise ValueError(f"with OBSCURA_OIDC_ISSUER, {' and '.join(missing)} must be set")
+        if not self.oidc_groups and not self.oidc_admin_group:
+            raise ValueError(
+                "set OBSCURA_OIDC_GROUPS or OBSCURA_OIDC_ADMIN_GROUP: without them signing in gives no role"
+            )
+        if _SAFE_ISSUER.match(self.oidc_issuer) is None:
+            raise ValueError("oidc_issuer must be an https address; http is only for a provider on this machine")
 
     @property
     def ledger_key_path(self) -> Path:
@@ -185,27 +205,6 @@ class Settings(BaseSettings):
     def admin_key_path(self) -> Path:
         """The file of the first admin key."""
         return occupant.admin_key_path(self.data_dir)
-
-
-def _origin(url: str) -> str:
-    """Return an origin as browsers send it, without the default port; empty stays empty."""
-    plain = url.strip().rstrip("/").lower()
-    if plain and _ORIGIN.fullmatch(plain) is None:
-        raise ValueError(f"public_url must look like https://obscura.example.org, without a path; it is {url!r}")
-    return plain.removesuffix(":443" if plain.startswith("https:") else ":80")
-
-
-def _sign_on(settings: Settings) -> None:
-    if not settings.oidc_issuer:
-        return
-    needed = ("oidc_client_id", "oidc_client_secret", "public_url")
-    missing = [f"OBSCURA_{name.upper()}" for name in needed if not getattr(settings, name)]
-    if missing:
-        raise ValueError(f"with OBSCURA_OIDC_ISSUER, {' and '.join(missing)} must be set")
-    if not settings.oidc_groups and not settings.oidc_admin_group:
-        raise ValueError("set OBSCURA_OIDC_GROUPS or OBSCURA_OIDC_ADMIN_GROUP: without them signing in gives no role")
-    if _SAFE_ISSUER.match(settings.oidc_issuer) is None:
-        raise ValueError("oidc_issuer must be an https address; http is only for a provider on this machine")
 
 
 def _networks(listed: str) -> list[IPv4Network | IPv6Network]:

@@ -30,7 +30,7 @@ SETTLED = timedelta(days=1)  # a clock must run steadily for this long before it
 
 
 def _uptime_seconds() -> float:
-    """Return seconds of a monotonic clock, which includes suspended time where the system supports that."""
+    # CLOCK_BOOTTIME includes the time for which the machine was suspended.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -51,12 +51,7 @@ def to_the_hour(moment: datetime) -> datetime:
 
 
 def wrong_clock(now: datetime, newest: datetime | None) -> str | None:
-    """Return why a clock is wrong; None if it seems right.
-
-    Args:
-        now: the clock's time, aware.
-        newest: a time that has certainly passed, such as that of a log's newest entry.
-    """
+    """Return why a clock is wrong; None if it seems right. `newest` has certainly passed, such as a newest entry."""
     if not CLOCK_EARLIEST <= now < CLOCK_LATEST:
         return f"it shows a time before {CLOCK_EARLIEST.year} or after {CLOCK_LATEST.year - 1}"
     moved = clock_moved()

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from service.dependencies import guarded
+from service.dependencies import calling
 from service.errors import InvalidInput, NotFound, ObscuraError
 from service.storage.files import open_regular
 
@@ -52,7 +52,7 @@ class Storage(ABC):
         """Guard the methods that a backend defines."""
         super().__init_subclass__(**kwargs)
         for name in _GUARDED & vars(cls).keys():
-            setattr(cls, name, guarded("storage")(vars(cls)[name]))
+            setattr(cls, name, calling("storage")(vars(cls)[name]))
 
     @abstractmethod
     def stage(self, key: str, mark: str = "") -> AbstractContextManager[Path]:
@@ -96,7 +96,7 @@ class Storage(ABC):
     def list(self, key: str) -> list[str]:
         """Return the sorted names directly below a key, including foreign ones."""
 
-    @guarded("storage")
+    @calling("storage")
     def holds(self, key: str) -> bool:
         """Return whether there is anything under a key. Exact even where lists may be stale."""
         parent, _, name = key.rpartition("/")
@@ -120,7 +120,7 @@ class Storage(ABC):
     def remove(self, key: str) -> None:
         """Remove a file or folder, if it exists, and everything below it. It disappears from its key at once."""
 
-    @guarded("storage")
+    @calling("storage")
     def read(self, key: str, file: str, *, bytes_max: int = -1) -> bytes:
         """Return a small file of a folder; of one that is longer than `bytes_max`, one byte more than that.
 
@@ -130,7 +130,7 @@ class Storage(ABC):
         with open_regular(self.open(key, file)) as opened:
             return opened.read(bytes_max + 1 if bytes_max >= 0 else -1)
 
-    @guarded("storage")
+    @calling("storage")
     def read_all(self, key: str, begins: str = "", *, bytes_max: int = -1) -> dict[str, bytes | None]:
         """Return the small files directly below a key whose names begin so, by name; None for an unreadable one.
 
@@ -148,7 +148,7 @@ class Storage(ABC):
         except (NotFound, OSError):
             return None
 
-    @guarded("storage")
+    @calling("storage")
     def write(self, key: str, content: bytes) -> None:
         """Publish a small file."""
         with self.stage(key) as staging:

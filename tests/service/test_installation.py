@@ -110,7 +110,7 @@ def test_a_mismatch_stops_everything_and_is_the_first_finding(book, settings):
 
 
 @pytest.mark.parametrize("unknown", ["release", "sample", "journal", "receipt", "dataset", "admin key"])
-def test_an_installation_of_before_is_taken_on_only_if_the_database_knows_everything(book, settings, tmp_path, unknown):
+def test_without_ids_the_two_are_paired_only_if_the_database_knows_everything(book, settings, tmp_path, unknown):
     folder = release_with_files(book, "patients", generator="{}")
     data_dir = settings.data_dir
     strange = {

@@ -38,7 +38,18 @@ def test_events_of_libraries_are_written_alike(stream):
 
 @pytest.mark.parametrize(
     "name",
-    ["private_images", "images", "labels", "secret", "token", "password", "Authorization", "loss", "file_name"],
+    [
+        "private_images",
+        "images",
+        "labels",
+        "secret",
+        "token",
+        "password",
+        "Authorization",
+        "loss",
+        "file_name",
+        "filename",
+    ],
 )
 def test_forbidden_names_are_redacted_at_every_depth(stream, name):
     get_logger("t").info("e", **{name: "canary"}, nested={"deep": [{name: "canary"}]})
@@ -62,18 +73,6 @@ def test_api_tokens_and_url_passwords_are_redacted_inside_texts(stream):
     assert lines(stream)[0]["url"] == "postgresql+psycopg://obscura:***@db/obscura"
 
 
-def test_a_trace_shows_no_local_variables(stream):
-    canary = "canary in a local variable"
-    try:
-        raise ValueError(f"only {len(canary)} characters")
-    except ValueError:
-        get_logger("t").exception("failed")
-        logging.getLogger("library").exception("failed too")
-    first, second = lines(stream)
-    assert first["exception"][0]["exc_type"] == second["exception"][0]["exc_type"] == "ValueError"
-    assert "canary" not in json.dumps([first, second]).replace('canary = \\"canary', "")
-
-
 def refuse(value: str) -> None:
     raise ValueError(f"refused: {value}")
 
@@ -95,11 +94,6 @@ def test_a_trace_says_in_which_file_line_and_function_and_not_with_which_value(s
         assert places[-1] == (__file__, line, "refuse")
         assert REDACTED not in json.dumps(told)
     assert "CANARY" not in stream.getvalue()
-
-
-def test_the_name_of_an_uploads_file_is_still_redacted(stream):
-    get_logger("t").info("e", filename="patient smith.png", frames=[{"filename": "patient smith.png"}])
-    assert "smith" not in stream.getvalue()
 
 
 def test_long_texts_are_cut(stream):

@@ -64,23 +64,6 @@ def test_who_has_fewer_jobs_running_comes_first_and_a_lost_worker_is_none(shop):
     assert shop.claimed().job_id == first[0]
 
 
-def test_nobody_starves_however_many_others_come_and_go(shop):
-    patient = Department(shop, "patient")
-    job_id = patient.train()
-    others = [Department(shop, f"other {number}") for number in range(3)]
-    taken: list[str] = []
-    for other in others:
-        other.train()
-        other.train()
-    while job_id not in taken:
-        claim = shop.claimed()
-        taken.append(claim.job_id)
-        end(shop, claim)
-        for other in others:
-            other.train()
-    assert len(taken) <= len(others) + 1
-
-
 def test_the_list_of_what_waits_has_the_order_of_the_claims(shop):
     flood, drop = Department(shop, "flood"), Department(shop, "drop")
     flooding = [flood.train() for _ in range(3)]

@@ -37,12 +37,6 @@ def test_settings_come_from_the_environment(monkeypatch, tmp_path):
     assert settings.database_url == f"sqlite:///{tmp_path}/data/obscura.db"
 
 
-def test_what_was_set_is_kept():
-    settings = Settings(database_url="postgresql+psycopg://db/obscura", dashboard_public=True, host="0.0.0.0")
-    assert settings.database_url == "postgresql+psycopg://db/obscura"
-    assert settings.dashboard_public is True
-
-
 def test_the_public_url_is_an_origin_and_proxies_are_networks(monkeypatch):
     monkeypatch.setenv("OBSCURA_PUBLIC_URL", "HTTPS://Obscura.Example.org:443/")
     monkeypatch.setenv("OBSCURA_TRUSTED_PROXIES", "172.30.84.1, 2001:db8::/32")
