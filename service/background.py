@@ -34,7 +34,6 @@ class Background(ABC):
             self._noted.set()  # look again at what was noted
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:

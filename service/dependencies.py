@@ -123,7 +123,6 @@ class Dependencies:
 
     @classmethod
     def of_one_process(cls) -> Dependencies:
-        """Return the dependencies of a new web application."""
         return cls(
             storage=Dependency("storage", places=10, waiting=5),
             provider=Dependency("sign-in provider", places=4, waiting=4),
@@ -154,7 +153,6 @@ class WebRequests:
         self._app, self._dependencies = app, dependencies
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """Mark the request's context."""
         if scope["type"] == "http":
             _request.set(_Request(self._dependencies, {}))
         await self._app(scope, receive, send)

@@ -193,7 +193,6 @@ class Settings(BaseSettings):
 
     @property
     def logs_path(self) -> Path:
-        """The folder of the logs of attempts."""
         return self.data_dir / "logs"
 
     @property
@@ -203,7 +202,6 @@ class Settings(BaseSettings):
 
     @property
     def admin_key_path(self) -> Path:
-        """The file of the first admin key."""
         return occupant.admin_key_path(self.data_dir)
 
 

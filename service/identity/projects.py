@@ -21,7 +21,6 @@ PROJECTS_MAX = 1000
 
 
 def create(session: Session, *, name: str, now: datetime) -> Project:
-    """Create an empty project."""
     name = require_name(name, "A project's name")
     if (session.scalar(select(func.count()).select_from(Project)) or 0) >= PROJECTS_MAX:
         raise Conflict(f"There are {PROJECTS_MAX} projects, the most that are kept.")
@@ -32,7 +31,6 @@ def create(session: Session, *, name: str, now: datetime) -> Project:
 
 
 def rename(session: Session, project_id: str, *, name: str) -> Project:
-    """Rename a project."""
     name = require_name(name, "A project's name")
     project = find(session, Project, project_id, lock=True)
     project.name = name

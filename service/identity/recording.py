@@ -166,7 +166,6 @@ class Recorder:
     caller: Callable[[], Principal | None] = lambda: None
 
     def events(self, session: Session) -> list[Event]:
-        """Return the events of a transaction."""
         now, caller = self.clock(), self.caller()
         return [
             event_of(caller, act, object_id, Outcome.ALLOWED, at=now, project_id=project_id)
@@ -191,7 +190,6 @@ class Recorder:
             not_written(len(events), error)
 
     def committed(self, session: Session) -> None:
-        """Write the events to the `audit` logger."""
         write_lines(session.info.pop(_APPENDED, ()))
 
 

@@ -159,6 +159,5 @@ def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, 
 
 
 def require_sha256(text: str) -> None:
-    """Raise InvalidInput unless a text is a SHA-256 in hexadecimal."""
     if len(text) != 64 or not set(text) <= SHA256_CHARACTERS:
         raise InvalidInput("A SHA-256 is 64 lowercase hex digits.")

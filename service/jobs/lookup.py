@@ -17,12 +17,10 @@ MadeByJob = TypeVar("MadeByJob", bound=Made)
 
 
 def get_job(session: Session, job_id: str) -> Job:
-    """Return a job."""
     return find(session, Job, job_id)
 
 
 def get_release(session: Session, release_id: str) -> Release:
-    """Return a release."""
     return find(session, Release, release_id)
 
 
@@ -57,7 +55,6 @@ def payer_of(session: Session, release: Release) -> dict[str, str | None]:
 
 
 def made_by(session: Session, table: type[MadeByJob], job_id: str) -> MadeByJob:
-    """Return the row that a job makes."""
     made = session.scalar(visible(session, table).where(table.job_id == job_id))
     if made is None:
         raise NotFound(f"There is no {table.__name__.lower()} of this job.", job_id=job_id)

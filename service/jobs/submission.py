@@ -52,7 +52,6 @@ def submit(
 
 
 def require_drawable(what: str, count: int | None, count_max: int, seed: int | None) -> None:
-    """Raise InvalidInput unless a number of images, called `what`, and a seed are in range or None."""
     if count is not None and (isinstance(count, bool) or not 1 <= count <= count_max):
         numbers = {what: count, f"{what}_max": count_max}
         raise InvalidInput(f"{what} must be 1 to {count_max}; {count} was given.", **numbers)

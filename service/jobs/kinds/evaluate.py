@@ -157,7 +157,6 @@ def with_figures(summary: Mapping[str, Any], newest: Evaluation | None) -> dict[
 
 
 def show(made: Evaluation, job: Job) -> EvaluationRecord:
-    """Return the record of an evaluation and its job."""
     measured = {name: (made.results or {}).get(name) for name in _FIGURES if name != "evaluation"}
     return record_of(EvaluationRecord, made, state=job.state, failure=failure_of(job), **measured)
 

@@ -131,7 +131,6 @@ def forecast_sentence(
 
 
 def show(made: Preview, job: Job) -> PreviewRecord:
-    """Return the record of a preview and its job."""
     found = made.results or {}
     seen = job.plan.get("facts", {}).get("what_people_see")
     remarks = [] if seen is None else [SEEN[seen]]

@@ -123,7 +123,6 @@ def let_go(session: Session, sample_ids: Sequence[str], *, now: datetime) -> Non
 
 
 def show(made: Sample, job: Any) -> SampleRecord:
-    """Return the record of a sample and its job, which may be a row of columns."""
     return record_of(SampleRecord, made, state=job.state, failure=failure_of(job))
 
 
