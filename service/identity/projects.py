@@ -50,8 +50,12 @@ def choose(session: Session, wished: str | None = None) -> str:
 
 def names(session: Session, ids: Collection[str | None]) -> dict[str, str]:
     """Return the names of projects, accounts and admins by id, visible or not: pass only ids from visible rows."""
-    named = (select(table.id, table.name).where(table.id.in_(ids)) for table in (Project, Account, Admin))
-    return {row.id: row.name for row in session.execute(union_all(*named))} if ids else {}
+    named = union_all(
+        select(Project.id, Project.name).where(Project.id.in_(ids)),
+        select(Account.id, Account.name).where(Account.id.in_(ids)),
+        select(Admin.id, Admin.name).where(Admin.id.in_(ids)),
+    )
+    return {row.id: row.name for row in session.execute(named)} if ids else {}
 
 
 def count_hidden(session: Session) -> int:

@@ -260,7 +260,7 @@ def test_what_makes_no_sense_is_refused(two: Two) -> None:
     two.second.approve(asked.id)
     with pytest.raises(ApiError, match="already shared"):
         release.share(two.other, reason="again")
-    with pytest.raises(NotFoundError, match="This stays with"):
+    with pytest.raises(NotFoundError, match="Only the project that trained"):
         two.their_owner.release(two.release_id).share(None, reason="it is not ours")
     with pytest.raises(AuthError):
         two.analyst.release(two.release_id).share(two.other, reason="no owner")
