@@ -28,7 +28,7 @@ WHOLE = {
     "identity/auth.py": "finds the key of the caller, and revokes the keys that it created",
     "identity/decisions.py": "finds the admins who ask and decide, and duplicates of a request",
     "identity/people.py": "finds the person who signs in, and their keys",
-    "identity/projects.py": "names the projects, accounts and admins of rows that the caller sees, and counts all projects",
+    "identity/projects.py": "names the projects, accounts and admins of visible rows, and counts all projects",
     "identity/recording.py": "deletes old events of every project",
     "installation.py": "compares the database with the data folder",
     "jobs/lifecycle.py": "lets workers claim jobs of every project",
