@@ -1,4 +1,4 @@
-"""Packages that only some commands need, and which part of the installation brings them."""
+"""Optional packages, and the part of the installation that contains each."""
 
 from __future__ import annotations
 

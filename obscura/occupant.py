@@ -20,7 +20,7 @@ from obscura.private_files import replace_file
 
 _LOCK, _ADDRESS, _ADMIN_KEY = "service.lock", "service.url", "admin.key"
 _CHARACTERS_MAX = 4096
-_TRY_SECONDS = 2.0  # somebody may just look whether it is held
+_TRY_SECONDS = 2.0  # another process may hold it for a moment to look at it
 _LOOK_SECONDS = 0.05
 
 

@@ -1,4 +1,4 @@
-"""Files and folders that their owner alone may read: what is made from now on, and what is there already.
+"""Make new and existing files and folders private to their owner.
 
 The database holds the secrets that seed the noise, and the data folder images, checkpoints and keys.
 """
@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-OTHERS = 0o077  # the permissions of everybody but the owner
+OTHERS = 0o077  # permissions of all other users
 
 
 def keep_new_files_private() -> None:
@@ -82,7 +82,7 @@ def make_private(path: Path) -> bool:
             path.chmod(stat.S_IMODE(mode) & ~OTHERS)
     except FileNotFoundError:
         pass
-    except OSError:  # somebody else owns it, or the file system knows no permissions
+    except OSError:  # another user owns it, or the file system has no permissions
         return False
     return True
 

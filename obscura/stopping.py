@@ -1,4 +1,4 @@
-"""Work in a thread for asyncio, which stops at its next image or chunk when nobody awaits it any more."""
+"""Run work for asyncio in a thread. Cancelling stops it at its next image or chunk."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Commands that the packages of a server add, and the two that also work without a service: `doctor` and `recipes`.
 
-They join by an entry point, so that a folder `service` beside the person's own script is never taken for them.
+The server's commands are loaded by an entry point, never from a folder `service` in the current directory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Datasets by way of the SDK: `client.datasets()` lists, `client.datasets.push(folder, at_most=2000)` makes one."""
+"""Datasets: `client.datasets()` lists them, `client.datasets.push(folder, at_most=2000)` makes one."""
 
 from __future__ import annotations
 

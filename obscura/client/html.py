@@ -1,4 +1,4 @@
-"""How releases and accounts look in a notebook. Everything that somebody named is escaped."""
+"""Show releases and accounts in a notebook. All names are escaped."""
 
 from __future__ import annotations
 

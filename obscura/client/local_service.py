@@ -1,4 +1,4 @@
-"""Connections: to a service elsewhere, or to one on this machine that runs as long as a program needs it."""
+"""Connect to a service elsewhere, or run one on this machine for as long as a program needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From images to a dataset whose account can pay: what `client.train(images, epsilon=1)` does first."""
+"""Push images to an account that can pay: the first part of `client.train(images, epsilon=1)`."""
 
 from __future__ import annotations
 

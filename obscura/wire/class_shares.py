@@ -1,4 +1,4 @@
-"""How often each class comes, as people write it: `normal=2000,sick=20`, or numbers in the order of the labels."""
+"""Parse ratios of classes: `normal=2000,sick=20`, or numbers in the order of the labels."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-SHARE_MIN, SHARE_MAX = 1e-9, 1e12  # numbers that stand in a proportion; only their ratios count
+SHARE_MIN, SHARE_MAX = 1e-9, 1e12  # only ratios of such numbers count
 TEXT_MAX = 8000  # characters
-AS_STATED = "stated"  # in place of numbers: the balance that a release's training was told
+AS_STATED = "stated"  # instead of numbers: the ratios that were stated for the training
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _NAMED_MAX = 12  # classes that a refusal names
 
 
 def read_class_shares(text: str, classes: Sequence[str], *, every: bool = True) -> dict[str, float]:
-    """Read numbers that stand in a proportion, by class name.
+    """Parse `NAME=NUMBER` for each class, or one number for each in label order, separated by commas.
 
     Args:
-        text: `NAME=NUMBER` for each class, or one number for each in the order of the labels, separated by commas.
-        classes: declared names, in label order.
-        every: whether each class must have a number; otherwise those that are not named are left out.
+        classes: Declared names, in label order.
+        every: Whether each class must have a number.
 
     Raises:
-        ValueError: the text is something else, names another class or one twice, leaves one out, or has a number that
+        ValueError: The text cannot be parsed, names an unknown class or one twice, leaves one out, or has a number that
             is not above 0. The message says what to write.
     """
     parts = text.split(",")
@@ -52,11 +51,7 @@ def read_class_shares(text: str, classes: Sequence[str], *, every: bool = True) 
 
 
 def checked_class_shares(shares: Mapping[str, float], classes: Sequence[str], *, every: bool) -> dict[str, float]:
-    """Return numbers by class, in label order, if they can stand in a proportion.
-
-    Raises:
-        ValueError: as `read_class_shares`.
-    """
+    """Return positive numbers by class, in label order; raise ValueError as `read_class_shares`."""
     other = [name for name in shares if name not in classes]
     if other:
         raise ValueError(f"there is no class {_listed(other)}; the classes are {_listed(classes)}")

@@ -1,4 +1,4 @@
-"""The closed set of reasons for refusing an upload. `service.ingest.faults` says what each one teaches."""
+"""Reasons for refusing an upload. `service.ingest.faults` has the message of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that come and go: how a dataset is sent, what a release holds, and how a sample is packed."""
+"""File formats of uploads, releases and samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UPLOAD_RECORDS_MAX = 2_000_000
 SampleFormat = Literal["imagefolder", "npz", "parquet", "webdataset"]
 
 CARD_FILE = "privacy_card.json"  # in every release
-# What a training hands over, by the name under which it may be downloaded.
+# Files of a release that may be downloaded, by name.
 DOWNLOADS = (
     "generator.safetensors",
     "generator.json",
@@ -21,7 +21,7 @@ DOWNLOADS = (
     "histogram.json",
     CARD_FILE,
 )
-# What goes with a generator and is made when it is downloaded; see `service.weights`.
+# Files that are made when a generator is downloaded; see `service.weights`.
 MODEL_CARD_FILE, LOADER_FILE = "README.md", "load_generator.py"
 MADE = (MODEL_CARD_FILE, LOADER_FILE)
 

@@ -1,4 +1,4 @@
-"""Ids, and the tokens of keys: a key is made by whoever will use it, and the service knows its SHA-256 alone."""
+"""Ids, and tokens of keys. The user of a key makes its token; the service knows only its SHA-256."""
 
 from __future__ import annotations
 

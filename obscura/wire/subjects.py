@@ -1,4 +1,4 @@
-"""When two ids name the same subject: one rule for whoever prepares images and for whoever receives them."""
+"""Compare subject ids, by one rule for the client that prepares images and the service that receives them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ KEY_CHECK_CHARACTERS = 16  # hexadecimal, of the check value of a subjects key
 MISSING = frozenset(
     ["nan", "nat", "none", "null", "nil", "na", "n a", "missing", "undefined", "not available", "tbd", "todo"]
 )
-# And what is written where an id is missing or was taken away.
+# Placeholders for an id that is missing or was removed.
 _NOBODY = MISSING.union(
     ("unspecified", "blank", "empty", "unknown", "unk", "unbekannt", "inconnu", "desconocido", "noid", "noname"),
     ("dummy", "default", "placeholder", "test", "anonymous", "anonym", "anon", "anonymised", "anonymized"),
     ("deidentified", "de identified", "redacted", "removed"),
     ("not known", "not provided", "not applicable", "nicht bekannt", "no id"),
 )
-_BESIDE = frozenset(["patient", "patients", "subject", "person", "id", "name"])  # say nothing beside such a word
+_BESIDE = frozenset(["patient", "patients", "subject", "person", "id", "name"])  # mean nothing beside such a word
 _NO_NUMBER = re.compile(r"-\d+(?:\.0+)?|x{2,}|\\n|#(?:ref|value|name|null|num|div/0)[!?]", re.IGNORECASE)
 
 

@@ -1,6 +1,6 @@
-"""Numbers as people read them, the same in pages, reports, errors and the command line.
+"""Format numbers for people, in the same way on pages, in reports, errors and on the command line.
 
-Rounding never flatters: what is asked for or spent, and odds, are rounded up; what is left or planned, down.
+Rounding is conservative: requested and spent amounts, and odds, are rounded up; remaining and planned ones, down.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EARLY_ENDS: Final[Mapping[str, str]] = {
 }
 
 
-# Letters and marks that are drawn as nothing, besides the control and format characters of Unicode.
+# Invisible letters and marks, besides the control and format characters of Unicode.
 INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 
 
@@ -47,7 +47,7 @@ def show_epsilon(epsilon: float, *, up: bool) -> str:
     if epsilon <= 0:
         return "0"
     digits = 2 - math.floor(math.log10(epsilon))
-    # A three-digit number that went through a conversion and back comes out a little lower; it is still that number.
+    # Converting a three-digit number back and forth makes it a little lower; show that number.
     shown = _rounded(epsilon, digits, up=up, tolerance=1e-7)
     if digits <= 0:
         return f"{shown:.0f}"
@@ -176,7 +176,7 @@ def values_in_words(schema: Mapping[str, Any]) -> str:
     return {"boolean": "true or false", "null": "null"}.get(kind, f"JSON of type {kind}")
 
 
-# All of these by the names that templates give them.
+# By their names in templates.
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "bytes": show_bytes,
     "chance": show_delta,

@@ -1,4 +1,4 @@
-"""The closed sets of words that columns hold, by which code and CHECK constraints agree."""
+"""Enumerations of column values, shared by the code and the CHECK constraints."""
 
 from __future__ import annotations
 

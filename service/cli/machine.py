@@ -51,20 +51,19 @@ def look_around(folder: Path) -> Iterator[Finding]:
     if not settings.local_path.is_dir():
         yield Finding("data folder", "missing", f"{settings.local_path} is not there; a service makes it: obscura up")
         return
-    mine = os.access(settings.local_path, os.R_OK | os.W_OK | os.X_OK)
-    open_to_others = settings.local_path.stat().st_mode & 0o077
-    if not mine:
-        yield Finding("data folder", "bad", f"{settings.local_path} is not yours to write: choose another --data-dir")
-    elif open_to_others:
-        yield Finding(
-            "data folder", "bad", f"{settings.local_path} is open to others: chmod -R go= {settings.local_path}"
-        )
+    place = settings.local_path
+    if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding("data folder", "bad", f"{place} is not yours to write: choose another --data-dir")
+    elif place.stat().st_mode & 0o077:
+        yield Finding("data folder", "bad", f"{place} is open to others: chmod -R go= {place}")
     else:
-        yield Finding("data folder", "ok", str(settings.local_path))
+        yield Finding("data folder", "ok", str(place))
     database = _database(settings)
     yield database
-    unknown = Finding("storage", "missing", "not checked: without a database its owner is unknown")
-    yield _storage(settings) if database.state == "ok" else unknown
+    if database.state == "ok":
+        yield _storage(settings)
+    else:
+        yield Finding("storage", "missing", "not checked: without a database its owner is unknown")
     yield _trainer(settings)
 
 
