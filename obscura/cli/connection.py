@@ -151,10 +151,6 @@ def address(target: Target, say: Callable[[str], None]) -> tuple[str, str]:
 
     Precedence: command line and environment, the named profile, a service on this machine whose data folder belongs to
     the caller, the default profile. A key is only sent to its own service.
-
-    Raises:
-        CliError: There is no such profile, or no key for the address.
-        NotOwned: The named data folder belongs to another user.
     """
     profiles = read_profiles()
     chosen = None

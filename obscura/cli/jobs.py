@@ -175,14 +175,7 @@ def follow(output: Output, job: Job) -> Job:
 
 
 def try_first(output: Output, client: Client, image: Path, dataset_id: str, **order: Any) -> None:
-    """Preview a training on public images, show the forecast, and save its image if there is one.
-
-    Args:
-        order: Arguments of `Client.preview`.
-
-    Raises:
-        JobFailed: The preview failed.
-    """
+    """Preview a training (see `Client.preview`), show the forecast, and save its image if there is one."""
     preview = client.preview(dataset_id, **order)
     follow(output, preview.job())
     preview = preview.refresh()

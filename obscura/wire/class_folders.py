@@ -52,8 +52,7 @@ def class_paths(names: Iterable[str], classes: Collection[str], *, subjects: boo
 
     Args:
         names: Paths of files, separated by "/", without junk. There is at least one.
-        classes: As for `is_wrapper`.
-        subjects: As for `is_wrapper`.
+        classes, subjects: As for `is_wrapper`.
 
     Raises:
         Refused: LAYOUT, SUBJECTS_UNEXPECTED or SUBJECTS_ABSENT.

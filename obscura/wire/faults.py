@@ -56,11 +56,7 @@ class Fault(StrEnum):
 
 
 class Refused(Exception):
-    """Stop reading the upload.
-
-    Attributes:
-        fault: The broken rule. There is no text: private content must not travel in an exception.
-    """
+    """Stop reading the upload. Has no text, because private content must not travel in an exception."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.value)

@@ -31,9 +31,7 @@ class Packing:
     """A file format of samples.
 
     Attributes:
-        suffix: File name suffix without the dot.
-        media_type: Media type of the download.
-        title: Shown to people.
+        suffix: Without the dot.
         contents: Its content besides README and privacy card, in Markdown.
     """
 

@@ -14,11 +14,7 @@ EPSILON = "epsilon"  # varies like an option
 
 
 class GridRefused(ValueError):
-    """A grid of values cannot be parsed.
-
-    Attributes:
-        position: Index of the invalid grid; None if their combination is invalid.
-    """
+    """A grid cannot be parsed. position: its index; None if the combination of all is invalid."""
 
     def __init__(self, said: str, position: int | None = None) -> None:
         super().__init__(said)

@@ -179,12 +179,7 @@ _GIVEN_NAMES = frozenset([
 
 
 def why_personal(name: str) -> str | None:
-    """Return why a name looks like a person's, or None.
-
-    Returns:
-        "a date", "a long number", "a number of a person", "a mark as in the names of persons", "a given name" or
-        "a unique identifier".
-    """
+    """Return why a name looks like a person's, such as "a date" or "a given name"; None if it does not."""
     text = unicodedata.normalize("NFC", name)
     if _WNID.fullmatch(text):
         return None
