@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["Account", "Dataset", "Evaluation", "Job", "Preview", "Release", "Sample", "Sweep"]
 
 OnEvent = Callable[[job_schemas.EventRecord], None]
-UPLOAD_SECONDS_MAX = 3600.0  # the answer to an upload comes after the service has decoded every image
 
 
 class Account(Live, schemas.AccountRecord):
@@ -49,9 +48,7 @@ class Dataset(Live, schemas.DatasetRecord):
             subjects_key_check: From `obscura.preparing.subjects.key_check`; None for plain ids.
         """
         params = {"format": format} | ({} if subjects_key_check is None else {"subjects_key_check": subjects_key_check})
-        path = f"{self.path}/content"
-        answer = self._transport.upload(path, body=body, params=params, timeout_seconds=UPLOAD_SECONDS_MAX)
-        return self._transport.parse(type(self), answer)
+        return self._transport.parse(type(self), self._transport.upload(f"{self.path}/content", body, params))
 
     def delete(self, *, cancel_jobs: bool = False) -> Self:
         """Destroy the images forever. Spent budget stays spent; releases and the account's log stay.
@@ -97,9 +94,9 @@ class Job(_Cancellable, job_schemas.JobRecord):
 
     PATH = "/v1/jobs"
 
-    def events(self, last_event_id: str | None = None) -> Iterator[job_schemas.EventRecord]:
+    def events(self) -> Iterator[job_schemas.EventRecord]:
         """Yield changes, the final state last. Reconnects where a connection broke."""
-        for record in self._transport.events(job_schemas.EventRecord, f"{self.path}/events", last_event_id):
+        for record in self._transport.events(job_schemas.EventRecord, f"{self.path}/events"):
             yield record
             if record.state in job_schemas.FINAL_STATES:
                 return

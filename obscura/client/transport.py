@@ -30,6 +30,7 @@ BACKOFF_SECONDS_MAX = 8.0
 RETRY_AFTER_SECONDS_MAX = 60.0
 RETRY_STATUSES = frozenset({429, 502, 503, 504})
 EVENT_SILENCE_SECONDS = 60.0  # the service sends a heartbeat comment every 15 seconds
+UPLOAD_SECONDS_MAX = 3600.0  # the answer to an upload comes after the service has decoded every image
 ITEMS_A_PAGE = 100
 ANSWER_BYTES_MAX = 64 * 2**20  # of an answer that is read into memory
 
@@ -282,9 +283,7 @@ class Transport:
                 raise UnexpectedAnswer(self.route, response, "and a list that does not end")
             cursor = page.next_cursor
 
-    def upload(
-        self, path: str, *, body: Iterable[bytes], params: dict[str, Any], timeout_seconds: float
-    ) -> httpx.Response:
+    def upload(self, path: str, body: Iterable[bytes], params: dict[str, Any]) -> httpx.Response:
         """PUT a streamed body once. Never retried: the body may not be repeatable."""
 
         def parts() -> Iterator[bytes]:
@@ -292,7 +291,7 @@ class Transport:
                 go_on()
                 yield part
 
-        timeout = httpx.Timeout(timeout_seconds, connect=10.0)
+        timeout = httpx.Timeout(UPLOAD_SECONDS_MAX, connect=10.0)
         headers = {"Content-Type": "application/octet-stream"}
         try:
             response = self._http.put(path, content=parts(), params=params, headers=headers, timeout=timeout)
@@ -309,13 +308,13 @@ class Transport:
                 self._expected(response, 200, 206)
             yield response
 
-    def events(self, record: type[Record], path: str, last_event_id: str | None = None) -> Iterator[Record]:
+    def events(self, record: type[Record], path: str) -> Iterator[Record]:
         """Yield server-sent events to the end of the stream, reconnecting with Last-Event-ID; raises as `request`."""
-        failures = 0
+        failures, last_event_id = 0, ""
         timeout = httpx.Timeout(EVENT_SILENCE_SECONDS, connect=10.0)
         while True:
             headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
-            if last_event_id is not None:
+            if last_event_id:
                 headers["Last-Event-ID"] = last_event_id
             try:
                 with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
