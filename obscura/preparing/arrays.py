@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import PackingError
 from obscura.preparing.labels import UNLABELLED, call_classes, read_labels, require_stated
-from obscura.preparing.package import Member, Package, zip_stream
+from obscura.preparing.package import Package, npy_member, zip_stream
 from obscura.preparing.sources import Pixels, Record, Source, Tally
 from obscura.preparing.subjects import canonical_id, number_subjects
 from obscura.wire.class_folders import in_order
@@ -70,11 +69,7 @@ class Arrays:
             ids = None if owners is None else number_subjects(owners)  # the ids stay here, random numbers leave
             if owners is not None and ids is not None:
                 arrays["subjects"] = np.array([ids[canonical_id(owner)] for owner in owners], np.int64)
-            members = []
-            for name, array in arrays.items():
-                file = io.BytesIO()
-                np.lib.format.write_array(file, array, allow_pickle=False)
-                members.append(Member(f"{name}.npy", file.tell(), (file.getvalue(),)))
+            members = [npy_member(name, array) for name, array in arrays.items()]
             count = None if ids is None else len(ids)
             return Package("npz", classes, height, width, channels, len(images), count, lambda: zip_stream(members))
 

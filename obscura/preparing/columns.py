@@ -60,7 +60,7 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
     folders = [owner_in(cell) for cell in table.cells(files)]
     owners = _subject_column(table, choices.subject_column, subjects=bool(subjects) and not all(folders))
     if owners == files and subjects is False:
-        owners = None  # one row for each: nobody has two images
+        owners = None  # the column names the images, so no person has two
     example = next(filter(None, folders), None)
     in_paths = None if example is None else f"A folder in the paths of {table.name}, such as {example}/,"
     owned = in_paths if owners is None else f"The column {owners!r} of {table.name}"
@@ -151,8 +151,8 @@ def _subject_column(table: Table, stated: str | None, *, subjects: bool) -> str 
     if len(known) == 1:
         return known[0]
     raise ChoiceNeeded(
-        f"Nothing says which column of {table.name} tells whose each image is, and the account protects all records "
-        f"of a subject together. {_columns(table)}",
+        f"Which column of {table.name} contains the subject ids is unclear, and the account protects all records of a "
+        f"subject together. {_columns(table)}",
         ["--subject-column NAME"],
     )
 

@@ -245,7 +245,7 @@ class Depths:
             asis = f"--depth {round(math.log2(high + 1))}" if self.counted else f"--window {low:.9g},{high:.9g}"
             window = _window_for(self.private_histogram, (low, high))
             raise ChoiceNeeded(
-                f"Their format calls {low:,.9g} black and {high:,.9g} white, and most pixels lie so close together "
+                f"Their format calls {low:,.9g} black and {high:,.9g} white, and most pixels are so close together "
                 f"that they would get fewer than {_LEVELS_MIN} of 256 grey levels. State which number is black and "
                 f"which is white. A window of {window} holds most of them; take one that you know from your device "
                 f"instead, if you can. If the images are meant as they are, say {asis}.",

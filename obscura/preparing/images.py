@@ -122,7 +122,7 @@ def _require_readable_tiff(data: bytes) -> None:
         raise Unreadable(f"it is a colour TIFF of {number} of {deep} bits: save it with 8 or 16 bits a channel")
     if planar == _APART and deep > 8:
         raise Unreadable(
-            f"it is a TIFF of {deep} bits whose channels are stored apart, which is not read: save it anew"
+            f"it is a TIFF of {deep} bits whose channels are stored apart, which is not read: save it again"
         )
 
 

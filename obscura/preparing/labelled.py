@@ -189,16 +189,16 @@ def _part(tree: Tree, table: Table, choices: Choices, paths: list[str]) -> tuple
         at = tops[called.casefold()]
         return at, table, f"{at}/"
     column = next((name for name in table.columns if name.casefold() in _PART_COLUMNS), None)
-    told = [] if column is None else list(table.cells(column))
+    values = [] if column is None else list(table.cells(column))
     if split is None:
-        several = len(set(told)) > 1 and all(map(is_split, filter(None, told)))
+        several = len(set(values)) > 1 and all(map(is_split, filter(None, values)))
         return "", table, f"all of the column {column!r} (--split chooses)" if several else ""
-    kept = [row for row, value in enumerate(told) if value.casefold() == split.casefold()]
+    kept = [row for row, value in enumerate(values) if value.casefold() == split.casefold()]
     if not kept:
         raise PackingError(
             f"{table.name} does not come in parts: leave --split out."
-            if not told
-            else f"{table.name} has the parts {', '.join(sorted(set(told)))}: choose one with --split."
+            if not values
+            else f"{table.name} has the parts {', '.join(sorted(set(values)))}: choose one with --split."
         )
     lines = tuple(table.lines[row] for row in kept) if table.lines else ()
     return "", replace(table, rows=[table.rows[row] for row in kept], lines=lines), split
@@ -258,17 +258,17 @@ def find_metadata(tree: Tree, choices: Choices) -> tuple[str, Table, str] | None
     """
     places = {at: name for at in ("", *folders(tree, "")) for name in _METADATA if name in tree.files(at)}
     tables = {at: parse_table(name, tree.read(below(at, name)), choices.table_encoding) for at, name in places.items()}
-    told = {at: table for at, table in tables.items() if tells_classes(table, choices)}
-    if not told:
+    described = {at: table for at, table in tables.items() if tells_classes(table, choices)}
+    if not described:
         return None
-    if "" in told:
-        return "", told[""], ""
-    chosen, title = choose_part(tree.name, list(told), choices.split, title=tree.name)
-    return chosen, told[chosen], title
+    if "" in described:
+        return "", described[""], ""
+    chosen, title = choose_part(tree.name, list(described), choices.split, title=tree.name)
+    return chosen, described[chosen], title
 
 
 def ask_for_table(tree: Tree, choices: Choices) -> None:
-    """Raise if a table lies beside images that are not in class folders."""
+    """Raise if there is a table beside images that are not in class folders."""
     tops = folders(tree, "")
     if {"images", "labels"} <= {name.casefold() for name in tops}:
         at = next(name for name in tops if name.casefold() == "labels")
@@ -286,6 +286,6 @@ def ask_for_table(tree: Tree, choices: Choices) -> None:
     if tables and flat and choices.classes is None:
         raise ChoiceNeeded(
             f"{tree.name} holds no class folders, and {some(tables, len(tables))} beside its images. Name the table "
-            "or the annotations that tell their classes.",
+            "or the annotations that state their classes.",
             [f"--labels {tables[0]}"],
         )

@@ -84,6 +84,11 @@ def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     return file.getvalue()
 
 
+def npy_member(name: str, array: np.ndarray[Any, Any]) -> Member:
+    """Return an array in memory as a .npy file."""
+    return Member(f"{name}.npy", array.nbytes, (npy_header(array.shape, array.dtype), array.tobytes()))
+
+
 def zip_stream(members: Iterable[Member]) -> Iterator[bytes]:
     """Stream an uncompressed ZIP without writing to disk."""
     outbox = _Outbox()

@@ -26,7 +26,7 @@ from obscura.preparing.images import Target, prepare_image
 from obscura.preparing.labelled import ask_for_table, find_metadata, find_table, labelled_by_table
 from obscura.preparing.labels import require_named, require_renamed, require_stated
 from obscura.preparing.layouts import dicom, find_layout, nifti, parquet, refuse_attribute
-from obscura.preparing.package import Member, Package, can_be_folder, npy_header, zip_stream
+from obscura.preparing.package import Member, Package, can_be_folder, npy_header, npy_member, zip_stream
 from obscura.preparing.questions import ask_about_classes, ask_about_lists, ask_about_people
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import key_check, keyed_numbers, number_subjects, refuse_owned, subject_key
@@ -76,14 +76,14 @@ def prepare(
     counts = Counter(dict.fromkeys((*classes, *(names.get(label, label) for label in found.lost)), 0))
     for label, count in found.labels.items():
         counts[names.get(label, label)] += count
-    told = tuple(notes(found, source, subjects=subjects))
+    remarks = tuple(notes(found, source, subjects=subjects))
 
     converts = chosen.size is not None or chosen.grey or chosen.rename_classes is not None
     renumbers = chosen.join_subjects or chosen.subjects_key is not None
     unchanged = None if converts or renumbers or source.package is None else source.package()
     if unchanged is not None and fits(unchanged.width, unchanged.height):
         summary = f"{source.title}: {counted(unchanged.private_records, 'image')}, as they are."
-        return replace(unchanged, classes=classes, summary=summary, private_counts=dict(counts), private_notes=told)
+        return replace(unchanged, classes=classes, summary=summary, private_counts=dict(counts), private_notes=remarks)
 
     members = _Members(source, found, chosen, names)
     in_folders = all(map(can_be_folder, classes))
@@ -99,7 +99,7 @@ def prepare(
         lambda: zip_stream(members if in_folders else members.as_arrays(classes)),
         summarise(found, tally, source.title),
         dict(counts),
-        told,
+        remarks,
         None if secret is None else key_check(secret, join=chosen.join_subjects),
     )
 
@@ -197,8 +197,7 @@ class _Members:
         yield Member("images.npy", self._found.records * math.prod(shape), images())
         for name, numbers in (("labels", labels), ("subjects", owners)):
             if numbers:
-                array = np.array(numbers, np.int64)
-                yield Member(f"{name}.npy", array.nbytes, (npy_header(array.shape, array.dtype), array.tobytes()))
+                yield npy_member(name, np.array(numbers, np.int64))
 
     def _converted(self) -> Iterator[tuple[str, int | None, str, bytes]]:
         sent = 0

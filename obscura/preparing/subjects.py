@@ -39,7 +39,7 @@ def canonical_id(private_id: SubjectId) -> int | str:
     try:
         return canonical(known)
     except Refused:
-        raise _stands_for_nobody(private_id) from None
+        raise _placeholder(private_id) from None
 
 
 def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
@@ -121,7 +121,7 @@ def require_told_apart(ids: Iterable[SubjectId]) -> None:
         and not any(str(int(text) + step).zfill(len(text)) in texts for step in (-1, 1))
     ]
     for text in (*blank, *(numbered if 2 * len(numbered) < len(texts) else ())):
-        raise _stands_for_nobody(text)
+        raise _placeholder(text)
     for group in look_alike(texts):
         shown = some([repr(name) for name in group], len(group))
         raise ChoiceNeeded(
@@ -168,7 +168,7 @@ def key_check(secret: bytes, *, join: bool) -> str:
     return hmac.new(secret, label, hashlib.sha256).hexdigest()[:KEY_CHECK_CHARACTERS]
 
 
-def _stands_for_nobody(private_id: SubjectId) -> PackingError:
+def _placeholder(private_id: SubjectId) -> PackingError:
     return PackingError(
         f"A subject id is a placeholder, not a person: {str(private_id)[:40]!r}. All images with it would count as one "
         "person. Write one id for each person, or leave these images out."

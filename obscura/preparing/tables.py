@@ -292,7 +292,7 @@ def _of_delimited(name: str, text: str, delimiter: str) -> Table:
         if len(row) > len(columns) and any(cell.strip() for cell in row[len(columns) :]):
             raise PackingError(
                 f"Line {line} of {name} has {len(row)} cells, and there are {len(columns)} columns: a text that holds "
-                f"{delimiter!r} stands in quotation marks."
+                f"{delimiter!r} must be in quotation marks."
             )
         cells = (*row, *[""] * len(columns))[: len(columns)]
         for at, cell in enumerate(cells):
@@ -306,7 +306,7 @@ def _of_delimited(name: str, text: str, delimiter: str) -> Table:
 def _delimiter(lines: Sequence[str], delimiters: Sequence[str]) -> str:
     best, most = ",", 1.0
     for delimiter in delimiters:
-        if delimiter == " " and most >= 2:  # spaces stand inside of names, too
+        if delimiter == " " and most >= 2:  # names contain spaces, too
             continue
         counts = {len(row) for row in csv.reader(lines[:20], delimiter=delimiter, skipinitialspace=delimiter == " ")}
         first = len(next(csv.reader(lines[:1], delimiter=delimiter, skipinitialspace=delimiter == " ")))

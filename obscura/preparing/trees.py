@@ -16,7 +16,7 @@ import tarfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -187,8 +187,18 @@ def open_archive(path: Path, encoding: str | None = None) -> Tree | None:
 
 
 class _Members:
-    def __init__(self, path: Path, members: Iterable[str]) -> None:
+    _kind = "zip"
+
+    def __init__(self, path: Path, members: list[str], infos: Sequence[Any]) -> None:
+        counts = Counter(member for member in members if not member.endswith("/"))
+        twice = sorted(member for member, count in counts.items() if count > 1)
+        if twice:
+            raise PackingError(
+                f"{path.name} contains several files called {some(twice, len(twice))}, so images would be lost. Pack "
+                "the folder again."
+            )
         self.name = path.name
+        self._infos = dict(zip(members, infos, strict=True))
         self._content: dict[str, tuple[set[str], set[str]]] = {"": (set(), set())}
         self._wrapper = ""
         for member in members:
@@ -211,6 +221,21 @@ class _Members:
     def files(self, at: str) -> list[str]:
         return sorted(self._content[self._inside(at)][1])
 
+    def read(self, path: str) -> bytes:
+        try:
+            info = self._infos[self._inside(path)]
+            with self.open(path) as file:
+                return bounded(file, info.file_size if self._kind == "zip" else info.size)
+        except Unreadable:
+            raise
+        except KeyError:
+            raise Unreadable(f"it is a file, or a link to a file, that is not in the {self._kind}") from None
+        except Exception as error:  # a damaged archive fails in many ways
+            raise Unreadable(f"it cannot be extracted from the {self._kind} ({type(error).__name__})") from None
+
+    def open(self, path: str) -> IO[bytes]:
+        raise NotImplementedError
+
     def _inside(self, path: str) -> str:
         return below(self._wrapper, path) if path and self._wrapper else path or self._wrapper
 
@@ -229,20 +254,7 @@ class ZipTree(_Members):
                 f"{path.name} is encrypted. Unpack it with its password, and give the folder: the images are "
                 "encrypted again where the service keeps them."
             )
-        names = _names(path.name, infos, encoding)
-        _require_distinct(path.name, names)
-        self._infos = dict(zip(names, infos, strict=True))
-        super().__init__(path, names)
-
-    def read(self, path: str) -> bytes:
-        try:
-            member = self._infos[self._inside(path)]
-            with self._archive.open(member) as file:
-                return bounded(file, member.file_size)
-        except Unreadable:
-            raise
-        except Exception as error:  # a damaged member fails in many ways
-            raise Unreadable(f"it cannot be extracted from the zip ({type(error).__name__})") from None
+        super().__init__(path, _names(path.name, infos, encoding), infos)
 
     def open(self, path: str) -> IO[bytes]:
         return self._archive.open(self._infos[self._inside(path)])
@@ -251,6 +263,8 @@ class ZipTree(_Members):
 class TarTree(_Members):
     """A tar archive. A compressed one is held in memory, because it can only be read sequentially."""
 
+    _kind = "tar"
+
     def __init__(self, path: Path) -> None:
         try:
             self._file = self._opened(path)  # open for as long as the tree
@@ -258,10 +272,7 @@ class TarTree(_Members):
             infos = [info for info in self._archive if info.isfile() or info.islnk() or info.issym()]
         except (tarfile.TarError, lzma.LZMAError, zlib.error, OSError, EOFError) as error:
             raise PackingError(f"{path.name} cannot be read as a tar: {error}.") from error
-        names = [_safe(path.name, info.name) for info in infos]
-        _require_distinct(path.name, names)
-        self._infos = dict(zip(names, infos, strict=True))
-        super().__init__(path, names)
+        super().__init__(path, [_safe(path.name, info.name) for info in infos], infos)
 
     @staticmethod
     def _opened(path: Path) -> IO[bytes]:
@@ -281,36 +292,11 @@ class TarTree(_Members):
         if hasattr(self, "_file"):
             self._file.close()
 
-    def read(self, path: str) -> bytes:
-        try:
-            member = self._infos[self._inside(path)]
-            file = self._archive.extractfile(member)
-            if file is None:
-                raise Unreadable("it is no file")
-            with file:
-                return bounded(file, member.size)
-        except Unreadable:
-            raise
-        except KeyError:
-            raise Unreadable("it is a link to a file that is not in the tar") from None
-        except Exception as error:  # a damaged tar fails in many ways
-            raise Unreadable(f"it cannot be extracted from the tar ({type(error).__name__})") from None
-
     def open(self, path: str) -> IO[bytes]:
         file = self._archive.extractfile(self._infos[self._inside(path)])
         if file is None:
             raise OSError("it is no file")
         return file
-
-
-def _require_distinct(archive: str, names: list[str]) -> None:
-    counts = Counter(name for name in names if not name.endswith("/"))
-    twice = sorted(name for name, count in counts.items() if count > 1)
-    if twice:
-        raise PackingError(
-            f"{archive} contains several files called {some(twice, len(twice))}, so images would be lost. Pack the "
-            "folder again."
-        )
 
 
 def _names(archive: str, infos: list[zipfile.ZipInfo], encoding: str | None) -> list[str]:

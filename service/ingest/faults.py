@@ -32,7 +32,7 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         "or ask the operator to raise the limit.",
         Fault.INCOMPLETE: "The body does not have the length that was announced. Send it again.",
         Fault.ARCHIVE_BROKEN: "The archive is damaged or is not a plain zip file: its directory, its entries and their "
-        "checksums must agree, and nothing may stand before the first entry. Create it again.",
+        "checksums must agree, and nothing may precede the first entry. Create it again.",
         Fault.ARCHIVE_ENTRIES: f"The archive has more than {limits.entries_max:,} entries.",
         Fault.ARCHIVE_SIZE: f"The archive expands to more than is allowed: {limits.entry_bytes_max:,} bytes for a file "
         f"and {limits.expanded_bytes_max:,} bytes in all.",
@@ -64,9 +64,9 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         Fault.IMAGE_FRAMES: "A picture is animated or has several frames. Send single pictures; "
         "`obscura datasets push` keeps the first frame.",
         Fault.IMAGE_SCANS: f"A JPEG has more than {SCANS_MAX} scans, and each goes over all pixels again. "
-        "Save it anew, with the usual settings of any program.",
+        "Save it again, with the usual settings of any program.",
         Fault.IMAGE_PARTS: "A picture is made of far more segments, chunks or runs than its size explains, or has "
-        "several colour profiles. Save it anew, without metadata.",
+        "several colour profiles. Save it again, without metadata.",
         Fault.IMAGE_MODE: f"A picture does not fit the declared mode, {mode}. Eight bits a channel are taken; for a "
         "grayscale dataset, pictures must be gray (red, green and blue equal everywhere).",
         Fault.IMAGE_TRANSPARENT: "A picture has transparent pixels. Flatten it onto a background first; "
@@ -98,8 +98,8 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         + ". The declared number is an upper bound that the guarantee is computed from. Declare a new dataset with a "
         "larger number.",
         Fault.SUBJECT_BLANK: "A record has no subject id. Negative numbers, ids without a letter or digit, and words "
-        "such as NA, nan, none or unknown are taken for missing ones. Give every record the id of the person, or "
-        "thing, that it shows; one that belongs to nobody else gets an id of its own.",
+        "such as NA, nan, none or unknown count as missing. Give every record the id of the person, or thing, that it "
+        "shows, and an id of its own if it shows no other record's.",
         Fault.SUBJECT_TYPE: "The subject ids must be an array of shape (n) of integers, or of texts or bytes of a "
         f"fixed width of at most {limits.subject_characters_max} characters. For a text column of a table: "
         "column.astype('U').",

@@ -71,8 +71,8 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
     base, note = base_of(tree, choices, subjects=False, holds=holds) if named else ("", "")
     if named and not folders(tree, base):
         raise ChoiceNeeded(
-            f"The DICOM files of {tree.name} lie in no class folders. Put them into one folder for each class, name a "
-            "table that tells their classes (--labels), or the tag whose value is the class.",
+            f"The DICOM files of {tree.name} are in no class folders. Put them into one folder for each class, name a "
+            "table of their classes (--labels), or the tag whose value is the class.",
             ["--label-tag NAME"],
         )
     title = f"{note}, DICOM" if note else "DICOM"
@@ -175,7 +175,7 @@ class _Reader:
         person = "" if tag == NO_TAG else tag_text(dataset, tag)
         if person and self.subjects is False and any(person in owners for owners in self.private_owners.values()):
             raise PackingError(
-                f"Several images have the same {tag}, and the account protects single records: somebody with several "
+                f"Several images have the same {tag}, and the account protects single records: a person with several "
                 "would be protected less than it seems. Use an account whose unit is the subject, and state how many "
                 f"there are at most (--at-most, --subjects-at-most): {OPEN_BY_SUBJECT}. Or, where {tag} does not say "
                 f"whose an image is, name the tag that does with --subject-tag; or say --subject-tag {NO_TAG} where "
@@ -206,7 +206,7 @@ class _Reader:
             names = sorted(self.private_owners)
             raise ChoiceNeeded(
                 f"Every folder on top holds images of one person alone by {self.choices.subject_tag}, so they seem "
-                f"to be people: {some(names, len(names))}. Names of classes become public for ever. Say the classes in "
+                f"to be people: {some(names, len(names))}. Class names become public forever. State the classes in "
                 "a table (--labels) or by a tag (--label-tag); or, if these are classes, state them.",
                 [classes_flag(names)],
             )

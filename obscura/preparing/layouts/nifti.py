@@ -117,7 +117,7 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
     base, note = base_of(tree, choices, subjects=False, holds=lambda at: any(map(_is_nifti, tree.files(at))))
     if not folders(tree, base):
         raise PackingError(
-            f"The volumes of {tree.name} lie in no class folders: put them into one folder for each class. A table of "
+            f"The volumes of {tree.name} are in no class folders: put them into one folder for each class. A table of "
             "labels is not read for volumes."
         )
     for name in folders(tree, base):

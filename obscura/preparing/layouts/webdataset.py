@@ -58,10 +58,10 @@ def _source(name: str, tars: list[Path], choices: Choices, subjects: bool) -> So
     samples = [sample for tree in trees for sample in _samples(tree)]
     if not any(sample.label for sample in samples):
         return None
-    told = any(sample.subject is not None for sample in samples)
-    if subjects and not told:
+    has_subjects = any(sample.subject is not None for sample in samples)
+    if subjects and not has_subjects:
         raise PackingError(
-            f"{name} does not tell whose each image is, and the account protects all records of a subject together: "
+            f"{name} has no subject ids, and the account protects all records of a subject together: "
             "give every record a .json with its label and its subject."
         )
     names: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ def _source(name: str, tars: list[Path], choices: Choices, subjects: bool) -> So
     numbers = [int(label or "-1") for label in labels if re.fullmatch(r"|-?(0|[1-9]\d*)", label)]
     read = read_labels(numbers if len(numbers) == len(labels) else labels, len(labels), name, choices)
     called, classes = call_classes(read, names, choices, name)
-    owned = f"The .json of a record of {name}" if told else None
+    owned = f"The .json of a record of {name}" if has_subjects else None
 
     def walk(tally: Tally) -> Iterator[Record]:
         tally.left_out[UNLABELLED] += called.count(None)

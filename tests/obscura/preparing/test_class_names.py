@@ -207,11 +207,6 @@ def test_classes_with_numbers_pass(kind: str, images: int) -> None:
     ask_about_classes(dict.fromkeys(CLASSES[kind], MANY if kind in ONLY_WITH_MANY else images), folders=True)
 
 
-def test_the_tables_are_large() -> None:
-    assert len(IDENTIFIERS) >= 60
-    assert len(CLASSES) >= 40
-
-
 MASKS = [
     (["imagesTr", "labelsTr", "imagesTs"], ["labelsTr"]),
     (

@@ -97,12 +97,8 @@ def test_where_a_guess_would_destroy_images_their_owner_is_asked(tmp_path, files
 @pytest.mark.parametrize(
     ("files", "scale"),
     [
-        ([SIXTEEN, SIXTEEN], FORMAT_SCALE),
         ([EIGHT, EIGHT], FORMAT_SCALE),
         ([deep_png(np.dstack([RAMP * 16] * 3)), EIGHT], FORMAT_SCALE),
-        ([TWELVE, TWELVE], Scale(depth=12)),
-        ([TWELVE, TWELVE], Scale(depth=16)),
-        ([TWELVE, EIGHT], Scale(depth=12)),
         ([SIGNED, MEASURED], Scale(window=(-1024, 3071))),
         ([TWELVE, SIGNED], Scale(window=(0, 3071))),
         ([saved(np.zeros((SIDE, SIDE), np.uint16)), SIXTEEN], FORMAT_SCALE),
@@ -189,11 +185,6 @@ def test_the_question_names_no_number_of_the_images(tmp_path):
 @pytest.mark.parametrize(
     ("files", "scale", "says"),
     [
-        ([SIXTEEN, SIXTEEN], Scale(depth=12), "above those of 12 bits"),
-        ([EIGHT, EIGHT], Scale(depth=12), "there is none"),
-        ([EIGHT, EIGHT], Scale(window=(0, 100)), "none of these has more"),
-        ([SIGNED, SIGNED], Scale(depth=12), "--window LOW,HIGH"),
-        ([TWELVE, TWELVE], Scale(window="auto"), "would change with one of them"),
         ([deep_png(np.dstack([RAMP] * 3))] * 2, Scale(depth=12), "eight bits a channel first"),
         ([tiff(np.full((SIDE, SIDE), np.nan, "f4"), 1, 3)] * 2, Scale(window=(0, 1)), "not numbers"),
     ],

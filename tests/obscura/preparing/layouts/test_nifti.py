@@ -1,7 +1,5 @@
 """Volumes become slices that stand as radiologists see them, and all slices of a person stay together."""
 
-import io
-import zipfile
 from pathlib import Path
 
 import nibabel
@@ -63,22 +61,9 @@ def test_units_are_windowed_as_stated_or_as_the_header_says():
     assert len(np.unique(eight_bits(own, FORMAT_SCALE))) > 2
 
 
-def test_the_middle_or_every_so_many_slices_are_one_subject(tmp_path):
-    root = fill(tmp_path, "sick/a.nii", "normal/b.nii.gz", "normal/c.nii")
-    (root / "normal/b.nii.gz").write_bytes(__import__("gzip").compress(nifti(body())))
-    middle = prepare(root, Choices(slices="axial"), subjects=True)
-    assert (middle.private_records, middle.private_subjects, middle.classes) == (3, 3, ("normal", "sick"))
-    every = prepare(root, Choices(slices="axial", every=5), subjects=True)
-    assert (every.private_records, every.private_subjects) == (9, 3)
-    assert "counts as a subject of its own" in every.summary
-    with zipfile.ZipFile(io.BytesIO(b"".join(every.open()))) as archive:
-        assert len(archive.namelist()) == 9
-    assert prepare(root, Choices(slices="axial")).private_records == 3
-
-
 def test_paths_say_whose_they_are(tmp_path):
     root = fill(
-        tmp_path,
+        tmp_path / "named",
         "sick/sub-01_ses-1_T1w.nii",
         "sick/sub-01/anat/sub-01_T2w.nii",
         "ok/7/a.nii",
@@ -87,17 +72,14 @@ def test_paths_say_whose_they_are(tmp_path):
     )
     package = prepare(root, Choices(slices="coronal"), subjects=True)
     assert (package.private_records, package.private_subjects) == (5, 3)
+    alone = prepare(fill(tmp_path / "alone", "sick/a.nii", "ok/b.nii"), Choices(slices="axial"), subjects=True)
+    assert "counts as a subject of its own" in alone.summary
     with pytest.raises(PackingError, match="unit is the subject"):
         prepare(root, Choices(slices="coronal"))
 
 
 def test_what_is_asked_and_what_is_refused(tmp_path):
     root = fill(tmp_path, "sick/a.nii", "ok/b.nii")
-    with pytest.raises(ChoiceNeeded) as needed:
-        prepare(root)
-    assert needed.value.flags == ("--slices axial",)
-    with pytest.raises(PackingError, match="--every"):
-        prepare(root, Choices(slices="axial", every=2))
     fill(root, "ok/c.nii", content=nifti(body(np.int16)))
     with pytest.raises(ChoiceNeeded) as needed:
         prepare(root, Choices(slices="axial"))
@@ -115,16 +97,6 @@ def test_of_several_volumes_the_first_is_taken():
     volume = open_volume(nifti(values))
     assert volume.volumes == 2
     assert (volume.values == body()).all()
-
-
-def test_volumes_of_masks_are_asked_about(tmp_path):
-    tops = fill(tmp_path / "tops", "imagesTr/a.nii", "labelsTr/a.nii", "imagesTs/b.nii")
-    with pytest.raises(ChoiceNeeded, match="labelsTr"):
-        prepare(tops, Choices(slices="axial"))
-    beside = fill(tmp_path / "beside", "sick/b_flair.nii.gz", "sick/b_seg.nii.gz", "ok/c_flair.nii.gz")
-    for subjects in (False, True):
-        with pytest.raises(ChoiceNeeded, match="b_seg"):
-            prepare(beside, Choices(slices="axial"), subjects=subjects)
 
 
 def test_an_offset_of_unsigned_voxels_is_asked_about(tmp_path):
