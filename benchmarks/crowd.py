@@ -1,4 +1,4 @@
-"""Measure how long other callers wait while somebody crowds one door of the service.
+"""Measure how long other callers wait while attackers crowd one door of the service.
 
 Run `python -m benchmarks.crowd --json FILE`. Each door gets a service process of its own (`obscura up`, as in
 production, with SQLite). Attackers hold the door for `--seconds` while another caller keeps reading; `worst_seconds` is

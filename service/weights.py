@@ -19,8 +19,8 @@ from service.jobs import get_release, trained_on
 from service.storage.interface import Storage, key_of
 
 _NETWORKS = {
-    None: "one Gaussian a class, bent by a small network",
-    "conditional_dcgan": "DCGAN told the class in every layer",
+    None: "one Gaussian per class, transformed by a small network",
+    "conditional_dcgan": "class-conditional DCGAN",
     "dcgan": "DCGAN",
     "edm": "EDM diffusion model",
 }

@@ -222,7 +222,7 @@ class Gate(Middleware):
     """Bounds concurrent requests, except liveness checks, and receives their bodies.
 
     A request with an incomplete body does not count: it waits in a `WaitingRoom`, so that slow clients cannot keep
-    others out. Nor does one whose answer has started: the server closes connections that nobody reads.
+    others out. A request whose answer has started does not count either: the server closes connections that stall.
 
     Bodies are limited by the bytes that arrive, whatever Content-Length says. A request with an invalid Host, path or
     framing is refused, and its connection closed.

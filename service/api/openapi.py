@@ -38,7 +38,7 @@ PARAMETERS = {
     "release_id": "The release.",
     "request_id": "The request.",
     "sample_id": "The drawing; null for other jobs.",
-    "share_id": "That it is shared with one project, or with all.",
+    "share_id": "The share, with one project or with all.",
     "sweep_id": "The sweep.",
     "webhook_id": "The webhook.",
 }
@@ -213,22 +213,22 @@ for _kind in KINDS.values():
 _MANY = [kind.many for kind in KINDS.values()]
 _LISTED = f"{', '.join(_MANY[:-1])} and {_MANY[-1]}"
 TAGS = {
-    "health": "Whether the service runs; no key needed.",
+    "health": "Liveness and readiness; no key needed.",
     "accounts": "Populations with one lifetime privacy budget each, their ledgers, and requests for higher limits.",
     "admins": "The people who decide, two of them together.",
-    "decisions": "What one admin asks for and a second one approves: limits, admins, keys and shares.",
+    "decisions": "Requests of one admin that a second one approves: limits, admins, keys and shares.",
     "datasets": "Labelled images: declared first, uploaded once.",
     "recipes": "What can be trained, and with which options.",
     "plans": "What a training would do and cost, and a try of it on public images. Both are free.",
     "jobs": f"{_LISTED.capitalize()}: ask for one, follow it, end it.",
     "sweeps": "Hyper-parameter searches, held as a whole.",
-    "releases": "What trainings have published: cards, receipts, reports, files, free drawing and measuring.",
+    "releases": "Published models: cards, receipts, reports, files, free sampling and evaluation.",
     "samples": "Drawn images, to download.",
     "projects": "Departments that do not see each other.",
-    "webhooks": "Addresses that are told of stops, decisions that wait, and jobs that ended.",
+    "webhooks": "URLs that are notified of stops, pending decisions, and ended jobs.",
     "keys": "API keys and their scopes.",
-    "ledger": "Whether the ledger is sound.",
-    "audit": "Who asked for what.",
+    "ledger": "The state of the ledger's verification.",
+    "audit": "The audit log.",
 }
 _JSON = "application/json"
 _PLACE = "#/components/schemas/"

@@ -146,7 +146,7 @@ class TooManyRequests(ObscuraError):
         whose = "Your address, without a key," if policy == "address" else f"This {policy}"
         super().__init__(
             f"{whose} has sent {requests_max} requests in a minute, the most it may: wait {seconds} seconds. "
-            "To follow a job, read its events or send If-None-Match; whoever runs the service can allow more.",
+            "To follow a job, read its events or send If-None-Match; the operator can allow more.",
             requests_max=requests_max,
             seconds=seconds,
         )

@@ -1,8 +1,8 @@
 """Limits within moving windows: requests of a key, a project or an address, and wrong keys of an address.
 
-Every answer carries what is left, in the headers of draft-ietf-httpapi-ratelimit-headers-10. Requests of this machine,
-by the loopback interface or a Unix socket, are not limited. So a proxy on it must name its clients; those that it names
-by something other than an address share a limit.
+Every answer reports the remaining requests in the headers of draft-ietf-httpapi-ratelimit-headers-10. Requests from
+this machine, by loopback or a Unix socket, are not limited, so a proxy on it must name its clients. Clients that it
+names by something other than an address share one limit.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from service.settings import Settings
 
 ADDRESS_BITS_V6 = 64  # of an IPv6 address: what one customer of a provider gets at least
 WINDOW_SECONDS = 60
-PROJECT_KEYS = 2  # how many times what one key may take all keys of a project may take together
-NAMES_MAX = 20_000  # in memory; with more, all are forgotten, which lets somebody pass
-REDIS_SECONDS = 0.25  # that a request waits for an answer of Redis
-REDIS_PAUSE_SECONDS = 30.0  # after it gave none
+PROJECT_KEYS = 2  # the limit of a project, as a multiple of that of a key
+NAMES_MAX = 20_000  # in memory; beyond that, all counts are forgotten
+REDIS_SECONDS = 0.25  # timeout of a request to Redis
+REDIS_PAUSE_SECONDS = 30.0  # after a timeout
 REDIS_SCHEMES = ("redis://", "rediss://", "unix://")  # Celery may have another broker
 UNKNOWN = "unknown"  # a proxy names the client by something other than an address
 UNIX_SOCKET = "unix"
@@ -47,7 +47,7 @@ def client_address(request: Request) -> str:
         return UNKNOWN
     forwarded_for = Headers(raw=request.scope.get("headers", [])).getlist("x-forwarded-for")
     if address.is_loopback and forwarded_for and not forwarded_for[-1].rpartition(",")[2].strip():
-        return UNKNOWN  # a proxy on this machine names nobody
+        return UNKNOWN  # a proxy on this machine names no client
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
     if address.ipv4_mapped is not None:
@@ -157,7 +157,7 @@ class Rates:
 class WrongKeys:
     """Limits wrong keys of an address, and those for one key id, so that a mistyped key is explained to its holder.
 
-    A valid key always passes, so nobody locks out others at their address. Guessing a 256-bit token is hopeless
+    A valid key always passes, so no client locks out others at its address. Guessing a 256-bit token is hopeless
     anyway: the limit protects the log from programs that repeat what cannot succeed.
     """
 

@@ -147,7 +147,7 @@ def begin(request: Request, service: Running, next: str = "/") -> RedirectRespon
 def finish(request: Request, service: Running) -> Response:
     """Open a session of the person who has signed in at the provider.
 
-    The browser's present session ends, so that nobody continues one that another person has begun.
+    The browser's present session ends, so that no one continues the session of another person.
     """
     provider = service.provider
     if provider is None:
@@ -161,7 +161,7 @@ def finish(request: Request, service: Running) -> Response:
         if not theirs:
             raise Forbidden(
                 f"The sign-in provider knows you as {person.name}, and none of your groups has a role here. Ask "
-                "whoever looks after the groups, then sign in again."
+                "the people who manage the groups, then sign in again."
             )
         principal = request.state.known = theirs[0]
     except (Unauthorized, Forbidden) as error:

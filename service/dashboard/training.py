@@ -64,7 +64,7 @@ Line = Annotated[str, Field(max_length=2000)]
 
 @dataclass(frozen=True)
 class TrainingForm:
-    """The fields of the planning form, as texts; the page writes them into the form that starts the training."""
+    """The fields of the planning form, as texts; the page copies them into the form that starts the training."""
 
     dataset: str = ""
     recipe: str = FIRST_RECIPE

@@ -167,7 +167,7 @@ def cancel_job(service: Running, request: Request, job_id: JobId, body: CancelRe
     """End a job early. A queued job ends at once, and its hold returns.
 
     A training that has charged publishes what it has made, marked as incomplete, and the unspent rest of its hold
-    returns; `publishes_if_cancelled` of the job tells in advance whether there is anything to publish. With `discard`
+    returns; `publishes_if_cancelled` of the job shows in advance whether there is anything to publish. With `discard`
     it stops at once and publishes nothing; what was charged stays spent.
     """
     discard = body is not None and body.discard
