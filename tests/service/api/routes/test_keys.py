@@ -23,9 +23,8 @@ class Council:
     """Three admins of a new installation: the first, bob and carol."""
 
     def __init__(self, served: Served) -> None:
-        self.served = served
-        self.tokens = {"first": served.tokens["admin"]}
-        self.ids: dict[str, str] = {}
+        self.served, self.tokens, self.client = served, served.tokens, served.client
+        self.tokens["first"] = self.tokens["admin"]
         self.keys: dict[str, str] = {}
         for name in ("bob", "carol"):
             self.tokens[name], introduction = introduce()
@@ -36,20 +35,11 @@ class Council:
                 self.post("bob", f"decisions/{made['request']['id']}/approve")
         self.ids = {admin["name"]: admin["id"] for admin in self.get("first", "admins")["items"]}
 
-    def client(self, name: str) -> httpx.Client:
-        if name not in self.served.http:
-            self.served.http[name] = self.served.bearer(self.tokens[name])
-        return self.served.http[name]
-
     def post(self, by: str, path: str, body: Any = None, *, status: int = 200) -> Any:
-        answer = self.client(by).post(f"/v1/{path}", json=body)
-        assert answer.status_code == status, answer.text
-        return answer.json()
+        return self.served.send(path, body, scope=by, status=status)
 
     def get(self, by: str, path: str) -> Any:
-        answer = self.client(by).get(f"/v1/{path}")
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        return self.served.ask("GET", path, scope=by)
 
     def make(self, by: str, name: str, *scopes: str, **more: Any) -> dict[str, Any]:
         """Make a key, whose holder is a caller of this name from then on."""
