@@ -15,13 +15,12 @@ from obscura.private_files import make_private_folder, make_tree_private
 from service import dashboard, installation, queue
 from service.api import middleware, problems
 from service.api.auditing import Audit, EventWriter, LogLimits
-from service.api.deps import Service
+from service.api.deps import Service, refuse_the_unknown
 from service.api.events import StreamLimits
 from service.api.rates import Rates, WrongKeys, limiter_of
 from service.api.routes import routers
 from service.api.routes.health import VERSION
 from service.api.slots import Slots
-from service.api.strict import refuse_the_unknown
 from service.api.uploading import UploadLimits
 from service.audit.signing import SigningKeyUnusable, make_signing_key
 from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal

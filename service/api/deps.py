@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
-from fastapi import Depends, Header, Query, Request, Response, Security
+from fastapi import Depends, Header, Query, Request, Response, Security, params
 from fastapi.concurrency import run_in_threadpool
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
 from sqlalchemy import Engine
@@ -24,7 +25,7 @@ from service.api.uploading import UploadLimits
 from service.db.session import SessionFactory, transaction
 from service.dependencies import Dependencies
 from service.disk import DiskProbe
-from service.errors import InvalidInput, Unauthorized
+from service.errors import InvalidInput, ObscuraError, Unauthorized
 from service.identity.access import Principal, Scope, on_behalf
 from service.identity.auth import KeyUses, authenticate, claimed_id
 from service.ledger.stops import require_unlocked
@@ -159,6 +160,29 @@ class ApiRoute(APIRoute):
             return await handler(request)
 
         return handle
+
+
+class UnsupportedMediaType(ObscuraError):
+    """The route does not read bodies of this content type."""
+
+    code: ClassVar[str] = "unsupported_media_type"
+
+
+async def refuse_the_unknown(request: Request) -> None:
+    """Refuse unknown query parameters (InvalidInput) and content types (UnsupportedMediaType)."""
+    route = request.scope["route"]
+    parameters = get_flat_params(route.dependant)
+    known = [field.alias for field in parameters if isinstance(field.field_info, params.Query)]
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        takes = f"takes {', '.join(known)}" if known else "takes none"
+        raise InvalidInput(f"A query parameter is unknown. This address {takes}.", known=known)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    empty = request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers
+    if route.body_field is not None and not empty and kind != "application/json" and not kind.endswith("+json"):
+        raise UnsupportedMediaType("Send the body as JSON, with 'Content-Type: application/json'.")
+    if request.method == "PUT" and kind in ("multipart/form-data", "application/x-www-form-urlencoded"):
+        raise UnsupportedMediaType("Send the file itself as the body, not a form: 'curl -T FILE'.")
 
 
 # Each route declares its scope: as a dependency, or as a parameter if it needs the caller.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from pydantic_core import to_json
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from starlette.exceptions import HTTPException
@@ -18,7 +19,6 @@ from starlette.requests import ClientDisconnect
 from obscura.wire.schemas import FieldError, Problem
 from privacy.errors import BudgetExceeded, InvalidParameter, PrivacyError
 from service.api.openapi import describe
-from service.api.strict import field_names
 from service.db.job_tables import FailureCode
 from service.db.session import is_duplicate
 from service.errors import ObscuraError
@@ -255,11 +255,29 @@ def _on_validation_error(request: Request, error: Exception) -> Response:
         parts = [str(part).replace("~", "~0").replace("/", "~1") for part in item["loc"]]
         message = str(item["msg"])
         if item["type"] == "extra_forbidden":
-            known = field_names(request.scope.get("route"), item["loc"])
+            known = _field_names(request.scope.get("route"), item["loc"])
             message = f"this field is unknown; the known ones are {', '.join(known)}"
         faults.append(FieldError(pointer=("/" + "/".join(parts))[:POINTER_CHARACTERS_MAX], message=message))
     detail = "; ".join(f"{fault.pointer}: {fault.message}" for fault in faults[:5])
     return problem_response(request, "invalid_request", f"The request is invalid. {detail}.", errors=faults)
+
+
+def _field_names(route: Any, location: Sequence[int | str]) -> list[str]:
+    """Return the known fields of the part of a body that has an error."""
+    body = getattr(route, "body_field", None)
+    models = list(_models(body.field_info.annotation)) if body is not None else []
+    for step in location[1:-1]:
+        if isinstance(step, str):
+            fields = [model.model_fields[step] for model in models if step in model.model_fields]
+            models = [inner for field in fields for inner in _models(field.annotation)]
+    return [name for model in models for name in model.model_fields]
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)
 
 
 def _on_client_disconnect(request: Request, error: Exception) -> Response:
