@@ -20,9 +20,9 @@ from service import ledger
 from service.api.deps import Running, Service
 from service.dashboard.access import Admin, Form, Viewer, find_viewer
 from service.dashboard.charts import spend_chart
-from service.dashboard.forms import do_once, fresh_once, once_of, problems_of, read_fields
+from service.dashboard.forms import fresh_once, once_of, problems_of, read_fields
 from service.dashboard.pages import AccountInDoubt, PageRoute, page
-from service.db.access_tables import Decision
+from service.db.access_tables import Decision, Idempotency
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import Account
@@ -33,6 +33,7 @@ from service.identity import projects
 from service.identity.access import visible
 from service.identity.decisions import pending_first
 from service.identity.projects import PROJECTS_MAX
+from service.jobs.submission import remember
 from service.ledger.stops import arming_stops
 from service.views import accounts, datasets, jobs, releases, sweeps
 from service.views.admins import decisions
@@ -102,9 +103,10 @@ def open_account(request: Request, service: Running, admin: Admin, form: Form) -
         now = service.clock()
         with transaction(service.factory) as session:
             body["project_id"] = projects.choose(session, body["project_id"])
-            account_id = do_once(
-                session, admin.id, once, body, lambda: ledger.open_account(session, **body, now=now).id, now
-            )
+            account_id = remember(session, admin.id, once, body, "", now)
+            if account_id is None:  # this form is sent for the first time
+                account_id = ledger.open_account(session, **body, now=now).id
+                session.get_one(Idempotency, (admin.id, once)).resource_id = account_id
     except (ObscuraError, PrivacyError) as error:
         return _account_form(request, service, error, form)
     return RedirectResponse(f"/accounts/{account_id}", status_code=303)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlencode
 
@@ -23,11 +22,9 @@ from obscura.wire.grids import json_or_text
 from obscura.wire.words import DatasetState, JobState
 from privacy.errors import InvalidParameter, PrivacyError
 from privacy.plans.registry import RECIPES
-from service.db.access_tables import Idempotency
 from service.db.ledger_tables import Account
 from service.errors import InvalidInput, LargeDelta, ObscuraError
 from service.identity.access import visible
-from service.jobs.submission import remember
 from service.views.rows import ROWS_MAX
 from service.wording import JOB_STATES
 
@@ -95,25 +92,6 @@ def problems_of(error: ObscuraError | PrivacyError) -> tuple[dict[str, str], str
     if isinstance(cause, InvalidParameter):
         return {cause.name: message}, message
     return {}, message
-
-
-def do_once(
-    session: Session, principal_id: str, once: str, body: Mapping[str, Any], make: Callable[[], str], now: datetime
-) -> str:
-    """Create something, or return the id that the same form created before.
-
-    Args:
-        session: A writing transaction.
-        body: JSON-able request; another body with the same `once` raises IdempotencyMismatch.
-        make: Creates it and returns its id. If it raises, the form stays unused.
-    """
-    first = remember(session, principal_id, once, body, "", now)
-    if first is not None:
-        return first
-    resource_id = make()
-    session.get_one(Idempotency, (principal_id, once)).resource_id = resource_id
-    session.flush()
-    return resource_id
 
 
 def read_options(text: str) -> dict[str, Any]:
