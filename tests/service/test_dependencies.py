@@ -133,12 +133,6 @@ def test_requests_without_progress_in_all_places_count_as_a_failure_until_one_go
         assert not storage.is_away()
 
 
-def test_a_refusal_of_the_dependency_is_an_answer(storage):
-    for _ in range(5):
-        storage.leave(storage.enter(), failed=False)
-    assert not storage.is_away()
-
-
 def test_a_web_request_holds_one_place_however_deep_and_gives_it_back(storage, clock):
     dependencies = Dependencies(storage, Dependency("x", places=1, waiting=0), Dependency("y", places=1, waiting=0))
 

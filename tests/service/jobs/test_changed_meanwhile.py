@@ -6,8 +6,8 @@ once the database says that the request waits.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -56,27 +56,6 @@ def raise_limit(session: Session, shop: Shop, epsilon: float) -> None:
     approve_raise(session, request.id, approves.id, shop.now)
 
 
-class Asked:
-    """A request in a thread of its own, and what it returned or raised."""
-
-    def __init__(self, act: Callable[[], Any]) -> None:
-        self.answer: Any = None
-        self._act = act
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.answer = self._act()
-        except Exception as error:
-            self.answer = error
-
-    def join(self) -> Any:
-        self._thread.join(PATIENCE_SECONDS)
-        assert not self._thread.is_alive(), "it never answered"
-        return self.answer
-
-
 def waiting(shop: Shop) -> int:
     """How many transactions wait for a lock of another one."""
     query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -87,11 +66,12 @@ def waiting(shop: Shop) -> int:
 def asked_in_between(shop: Shop, act: Callable[[], Any]) -> Iterator[tuple[Session, list[Any]]]:
     """Yield a transaction, and ask while it is open; it is committed once what was asked waits for it."""
     answers: list[Any] = []
-    with transaction(shop.factory) as session:
-        yield session, answers
-        request = Asked(act)
-        wait_until(lambda: waiting(shop), "the request never came to the lock")
-    answers.append(request.join())
+    with ThreadPoolExecutor(1) as pool:
+        with transaction(shop.factory) as session:
+            yield session, answers
+            request = pool.submit(act)
+            wait_until(lambda: waiting(shop), "the request never came to the lock")
+        answers.append(request.exception(PATIENCE_SECONDS) or request.result())
 
 
 def findings(shop: Shop) -> Any:

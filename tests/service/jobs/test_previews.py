@@ -1,4 +1,4 @@
-"""What may be previewed, and that asking twice gives the same."""
+"""Previews: which are accepted, and their forecasts."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ LARGE = {"height": 1024, "width": 1024, "channels": 3}
 FOUND = {"accuracy": 0.5, "real": 0.9, "chance": 0.1, "stand_in": "generated patterns"}
 
 
-def ask(shop: Any, key: str | None = None, **changes: Any) -> str:
+def ask(shop: Any, **changes: Any) -> str:
     facts = {"dataset_id": shop.dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": {}}
-    facts |= {"stand_in_dataset_id": None, "principal": "key_me", "idempotency_key": key}
+    facts |= {"stand_in_dataset_id": None, "principal": "key_me", "idempotency_key": None}
     with transaction(shop.factory) as session:
         return str(jobs.submit(session, jobs.KINDS["preview"], now=shop.now, **facts | changes).id)
 
@@ -30,10 +30,6 @@ def test_a_preview_needs_no_budget_and_writes_nothing_to_the_ledger(shop):
     assert (shop.job(job_id).kind, shop.job(job_id).hold_id) == ("preview", None)
     assert shop.log_kinds() == logged
     assert shop.balance().held_nano == 0
-
-
-def test_the_same_key_gives_the_same_preview(shop):
-    assert ask(shop, key="k") == ask(shop, key="k") != ask(shop)
 
 
 def test_what_was_found_is_kept_once(shop):

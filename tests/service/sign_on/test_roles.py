@@ -18,7 +18,7 @@ from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, Unauthorized
 from service.identity import auth, people, projects
 from service.identity.access import ROLES, Principal, Scope
-from service.identity.auth import SESSION_CONFIRMED, require_confirmed
+from service.identity.auth import SESSION_CONFIRMED
 from service.identity.decisions import voice_of
 from service.identity.people import due
 from service.settings import Settings
@@ -227,8 +227,3 @@ def test_a_name_that_could_deceive_is_not_shown(
         claims = people.Claims("odd", names, None, frozenset({"viewer"}))
         person = people.sign_in(session, settings, claims, "sealed", now=now)
         assert person.name == person.id
-
-
-def test_whoever_is_no_person_of_a_provider_needs_no_word_of_one(sqlite_factory: SessionFactory, now: datetime) -> None:
-    with transaction(sqlite_factory, read_only=True) as session:
-        require_confirmed(session, None, now)
