@@ -27,14 +27,13 @@ from service.dependencies import calling
 from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
 from service.identity.access import find, visible
-from service.jobs.kinds import KINDS
 from service.logs import get_logger
 from service.settings import Settings
 
 GONE = (DatasetState.DELETING, DatasetState.DELETED)
 _JOBS_NAMED_MAX = 5
 ERASED_NAME = "erased"
-_READS_NUMBERS = [kind.name for kind in KINDS.values() if kind.reads_numbers]
+_READS_NUMBERS = [kind.name for kind in jobs.KINDS.values() if kind.reads_numbers]
 
 
 def delete(

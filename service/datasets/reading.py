@@ -45,7 +45,6 @@ from service.ingest.request import Declaration, IngestLimits, IngestRequest
 from service.logs import get_logger
 from service.sealing import SealedWriter, new_key
 from service.settings import Settings
-from service.storage import storage_of
 from service.storage.interface import UNFINISHED, key_of
 
 _REPLY_BYTES_MAX = 64
@@ -160,7 +159,7 @@ def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
         live: returns id and attempt of every upload in progress, in any process. Called after the files were listed,
             because an upload is in the database before it has any.
     """
-    storage = storage_of(settings)
+    storage = Vault.of(settings).storage
     sent = {path.name: path for path in settings.quarantine_path.glob("*")}
     # A withdrawal's staging folders have another dot in their names, and are swept with it.
     names = (name for name in storage.list("datasets") if name.endswith(UNFINISHED) and name.count(".") == STAGED_DOTS)

@@ -28,9 +28,9 @@ from service.disk import require_room
 from service.errors import Conflict, ObscuraError
 from service.identity.auth import require_usable
 from service.identity.recording import Act, record
+from service.ledger.stops import require_unlocked
 from service.logs import get_logger
 from service.settings import Settings
-from service.storage.interface import Storage
 from service.storage.journals import Uploaded, read_uploaded, write_uploaded
 
 
@@ -82,7 +82,7 @@ def receive(
         except (OperationalError, ObscuraError) as error:  # the upload then ends with its lease
             get_logger(__name__).error("upload_not_refused", dataset_id=dataset_id, error=type(error).__name__)
         raise
-    _journal(context.vault.storage, dataset, sent.subjects_key_check or "")
+    _journal(context.vault, dataset, sent.subjects_key_check or "")
     return withdrawal.left_out(context, dataset)
 
 
@@ -94,16 +94,18 @@ def keep_journal(context: DatasetContext) -> None:
         rows = session.execute(accepted.where(Dataset.ready_at.is_not(None))).all()
     for dataset, check in rows:
         if dataset.id not in written:
-            _journal(context.vault.storage, dataset, check)
+            _journal(context.vault, dataset, check)
 
 
-def _journal(storage: Storage, dataset: Dataset, check: str | None) -> None:
+def _journal(vault: Vault, dataset: Dataset, check: str | None) -> None:
     """Append an accepted upload to the journal, with which a restored database is compared."""
     if dataset.account_id is None:
         return
     recognised = dataset.subjects_recognised
     try:
-        write_uploaded(storage, dataset.id, Uploaded(dataset.account_id, recognised, check if recognised else None))
+        write_uploaded(
+            vault.storage, dataset.id, Uploaded(dataset.account_id, recognised, check if recognised else None)
+        )
     except OSError as error:  # it is committed; the next start writes the line
         get_logger(__name__).error("upload_not_journalled", dataset_id=dataset.id, error=type(error).__name__)
 
@@ -124,6 +126,7 @@ def accept(context: DatasetContext, content: Content, *, by: str | None = None) 
     fingerprints.record(factory, upload.dataset_id, upload.attempt, images | subjects)
     refusal: fingerprints.KnownRefused | None = None
     with transaction(factory) as session:
+        require_unlocked(session)
         if by is not None:
             require_usable(session, by, now=now)
             fingerprints.wait_for_others(session)  # so that uploads that end together are counted one by one

@@ -26,10 +26,8 @@ from service.db.ledger_tables import Account
 from service.errors import AccountClosed, Conflict, InvalidInput, require_name
 from service.identity import projects
 from service.identity.access import find, require_project
-from service.ledger.stops import require_unlocked
 from service.logs import get_logger
 from service.settings import Settings
-from service.storage.interface import key_of
 
 REFUSED = "upload_refused"  # only the uploader learns which rule was broken
 # The transitions, which only `move` makes.
@@ -213,7 +211,6 @@ def accept_upload(session: Session, content: Content, known: Known, *, now: date
         KnownRefused: as `fingerprints.settle`, or the account that it would join does not take it.
     """
     session.expire_all()
-    require_unlocked(session)
     upload = content.upload
     dataset = find(session, Dataset, upload.dataset_id)
     if dataset.state in (DatasetState.READY, DatasetState.WITHDRAWING) and dataset.upload_attempt == upload.attempt:
@@ -260,7 +257,7 @@ def check_keys(session: Session, settings: Settings, *, contents: bool = True) -
     keys = vault.stored_keys()
 
     def opens(name: str, *, contents: bool = contents) -> bool:
-        return name in keys and (not contents or vault.storage.holds(key_of(name)))
+        return name in keys and (not contents or vault.holds(name))
 
     marked = and_(Dataset.state == DatasetState.FAILED, Dataset.failure_code == KEY_MISSING)
     stored = or_(Dataset.state.in_((DatasetState.READY, DatasetState.WITHDRAWING)), marked)
