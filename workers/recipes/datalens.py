@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,10 +26,12 @@ from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.ranks import share
 from workers.recipes.records import teacher_of_each
-from workers.recipes.teacher_stage import Release, TeacherStageConfig, TeacherStageState, run_teacher_stage
+from workers.recipes.teacher_stage import Release, Teachers, TeacherStageConfig, TeacherStageState, run_teacher_stage
 
 _CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together
 _VOTE_SECONDS = 1e-5  # of one teacher on one image of 28 x 28
+_STEP_SECONDS = {"linear": 0.0, "kernel": 1e-5, "convolutional": 3e-4}  # of one teacher, for one such image
+_STEPS_MAX = {"linear": 0, "kernel": 1}  # of teachers in closed form, which more would not change
 _SHOWN = 500  # images of all classes alike that kernel teachers see of the student; one of each at least
 _BETAS = (0.5, 0.999)  # of the generator's Adam
 
@@ -62,8 +64,8 @@ def train(run: Run) -> ConditionalDcganGenerator:
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     config, iterations = plan.config_of(DataLensConfig), planned_iterations(plan)
-    network = _NETWORKS[config.teacher_network]
-    each = _VOTE_SECONDS + min(config.teacher_steps, network.steps_max) * network.step_seconds
+    steps = min(config.teacher_steps, _STEPS_MAX.get(config.teacher_network, sys.maxsize))
+    each = _VOTE_SECONDS + steps * _STEP_SECONDS[config.teacher_network]
     votes = iterations * config.teachers * config.images_per_iteration
     return (Piece(VOTES, iterations, each * votes * facts.size),)
 
@@ -111,7 +113,7 @@ def stage_config(plan: Plan, facts: PublicFacts) -> TeacherStageConfig:
     """Return the parameters of Algorithm 1."""
     config = plan.config_of(DataLensConfig)
     aggregation = config.topagg(facts, plan.noise_stddev[VOTES])
-    steps_max = _NETWORKS[config.teacher_network].steps_max
+    steps_max = _STEPS_MAX.get(config.teacher_network, sys.maxsize)
     return TeacherStageConfig(
         aggregation=aggregation,
         classes=len(facts.classes),
@@ -138,7 +140,7 @@ def shards_of(run: Run, teachers: int, private_records: Tensor) -> Shards:
 def _vote(run: Run, config: DataLensConfig, private_records: Tensor, student: PixelStudent) -> list[Release]:
     private_shards = shards_of(run, config.teachers, private_records)
     stage = stage_config(run.plan, run.facts)
-    state = _NETWORKS[config.teacher_network].begin(run, stage, private_shards)
+    state = TeacherStageState(_teachers(run, stage, private_shards))
     saved = load_checkpoint(run.checkpoints)
     if saved is not None:
         state.restore(saved.state["stage"])
@@ -163,44 +165,14 @@ def _require_memory(run: Run, config: DataLensConfig) -> None:
         raise MemoryError
 
 
-def _linear(run: Run, stage: TeacherStageConfig, private_shards: Shards) -> TeacherStageState:
-    mine = share(private_shards.teachers)
-    return TeacherStageState(LinearTeachers(private_shards, stage.classes, mine, device=run.device))
-
-
-def _kernel(run: Run, stage: TeacherStageConfig, private_shards: Shards) -> TeacherStageState:
-    bandwidth = run.plan.config_of(DataLensConfig).teacher_bandwidth * run.facts.size**0.5
-    mine = share(private_shards.teachers)
-    made = KernelTeachers(private_shards, stage.classes, bandwidth, mine, device=run.device)
-    return TeacherStageState(made)
-
-
-def _convolutional(run: Run, stage: TeacherStageConfig, private_shards: Shards) -> TeacherStageState:
-    config, facts = run.plan.config_of(DataLensConfig), run.facts
-    teacher = ConvolutionalConfig(
-        stage.classes,
-        facts.channels,
-        facts.height,
-        facts.width,
-        config.teacher_features,
-        config.teacher_hidden,
-        config.teacher_learning_rate,
-    )
-    stream, mine = run.generator("teachers"), share(private_shards.teachers)
-    made = ConvolutionalTeachers(teacher, private_shards, mine, generator=stream, device=run.device)
-    return TeacherStageState(made)
-
-
-class Network(NamedTuple):
-    """How to create the teachers of one rank, and the cost and limit of their training steps."""
-
-    begin: Callable[[Run, TeacherStageConfig, Shards], TeacherStageState]
-    step_seconds: float  # of one teacher, for one image of 28 x 28
-    steps_max: int = sys.maxsize  # more change nothing where they are taken in closed form
-
-
-_NETWORKS = {
-    "linear": Network(_linear, 0.0, steps_max=0),
-    "kernel": Network(_kernel, 1e-5, steps_max=1),
-    "convolutional": Network(_convolutional, 3e-4),
-}
+def _teachers(run: Run, stage: TeacherStageConfig, private_shards: Shards) -> Teachers:
+    """Create this rank's teachers."""
+    config, facts, mine = run.plan.config_of(DataLensConfig), run.facts, share(private_shards.teachers)
+    if config.teacher_network == "linear":
+        return LinearTeachers(private_shards, stage.classes, mine, device=run.device)
+    if config.teacher_network == "kernel":
+        bandwidth = config.teacher_bandwidth * facts.size**0.5
+        return KernelTeachers(private_shards, stage.classes, bandwidth, mine, device=run.device)
+    sizes = stage.classes, facts.channels, facts.height, facts.width
+    shape = ConvolutionalConfig(*sizes, config.teacher_features, config.teacher_hidden, config.teacher_learning_rate)
+    return ConvolutionalTeachers(shape, private_shards, mine, generator=run.generator("teachers"), device=run.device)

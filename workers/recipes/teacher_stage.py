@@ -29,19 +29,15 @@ class Teachers(Protocol):
 
     def update(self, real: ShardBatch, fake: torch.Tensor, fake_labels: torch.Tensor) -> None:
         """Learn for one step to tell own records from synthetic inputs (m, d) of classes (m,)."""
-        ...
 
     def image_gradients(self, images: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield d log D_i / d x_j of blocks of teachers, (n, m, d); zero where one abstains."""
-        ...
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return what a checkpoint needs, stacked by teacher; numbers that all share have no axis."""
-        ...
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take over what `state_dict` returned."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -115,11 +111,9 @@ class Student(Protocol):
 
     def propose(self, labels: torch.Tensor) -> torch.Tensor:
         """Return synthetic inputs x (m, d) for labels (m,)."""
-        ...
 
     def learn(self, releases: list[Release]) -> None:
         """Learn from all releases so far; the last one belongs to the last proposal."""
-        ...
 
 
 @dataclass

@@ -95,19 +95,6 @@ def test_it_pays_one_release_per_image_in_groups(shards: Shards) -> None:
     assert len(releases) == len(pupil.lessons) == state.iteration == 5
 
 
-def test_noise_is_drawn_only_after_it_was_paid(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
-    purse, drawn, original = Purse(), [0], teacher_stage.topagg.noisy_sum
-
-    def watched(votes: torch.Tensor, *rest: Any) -> torch.Tensor:
-        drawn[0] += len(votes)
-        assert drawn[0] <= sum(event.count for event in purse.events)
-        return original(votes, *rest)
-
-    monkeypatch.setattr(teacher_stage.topagg, "noisy_sum", watched)
-    run(config(), shards, purse=purse)
-    assert drawn[0] == 30
-
-
 def test_it_stops_where_the_budget_ends(shards: Shards) -> None:
     releases, state, _ = run(config(), shards, purse=Purse(13))
     assert len(releases) == state.iteration == 2
