@@ -27,7 +27,7 @@ from sklearn.datasets import load_digits
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-from obscura.wire.schemas import to_the_minute
+from obscura.wire.schemas import EntryRecord, record_of, to_the_minute
 from obscura.wire.words import JobState
 from service import ledger
 from service.audit.signing import trusted_keys
@@ -236,7 +236,10 @@ def everything_that_leaves(shop: Any, job_id: str, capfd: Any, monkeypatch: Any)
     job = shop.job(job_id)
     assert (status, job.state) == (ExitStatus.ENDED, JobState.SUCCEEDED), told.err[-3000:]
     with transaction(shop.factory, read_only=True) as session:
-        log = [accounts.entry(row).model_dump(mode="json") for row in ledger.entries(session, shop.account_id, 0, 1000)]
+        log = [
+            record_of(EntryRecord, row).model_dump(mode="json")
+            for row in ledger.entries(session, shop.account_id, 0, 1000)
+        ]
         checked = verify(session, trusted=trusted_keys(shop.settings.ledger_key_path))
         assert checked.clean, checked.findings
     return {
