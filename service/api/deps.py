@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import Identifier
+from service.api.browser import FORM_TOKEN, cookie_name, require_same_origin
 from service.api.events import StreamLimits
 from service.api.problems import MEDIA_TYPE, TooManyWrongKeys
 from service.api.rates import Rates, WrongKeys, client_address
@@ -25,9 +27,10 @@ from service.api.uploading import UploadLimits
 from service.db.session import SessionFactory, transaction
 from service.dependencies import Dependencies
 from service.disk import DiskProbe
-from service.errors import InvalidInput, ObscuraError, Unauthorized
+from service.errors import Forbidden, InvalidInput, ObscuraError, Unauthorized
 from service.identity.access import Principal, Scope, on_behalf
 from service.identity.auth import KeyUses, authenticate, claimed_id
+from service.identity.sessions import SignedIn, find_session, form_token
 from service.ledger.stops import require_unlocked
 from service.metrics import Metrics
 from service.settings import Settings
@@ -113,15 +116,45 @@ def identify(service: Service, request: Request, token: str) -> Principal:
     return principal
 
 
+def signed_in_by_cookie(service: Service, request: Request) -> tuple[str, SignedIn] | None:
+    """Return the session cookie of a request and who signed in with it, or None."""
+    cookie = request.cookies.get(cookie_name(request))
+    if cookie is None:
+        return None
+    now = service.clock()
+    with transaction(service.factory, read_only=True) as session:
+        signed_in = find_session(session, cookie, now=now)
+    if signed_in is None:
+        return None
+    service.key_uses.note(signed_in.principal.id, now)
+    request.state.known = signed_in.principal
+    return cookie, signed_in
+
+
+def _identify_page(service: Service, request: Request) -> Principal | None:
+    """Return who signed in, for a request of a page's script: same origin, session cookie and that session's token."""
+    require_same_origin(request)
+    found = signed_in_by_cookie(service, request)
+    if found is None:
+        return None
+    cookie, signed_in = found
+    if not hmac.compare_digest(request.headers[FORM_TOKEN].encode(), form_token(cookie).encode()):
+        request.state.known = None
+        raise Forbidden("This page is from an earlier session. Reload it and try again.")
+    return signed_in.principal
+
+
 def authenticate_request(service: Service, request: Request, credentials: Credentials) -> Principal:
     """Authenticate the bearer token once per request, and count the request against the rate limit."""
     known: Principal | None = getattr(request.state, "known", None)
     if known is not None:
         return known
-    if credentials is None:
+    principal = None if credentials is None else identify(service, request, credentials.credentials)
+    if principal is None and FORM_TOKEN in request.headers:
+        principal = _identify_page(service, request)
+    if principal is None:
         service.rates.pass_address(request)
         raise Unauthorized("Send an API key: 'Authorization: Bearer obs_...'.")
-    principal = identify(service, request, credentials.credentials)
     service.rates.pass_key(request, principal.id, principal.project_id)
     return principal
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from service.dashboard import accounts, admin, datasets, jobs, releases, sign_in, training
+from service.dashboard.links import SignInLinks
 from service.dashboard.pages import answer_unknown_with_pages
-from service.dashboard.sessions import SignInLinks
 
 __all__ = ["PARTS", "mount"]
 

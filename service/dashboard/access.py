@@ -9,15 +9,15 @@ from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
 
-from service.api.deps import Running, Service, require_open_to
+from service.api.browser import require_same_origin
+from service.api.deps import Running, Service, require_open_to, signed_in_by_cookie
 from service.dashboard.pages import SignInNeeded
-from service.dashboard.sessions import find_session, form_token, may_read
 from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput, TooLarge, Unauthorized
 from service.identity import projects
 from service.identity.access import Principal, Scope
+from service.identity.sessions import form_token, may_read
 
-COOKIE = "obscura_session"  # over plain HTTP; see `cookie_name`
 FORM_BYTES_MAX = 16 * 1024
 FORM_FIELDS_MAX = 32
 
@@ -128,60 +128,16 @@ def find_acting(viewer: Member, form: Form) -> Principal:
     return require_form_of(viewer, form.get("token", ""))
 
 
-def find_trainer(viewer: Reader, form: Form) -> Principal:
-    return require_acting(viewer, form.get("token", ""), Scope.TRAIN)
-
-
-def find_uploader(viewer: Reader, form: Form) -> Principal:
-    return require_acting(viewer, form.get("token", ""), Scope.DATA)
-
-
-def find_admin(viewer: Reader, form: Form) -> Principal:
-    return require_acting(viewer, form.get("token", ""), Scope.ADMIN)
-
-
 Acting = Annotated[Principal, Depends(find_acting)]
-Trainer = Annotated[Principal, Depends(find_trainer)]
-Admin = Annotated[Principal, Depends(find_admin)]
-
-
-def require_same_origin(request: Request) -> None:
-    """Raise Forbidden if another site sent the form, by Origin or Sec-Fetch-Site.
-
-    Our origin is that of `Settings.public_url`; without one it is the requested host, whatever the scheme.
-    """
-    origin = request.headers.get("origin")  # a scheme, "://", a host; or "null"
-    ours = request.app.state.settings.public_url
-    foreign = origin is not None and (
-        origin != ours if ours else origin.partition("://")[2] != request.headers.get("host")
-    )
-    if foreign or request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise Forbidden("This form was sent from another site.")
-
-
-def is_secure(request: Request) -> bool:
-    """Return whether browsers use HTTPS; the session cookie is then marked secure."""
-    public_url: str = request.app.state.settings.public_url
-    return public_url.startswith("https:") or request.url.scheme == "https"
-
-
-def cookie_name(request: Request) -> str:
-    """Return the name of the session cookie. Browsers accept `__Host-` only from this host, over HTTPS."""
-    return f"__Host-{COOKIE}" if is_secure(request) else COOKIE
 
 
 def _signed_in(request: Request, service: Service) -> Viewer | None:
-    cookie = request.cookies.get(cookie_name(request))
-    if cookie is None:
+    found = signed_in_by_cookie(service, request)
+    if found is None:
         return None
-    now = service.clock()
+    cookie, signed_in = found
     with transaction(service.factory, read_only=True) as session:
-        signed_in = find_session(session, cookie, now=now)
-        hidden = 0 if signed_in is None or signed_in.principal.project_id else projects.count_hidden(session)
-    if signed_in is None:
-        return None
-    service.key_uses.note(signed_in.principal.id, now)
-    request.state.known = signed_in.principal
+        hidden = 0 if signed_in.principal.project_id else projects.count_hidden(session)
     return Viewer(signed_in.principal, form_token(cookie), signed_in.name, hidden)
 
 

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import HTMLResponse
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.admin_schemas import DecisionRecord
-from obscura.wire.schemas import AccountRequest
 from obscura.wire.words import DatasetState, DecisionAction, DecisionState, Visibility
-from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
-from service import ledger
-from service.api.deps import Running, Service
-from service.dashboard.access import Admin, Form, Viewer, find_viewer
+from service.api.deps import Running
+from service.dashboard.access import Viewer, find_viewer
 from service.dashboard.charts import spend_chart
-from service.dashboard.forms import fresh_once, once_of, problems_of, read_fields
 from service.dashboard.pages import AccountInDoubt, PageRoute, page
-from service.db.access_tables import Decision, Idempotency
+from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import Account
 from service.db.project_tables import Project
 from service.db.session import transaction
-from service.errors import NotFound, ObscuraError
-from service.identity import projects
+from service.errors import NotFound
 from service.identity.access import visible
 from service.identity.decisions import pending_first
 from service.identity.projects import PROJECTS_MAX
-from service.jobs.submission import remember
 from service.ledger.stops import arming_stops
 from service.views import accounts, datasets, jobs, releases, sweeps
 from service.views.admins import decisions
@@ -91,25 +85,10 @@ def overview_part(request: Request, service: Running, name: str, after: Place = 
 
 @router.get("/accounts/new")
 def new_account(request: Request, service: Running) -> HTMLResponse:
-    return _account_form(request, service)
-
-
-@router.post("/accounts")
-def open_account(request: Request, service: Running, admin: Admin, form: Form) -> Response:
-    admin.require_installation()
-    try:
-        once = once_of(form)
-        body = read_fields(AccountRequest, form)
-        now = service.clock()
-        with transaction(service.factory) as session:
-            body["project_id"] = projects.choose(session, body["project_id"])
-            account_id = remember(session, admin.id, once, body, "", now)
-            if account_id is None:  # this form is sent for the first time
-                account_id = ledger.open_account(session, **body, now=now).id
-                session.get_one(Idempotency, (admin.id, once)).resource_id = account_id
-    except (ObscuraError, PrivacyError) as error:
-        return _account_form(request, service, error, form)
-    return RedirectResponse(f"/accounts/{account_id}", status_code=303)
+    with transaction(service.factory, read_only=True) as session:
+        shown = visible(session, Project).order_by(Project.name).limit(PROJECTS_MAX)
+        choices = [(project.id, project.name) for project in session.scalars(shown)]
+    return page(request, "account_new.html", projects=choices)
 
 
 @router.get("/accounts/{account_id}")
@@ -150,28 +129,6 @@ def account(
             case "ledger":
                 values["log"] = accounts.newest_entries(session, account_id, before)
     return page(request, f"account_{part}.html", **values)
-
-
-def _account_form(
-    request: Request,
-    service: Service,
-    error: ObscuraError | PrivacyError | None = None,
-    values: Mapping[str, str] | None = None,
-) -> HTMLResponse:
-    with transaction(service.factory, read_only=True) as session:
-        shown = visible(session, Project).order_by(Project.name).limit(PROJECTS_MAX)
-        choices = [(project.id, project.name) for project in session.scalars(shown)]
-    fields, message = problems_of(error) if error is not None else ({}, "")
-    return page(
-        request,
-        "account_new.html",
-        status_code=200 if error is None else 422,
-        values=values or {},
-        wrong=fields,
-        message=message,
-        once=fresh_once(),
-        projects=choices,
-    )
 
 
 def _budgets(session: Session, _now: datetime, after: str | None) -> dict[str, Any]:

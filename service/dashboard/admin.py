@@ -5,22 +5,18 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse
 
-from obscura.wire.admin_schemas import AdminRecord, AdmissionRequest
-from obscura.wire.schemas import LimitChangeRequest, ReasonRequest, record_of
-from service import ledger, quotas
+from obscura.wire.admin_schemas import AdminRecord
+from obscura.wire.schemas import record_of
 from service.api.deps import Running
-from service.api.routes.admins import EFFECTS
-from service.dashboard.access import Admin, Form, Reader, find_viewer
-from service.dashboard.forms import read_fields
+from service.dashboard.access import Reader, find_viewer
 from service.dashboard.pages import PageRoute, page
 from service.db.access_tables import ApiKey
 from service.db.project_tables import Project
 from service.db.session import transaction
 from service.db.webhook_tables import Webhook
-from service.errors import InvalidInput
-from service.identity import admins, decisions, people, projects
+from service.identity import admins, decisions, people
 from service.identity.access import Scope, visible
 from service.identity.projects import PROJECTS_MAX
 from service.views import admins as views
@@ -32,50 +28,6 @@ MEMBERS_SHOWN_MAX = 500
 PROJECTS_SHOWN = 100
 WEBHOOKS_SHOWN = 100
 EVENTS_SHOWN = 100
-
-
-def _back_to_account(account_id: str) -> RedirectResponse:
-    return RedirectResponse(f"/accounts/{account_id}/controls", status_code=303)
-
-
-@router.post("/accounts/{account_id}/freeze")
-def freeze(service: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    why, now = read_fields(ReasonRequest, form), service.clock()
-    service.do(ledger.set_frozen, account_id=account_id, frozen=True, **why, by=admin.id, now=now)
-    return _back_to_account(account_id)
-
-
-@router.post("/accounts/{account_id}/unfreeze")
-def unfreeze(service: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    why, now = read_fields(ReasonRequest, form), service.clock()
-    service.do(ledger.set_frozen, account_id=account_id, frozen=False, **why, by=admin.id, now=now)
-    return _back_to_account(account_id)
-
-
-@router.post("/accounts/{account_id}/close")
-def close(service: Running, _admin: Admin, account_id: str) -> RedirectResponse:
-    service.do(ledger.set_closed, account_id, closed=True)
-    return _back_to_account(account_id)
-
-
-@router.post("/accounts/{account_id}/reopen")
-def reopen(service: Running, _admin: Admin, account_id: str) -> RedirectResponse:
-    service.do(ledger.set_closed, account_id, closed=False)
-    return _back_to_account(account_id)
-
-
-@router.post("/accounts/{account_id}/lower-limit")
-def lower_limit(service: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    change, now = read_fields(LimitChangeRequest, form), service.clock()
-    service.do(ledger.lower_limit, account_id=account_id, **change, by=admin.id, now=now)
-    return _back_to_account(account_id)
-
-
-@router.post("/accounts/{account_id}/raise-limit")
-def request_raise(service: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
-    change, now = read_fields(LimitChangeRequest, form), service.clock()
-    service.do(ledger.request_raise, account_id=account_id, **change, asked_with=admin.id, now=now)
-    return _back_to_account(account_id)
 
 
 @router.get("/admins")
@@ -103,20 +55,6 @@ def show_admins(request: Request, service: Running, viewer: Reader) -> HTMLRespo
     )
 
 
-@router.post("/admins")
-def ask_admission(service: Running, admin: Admin, form: Form) -> RedirectResponse:
-    person = read_fields(AdmissionRequest, form, project_id=form.get("project"))
-    service.do(admins.ask_admission, **person, asked_with=admin.id, now=service.clock())
-    return RedirectResponse("/admins", status_code=303)
-
-
-@router.post("/admins/{admin_id}/remove")
-def ask_removal(service: Running, admin: Admin, form: Form, admin_id: str) -> RedirectResponse:
-    why, now = read_fields(ReasonRequest, form), service.clock()
-    service.do(admins.ask_removal, admin_id=admin_id, **why, asked_with=admin.id, now=now)
-    return RedirectResponse("/admins", status_code=303)
-
-
 @router.get("/decisions")
 def show_decisions(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
     with transaction(service.factory, read_only=True) as session:
@@ -124,18 +62,6 @@ def show_decisions(request: Request, service: Running, viewer: Reader) -> HTMLRe
         rows = decisions.pending_first(session, *chosen, limit=RECENT_REQUESTS)
         requests = views.decisions(session, rows, service.clock())
     return page(request, "decisions.html", requests=requests)
-
-
-@router.post("/decisions/{request_id}/approve")
-def approve(service: Running, admin: Admin, request_id: str) -> RedirectResponse:
-    service.do(decisions.decide, request_id, admin.id, service.clock(), EFFECTS, approved=True)
-    return RedirectResponse("/decisions", status_code=303)
-
-
-@router.post("/decisions/{request_id}/decline")
-def decline(service: Running, admin: Admin, request_id: str) -> RedirectResponse:
-    service.do(decisions.decide, request_id, admin.id, service.clock(), EFFECTS, approved=False)
-    return RedirectResponse("/decisions", status_code=303)
 
 
 @router.get("/projects")
@@ -155,17 +81,6 @@ def show_projects(request: Request, service: Running, viewer: Reader) -> HTMLRes
         sets=viewer.runs_installation,
         shown_max=PROJECTS_SHOWN,
     )
-
-
-@router.post("/projects/{project_id}/quota")
-def set_quota(service: Running, admin: Admin, form: Form, project_id: str) -> RedirectResponse:
-    """Set a project's quota of jobs; an empty field removes it."""
-    admin.require_installation()
-    jobs = form.get("jobs", "").strip()
-    if jobs and (not jobs.isdecimal() or len(jobs) > 15):
-        raise InvalidInput("A quota is a whole number, or empty for none.")
-    service.do(quotas.set_quota, project_id, jobs_max=int(jobs) if jobs else None)
-    return RedirectResponse("/projects", status_code=303)
 
 
 @router.get("/audit")

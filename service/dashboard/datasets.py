@@ -6,25 +6,22 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from obscura.wire.meanings import identifiers_in, is_part, why_personal
-from obscura.wire.schemas import DatasetRequest, Identifier
+from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState
+from service.api.browser import require_same_origin
 from service.api.deps import Running
 from service.api.middleware import body_limit
-from service.api.routes.datasets import put_content
 from service.api.uploading import Body, content_length
 from service.dashboard.access import (
-    Form,
     Reader,
-    find_uploader,
     find_viewer,
     require_acting,
-    require_same_origin,
 )
 from service.dashboard.forms import DATASET_STATES, FieldsRefused, Filters, read_body
 from service.dashboard.multipart import FIELDS_BYTES_MAX, FileForm
@@ -36,7 +33,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import Account
 from service.db.session import transaction
-from service.errors import InvalidInput, ObscuraError
+from service.errors import ObscuraError
 from service.identity.access import Scope, find, visible
 from service.ingest.formats import FORMATS
 from service.logs import get_logger
@@ -122,37 +119,6 @@ def dataset(request: Request, service: Running, dataset_id: str) -> HTMLResponse
             "upload_max": service.settings.upload_bytes_max,
         }
     return page(request, "dataset.html", **values)
-
-
-@router.post("/datasets/{dataset_id}/delete", dependencies=[Depends(find_uploader)])
-def delete(service: Running, form: Form, dataset_id: str) -> RedirectResponse:
-    """Destroy the images, and the declaration if nothing was trained on it."""
-    if form.get("sure") != "yes":
-        raise InvalidInput("Confirm that the images are to be destroyed forever.")
-    deleted = deletion.delete(
-        service.settings,
-        service.factory,
-        dataset_id,
-        cancel_jobs=form.get("cancel_jobs") == "yes",
-        now=service.clock(),
-    )
-    return RedirectResponse("/datasets" if deleted.erased_at else f"/datasets/{dataset_id}", status_code=303)
-
-
-@router.put("/datasets/{dataset_id}/content")
-@body_limit(None)
-def put(
-    request: Request,
-    service: Running,
-    viewer: Reader,
-    dataset_id: Identifier,
-    format: str,
-    token: Annotated[str, Header(alias="X-Form-Token", max_length=64)] = "",
-) -> Response:
-    """Receive the images of a declared dataset as the request body, as the API does."""
-    require_same_origin(request)
-    uploader = require_acting(viewer, token, Scope.DATA)
-    return put_content(service, request, uploader, dataset_id, format)  # type: ignore[arg-type]  # refused
 
 
 def _declaration(form: Mapping[str, str]) -> dict[str, Any]:

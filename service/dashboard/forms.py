@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -23,7 +22,7 @@ from obscura.wire.words import DatasetState, JobState
 from privacy.errors import InvalidParameter, PrivacyError
 from privacy.plans.registry import RECIPES
 from service.db.ledger_tables import Account
-from service.errors import InvalidInput, LargeDelta, ObscuraError
+from service.errors import InvalidInput, ObscuraError
 from service.identity.access import visible
 from service.views.rows import ROWS_MAX
 from service.wording import JOB_STATES
@@ -51,19 +50,6 @@ class FieldsRefused(InvalidInput):
         self.fields = dict(fields)
 
 
-def fresh_once() -> str:
-    """Return the `once` of a new form."""
-    return secrets.token_hex(16)
-
-
-def once_of(form: Mapping[str, str]) -> str:
-    """Return the `once` of a submitted form."""
-    once = form.get("once", "")
-    if not _ONCE.fullmatch(once):
-        raise InvalidInput("This form is incomplete. Reload the page and try again.")
-    return once
-
-
 def read_body(schema: type[Body], fields: Mapping[str, Any]) -> Body:
     """Validate fields by a schema of the API; empty fields count as absent. Raise FieldsRefused."""
     try:
@@ -74,18 +60,11 @@ def read_body(schema: type[Body], fields: Mapping[str, Any]) -> Body:
         ) from None
 
 
-def read_fields(schema: type[BaseModel], form: Mapping[str, str], **others: Any) -> dict[str, Any]:
-    """Validate a form by a request of the API and return its fields; `others` are those with other names."""
-    return read_body(schema, {name: form.get(name, "").strip() for name in schema.model_fields} | others).model_dump()
-
-
 def problems_of(error: ObscuraError | PrivacyError) -> tuple[dict[str, str], str]:
     """Return the error messages of single fields, and the message of the whole form."""
     if isinstance(error, FieldsRefused):
         return error.fields, "Some fields need another look."
     message = error.message if isinstance(error, ObscuraError) else str(error)
-    if isinstance(error, LargeDelta):
-        return {"accept_large_delta": message}, message
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, InvalidParameter):
         cause = cause.__cause__

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse
 
 from obscura.wire.words import JobState
 from service import jobs
 from service.api.deps import Running
 from service.api.events import Snapshot
 from service.api.routes.jobs import stream_events
-from service.dashboard.access import Form, Reader, find_trainer, find_viewer, still_signed_in
+from service.dashboard.access import Reader, find_viewer, still_signed_in
 from service.dashboard.charts import sweep_chart
 from service.dashboard.forms import JOB_STATE_CHOICES, RECIPE_CHOICES, Filters
 from service.dashboard.pages import PageRoute, page
@@ -73,13 +73,6 @@ def follow_job(request: Request, service: Running, viewer: Reader, job_id: str) 
     return stream_events(service, viewer.principal, read, request.headers.get("last-event-id"))
 
 
-@router.post("/jobs/{job_id}/cancel", dependencies=[Depends(find_trainer)])
-def cancel_job(service: Running, form: Form, job_id: str) -> RedirectResponse:
-    """Cancel a job; `discard` publishes nothing of it."""
-    service.do(jobs.request_cancel, job_id=job_id, now=service.clock(), discard=form.get("discard") == "yes")
-    return RedirectResponse(f"/jobs/{job_id}", status_code=303)
-
-
 @router.get("/sweeps/{sweep_id}")
 @router.get("/sweeps/{sweep_id}/part")
 def sweep(request: Request, service: Running, sweep_id: str) -> HTMLResponse:
@@ -87,12 +80,6 @@ def sweep(request: Request, service: Running, sweep_id: str) -> HTMLResponse:
         view = sweeps.view(session, sweep_id, service.clock())
     chart = sweep_chart(view.sweep, view.classes)
     return page(request, _template(request, "sweep.html"), view=view, chart=chart)
-
-
-@router.post("/sweeps/{sweep_id}/cancel", dependencies=[Depends(find_trainer)])
-def cancel_sweep(service: Running, sweep_id: str) -> RedirectResponse:
-    service.do(jobs.cancel_sweep, sweep_id=sweep_id, now=service.clock())
-    return RedirectResponse(f"/sweeps/{sweep_id}", status_code=303)
 
 
 def _template(request: Request, whole: str) -> str:

@@ -36,7 +36,6 @@ from service.api.problems import (
     STATUSES,
     TooManyRequests,
 )
-from service.dashboard.forms import fresh_once
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
 
@@ -171,7 +170,6 @@ def _templates() -> jinja2.Environment:
         "early_words": EARLY_ENDS,
         "entry_words": wording.ENTRIES,
         "fragment": lambda kind: environment.select_template([f"kinds/{kind}.html", "_kind.html"]),
-        "fresh_once": fresh_once,
         "hold_words": wording.HOLDS,
         "minutes_between": minutes_between,
         "none_shown": wording.NONE_SHOWN,

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 
 from obscura.wire import formats
-from obscura.wire.class_shares import AS_STATED, read_class_shares
-from obscura.wire.release_schemas import EvaluationRequest, SampleRequest, ShareRequest
 from obscura.wire.schemas import Identifier
 from service import jobs, reports, weights
 from service.api.deps import Running, Service
-from service.api.routes.orders import order
 from service.api.routes.releases import read_content
-from service.dashboard.access import Admin, Form, Trainer, find_viewer
-from service.dashboard.forms import Filters, read_fields
+from service.dashboard.access import find_viewer
+from service.dashboard.forms import Filters
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
 from service.identity import projects
-from service.identity.access import Principal
-from service.jobs.kinds import KINDS
 from service.storage.interface import key_of
 from service.views import releases as views
 from service.views.datasets import evaluable_like
@@ -138,51 +132,7 @@ def release_file(service: Running, release_id: str, name: str) -> Response:
     return FileResponse(path, media_type="application/octet-stream", headers=attachment)
 
 
-@router.post("/releases/{release_id}/samples")
-def draw(service: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
-    stated = form.get("proportions", "").strip()
-    proportions: Mapping[str, float] | str | None = stated or None
-    if stated and stated != AS_STATED:
-        with transaction(service.factory, read_only=True) as session:
-            classes = jobs.trained_on(session, jobs.get_release(session, release_id)).classes
-        try:
-            proportions = read_class_shares(stated, classes, every=False)
-        except ValueError as error:
-            raise InvalidInput(f"These proportions cannot be read: {error}.") from None
-    fields = read_fields(SampleRequest, form, proportions=proportions, classes=None) | {"release_id": release_id}
-    return _ordered(service, trainer, form, "sample", fields)
-
-
-@router.post("/releases/{release_id}/evaluations")
-def evaluate(service: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
-    fields = read_fields(EvaluationRequest, form, dataset_id=form.get("dataset")) | {"release_id": release_id}
-    return _ordered(service, trainer, form, "evaluate", fields)
-
-
-@router.post("/releases/{release_id}/shares")
-def ask_share(service: Running, admin: Admin, form: Form, release_id: str) -> RedirectResponse:
-    other = None if form.get("everybody") else form.get("project", "").strip()
-    if other == "":
-        raise InvalidInput("Name the project by its id, or choose all projects.")
-    share = read_fields(ShareRequest, form, project_id=other)
-    service.do(jobs.ask_share, release_id=release_id, **share, asked_with=admin.id, now=service.clock())
-    return RedirectResponse("/decisions", status_code=303)
-
-
-@router.post("/releases/{release_id}/shares/{share_id}/end")
-def end_share(service: Running, _admin: Admin, release_id: str, share_id: str) -> RedirectResponse:
-    service.do(jobs.end_share, release_id=release_id, share_id=share_id, now=service.clock())
-    return RedirectResponse(f"/releases/{release_id}", status_code=303)
-
-
 router.get("/samples/{sample_id}/content")(read_content)
-
-
-def _ordered(
-    service: Service, trainer: Principal, form: Mapping[str, str], kind: str, fields: Mapping[str, Any]
-) -> RedirectResponse:
-    job_id = order(service, trainer.id, form.get("once") or None, KINDS[kind], fields, lambda _, job: job.id)
-    return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
 
 def _file(service: Service, release_id: str, name: str) -> Path:

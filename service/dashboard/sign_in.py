@@ -19,17 +19,19 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 from swagger_ui_bundle import swagger_ui_path
 
+from service.api.browser import cookie_name, is_secure
 from service.api.deps import Running, Service, identify
 from service.api.problems import TooManyWrongKeys
 from service.api.rates import client_address
-from service.dashboard.access import Acting, Form, Member, cookie_name, is_secure, read_form
+from service.dashboard.access import Acting, Form, Member, read_form
+from service.dashboard.links import LINK_SECONDS
 from service.dashboard.pages import REFERENCE_POLICY, PageRoute, page
-from service.dashboard.sessions import LINK_SECONDS, SESSION_SECONDS, close_session, may_read, open_session
 from service.db.access_tables import ApiKey, Person
 from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
 from service.identity import auth, people, projects
 from service.identity.access import Principal, Scope, covers, visible
+from service.identity.sessions import SESSION_SECONDS, close_session, may_read, open_session
 
 router = APIRouter(route_class=PageRoute)
 _STATIC = Path(__file__).parent / "static"

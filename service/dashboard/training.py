@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
-from pydantic import Field
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.grids import EPSILON, GridRefused, trials_of
-from obscura.wire.job_schemas import JobRequest, PlanRecord, SweepRequest
+from obscura.wire.job_schemas import JobRequest, PlanRecord, PreviewRequest, SweepRequest
 from obscura.wire.wording import show_epsilon, values_in_words
 from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
@@ -26,13 +25,11 @@ from privacy.plans.registry import RECIPES
 from service import jobs
 from service.api.deps import Running, Service
 from service.api.routes.jobs import describe_recipe
-from service.api.routes.orders import order, order_sweep, read_picture
-from service.dashboard.access import Form, Trainer, Viewer, find_viewer
+from service.api.routes.orders import read_picture
+from service.dashboard.access import Viewer, find_viewer
 from service.dashboard.forms import (
     Body,
     FieldsRefused,
-    fresh_once,
-    once_of,
     problems_of,
     read_body,
     read_option_fields,
@@ -40,13 +37,12 @@ from service.dashboard.forms import (
     write_options,
 )
 from service.dashboard.pages import PageRoute, page
-from service.db.access_tables import Idempotency
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
-from service.identity.access import Principal, find, visible
-from service.jobs.kind import Kind, Order, Reading
+from service.identity.access import find, visible
+from service.jobs.kind import Kind, Reading
 from service.settings import Settings
 from service.views import accounts, datasets, plans, releases
 
@@ -64,7 +60,7 @@ Line = Annotated[str, Field(max_length=2000)]
 
 @dataclass(frozen=True)
 class TrainingForm:
-    """The fields of the planning form, as texts; the page copies them into the form that starts the training."""
+    """The fields of the planning form, as texts."""
 
     dataset: str = ""
     recipe: str = FIRST_RECIPE
@@ -94,6 +90,12 @@ class TrainingForm:
                 raise FieldsRefused({place: str(error)}) from None
             fields["name"] = self.name.strip() or "; ".join(self.grid_lines)[:NAME_MAX]
         return read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
+
+    def bodies(self) -> dict[str, dict[str, Any]]:
+        """Return the JSON bodies of the requests that the page's forms send to the API."""
+        schemas: dict[str, type[BaseModel]]
+        schemas = {"sweep": SweepRequest} if self.grids else {"job": JobRequest, "preview": PreviewRequest}
+        return {name: self.body(schema).model_dump(mode="json", exclude_none=True) for name, schema in schemas.items()}
 
     def command(self) -> str:
         """Return the command that does the same."""
@@ -159,10 +161,6 @@ def read_query(
 Chosen = Annotated[TrainingForm, Depends(read_query)]
 
 
-def _submitted(form: Mapping[str, str]) -> TrainingForm:
-    return TrainingForm(**{name: form.get(name, "") for name in TrainingForm.__dataclass_fields__})
-
-
 @router.get("/train")
 def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLResponse:
     return _page(request, service, chosen, "train.html")
@@ -174,34 +172,6 @@ def price(request: Request, service: Running, chosen: Chosen) -> HTMLResponse:
     return _page(request, service, chosen, "_price.html")
 
 
-@router.post("/sweeps")
-def search(request: Request, service: Running, trainer: Trainer, form: Form) -> Response:
-    """Start a sweep: hold the price of all trials, or do nothing."""
-    chosen = _submitted(form)
-    try:
-        key, body = f"sweep {once_of(form)}", chosen.body(SweepRequest)
-        _require_confirmed(service, trainer, key, chosen, form)
-        sweep_id = order_sweep(service, trainer.id, key, body, lambda _, sweep: sweep.id)
-    except (ObscuraError, PrivacyError) as error:
-        return _page(request, service, chosen, "train.html", error)
-    return RedirectResponse(f"/sweeps/{sweep_id}", status_code=303)
-
-
-def _add_form(kind: Kind, asked: Order) -> None:
-    def ask(request: Request, service: Running, trainer: Trainer, form: Form) -> Response:
-        chosen = replace(_submitted(form), grids="")
-        try:
-            key, fields = f"{kind.name} {once_of(form)}", chosen.body(asked.request).model_dump()
-            if kind.name == TRAIN:
-                _require_confirmed(service, trainer, key, chosen, form)
-            job_id = order(service, trainer.id, key, kind, fields, lambda _, job: job.id)
-        except (ObscuraError, PrivacyError) as error:
-            return _page(request, service, chosen, "train.html", error)
-        return RedirectResponse(f"/jobs/{job_id}", status_code=303)
-
-    router.post(asked.path.removeprefix("/v1"))(ask)
-
-
 def _add_picture(kind: Kind, place: Reading) -> None:
     def send(request: Request, service: Running, made_id: str) -> Response:
         return read_picture(service, request, kind, made_id)
@@ -210,8 +180,6 @@ def _add_picture(kind: Kind, place: Reading) -> None:
 
 
 for _kind in jobs.KINDS.values():
-    if _kind.planned and _kind.order is not None:
-        _add_form(_kind, _kind.order)
     if _kind.reading is not None and _kind.reading.picture:
         _add_picture(_kind, _kind.reading)
 
@@ -221,8 +189,8 @@ def _page(
     service: Service,
     chosen: TrainingForm,
     template: str,
-    refused: ObscuraError | PrivacyError | None = None,
 ) -> HTMLResponse:
+    refused: ObscuraError | PrivacyError | None = None
     viewer: Viewer = request.state.viewer
     if not viewer.may("train"):
         chosen = replace(chosen, grids="")  # planning a sweep takes long: only for those who may start one
@@ -243,10 +211,11 @@ def _page(
             if payer.balance is not None and most == 0:
                 of_account = Release.account_id == payer.id
                 values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
-            elif payer.balance is not None and (refused is None or "confirmed" in problems_of(refused)[0]):
+            elif payer.balance is not None:
                 try:
                     plan = _planned(session, service.settings, chosen)
                     values |= {"command": chosen.command(), "part": plan, "search" if chosen.grids else "plan": plan}
+                    values["bodies"] = chosen.bodies()
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
@@ -259,7 +228,6 @@ def _page(
         template,
         status_code=200 if refused is None else 422,
         chosen=chosen,
-        fields=vars(chosen),
         datasets=names,
         choices_max=CHOICES_MAX,
         recipes=RECIPES,
@@ -269,7 +237,6 @@ def _page(
         in_words=values_in_words,
         wrong={places.get(name, name): fault for name, fault in wrong.items()},
         message=message,
-        once=fresh_once(),
         part_confirmed=PART_CONFIRMED,
         **values,
     )
@@ -279,25 +246,6 @@ def _planned(session: Session, settings: Settings, chosen: TrainingForm) -> Plan
     if chosen.grids:
         return plans.plan_sweep(session, settings, chosen.body(SweepRequest))
     return plans.plan(session, settings, chosen.body(JobRequest))
-
-
-def _require_confirmed(
-    service: Service, trainer: Principal, key: str, chosen: TrainingForm, form: Mapping[str, str]
-) -> None:
-    if form.get("confirmed") == "yes":
-        return
-    with transaction(service.factory, read_only=True) as session:
-        if session.get(Idempotency, (trainer.id, key)) is not None:
-            return
-        part = _planned(session, service.settings, chosen)
-        left = part.budget.left_epsilon
-        if part.budget.affordable and part.price_epsilon > PART_CONFIRMED * left:
-            raise FieldsRefused(
-                {
-                    "confirmed": f"This costs ε {show_epsilon(part.price_epsilon, up=True)}, more than half of the "
-                    f"ε {show_epsilon(left, up=False)} that is left. Confirm it, or choose a smaller epsilon."
-                }
-            )
 
 
 def _names(session: Session, chosen: str) -> dict[str, str]:

@@ -23,13 +23,13 @@ from sqlalchemy import select
 
 from obscura.wire.ids import introduce
 from service import dashboard
+from service.api.browser import COOKIE
 from service.api.routes import routers
-from service.dashboard.access import COOKIE
-from service.dashboard.sessions import form_token
 from service.db.access_tables import Person
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import transaction
 from service.identity.people import Claims, roles
+from service.identity.sessions import form_token
 from service.settings import Settings
 from tests.conftest import clear_postgres
 from tests.service.reading_routes import TestClient, address, stocked
@@ -69,10 +69,6 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/keys/{key_id}/revoke": {},
     "POST /v1/keys/{key_id}/rotate": {"overlap_seconds": 0},
     "POST /v1/keys/{key_id}/ask-revocation": {"reason": "a test"},
-    # Forms whose objects stand in fields.
-    "POST /jobs": {"dataset": "{dataset_id}", "recipe": "datalens", "epsilon": "0.1"},
-    "POST /previews": {"dataset": "{dataset_id}", "recipe": "datalens", "epsilon": "0.1"},
-    "POST /sweeps": {"dataset": "{dataset_id}", "recipe": "datalens", "epsilon": "0.1", "grids": "teachers=100,200"},
 }
 QUERIES = {
     "PUT /v1/datasets/{dataset_id}/content": "?format=npz",
@@ -85,19 +81,7 @@ QUERIES = {
     "GET /v1/decisions": "?account_id={account_id}",
     "GET /v1/keys": "?made_by={key_id}",
 }
-FORM = {
-    "reason": "a test",
-    "sure": "yes",
-    "epsilon": "0.1",
-    "count": "1",
-    "seed": "1",
-    "format": "npz",
-    "everybody": "yes",
-}
-READ_FIRST = {
-    "/datasets/{dataset_id}/content",
-    "/datasets/new",
-}  # uploads by browsers: the body is wrong before anything is looked for
+READ_FIRST = {"/datasets/new"}  # an upload by a browser: the body is wrong before anything is looked for
 NOBODYS = re.compile(r"/v1/health|/login|/logout|/sign-in|/static|/reference|/v1/recipes")
 
 
@@ -259,8 +243,7 @@ def message(cookie: str, method: str, path: str, ids: Mapping[str, str]) -> tupl
         headers, body = {"Content-Type": "application/json"}, json.dumps(given).encode()
         headers |= {"Idempotency-Key": secrets.token_hex(16)} if method == "POST" else {}
     elif method != "GET":
-        fields = FORM | {"token": form_token(cookie), "once": secrets.token_hex(16)}
-        fields |= {"dataset_id": ids["dataset_id"], "dataset": ids["dataset_id"]} | given
+        fields = {"token": form_token(cookie), **given}
         headers, body = {"Content-Type": "application/x-www-form-urlencoded"}, urlencode(fields).encode()
     return place, headers, body
 

@@ -19,11 +19,12 @@ from urllib.parse import unquote
 import anyio
 import pytest
 
-from service.dashboard.access import COOKIE
+from service.api.browser import COOKIE
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.identity import access
+from service.identity.sessions import form_token
 from service.storage.interface import key_of
 from tests.service.departments import (
     READ_FIRST,
@@ -56,23 +57,14 @@ MAY: dict[str, set[str]] = {
     "releases": {*READS, "viewer"},
     "train": {"owner", "analyst", "admin"},
 }
-OF_INSTALLATION = {"POST /v1/accounts", "POST /v1/projects", "GET /v1/ledger", "POST /accounts"} | {
-    f"POST {place}/projects/{{project_id}}/quota" for place in ("", "/v1")
+OF_INSTALLATION = {
+    *("POST /v1/accounts", "POST /v1/projects", "GET /v1/ledger", "POST /v1/projects/{project_id}/quota"),
 }
 OF_PROJECTS = {
     "POST /v1/accounts/{account_id}/withdrawals",
     "POST /v1/datasets",
 }  # not for an admin, where there are several
-PAGES = {"GET /admins": "admin", "GET /audit": "audit", "POST /train": "train", "POST /datasets/new": "data"}
-FORMS = {  # by how an address begins; the first that fits
-    "/accounts": "admin",
-    "/admins": "admin",
-    "/decisions": "admin",
-    "/projects": "admin",
-    "/you": "person",
-    "/datasets": "data",
-    "/releases/{release_id}/shares": "admin",
-}
+PAGES = {"GET /admins": "admin", "GET /audit": "audit", "POST /datasets/new": "data"}
 HIDDEN_FROM_ADMINS = {
     "{dataset_id}",
     "{job_id}",
@@ -100,7 +92,6 @@ SHARED = {
     "GET /releases/{release_id}/grid.png": 200,
     "GET /releases/{release_id}/files/{name}": 200,
     "GET /releases/{release_id}/report": 200,
-    "POST /releases/{release_id}/samples": 303,
     "GET /samples/{sample_id}/content": 200,
 }
 STAYS = "Only the project that trained this release may see this"
@@ -116,7 +107,10 @@ class Matrix:
     def ask(self, who: TestClient, means: str, method: str, path: str, ids: Mapping[str, str]) -> tuple[int, str]:
         cookie = who.cookies.get(COOKIE) or ""
         place, headers, body = message(cookie, method, path, ids)
-        shown = {"authorization": who.headers["Authorization"]} if means == "key" else {"cookie": f"{COOKIE}={cookie}"}
+        if means == "key":
+            shown = {"authorization": who.headers["Authorization"]}
+        else:  # as a page's script asks
+            shown = {"cookie": f"{COOKIE}={cookie}", "x-form-token": form_token(cookie)}
         portal = self.department.clients["admin", "nobody"].portal
         assert portal is not None
         status, text = portal.call(answer, who.app, method, place, {**headers, **shown}, body)
@@ -185,13 +179,12 @@ class Cell:
     def _scope(self, scopes: Mapping[str, str]) -> str:
         if self.of_api:
             return scopes[self.name]
-        by_form = next((scope for start, scope in FORMS.items() if self.path.startswith(start)), "train")
-        return PAGES.get(self.name, "read" if self.method == "GET" else by_form)
+        return PAGES.get(self.name, "read" if self.method == "GET" else "person")
 
     def fits(self, status: int, text: str, may: bool, missing: Callable[[], tuple[int, str]]) -> bool:
         """Whether an answer is the one that this cell has to give."""
-        if (self.means != "key") == self.of_api:  # a session opens no API, and a key no page: one is to sign in
-            return status == (401 if self.of_api else 303)
+        if self.means == "key" and not self.of_api:  # a key opens no page
+            return status == 303
         if not may:
             return status == 403 or (status == 422 and self.path in READ_FIRST)
         if self.whose == "own":
@@ -207,8 +200,8 @@ class Cell:
 def cells(asked: Iterable[tuple[str, str]]) -> Iterator[Cell]:
     """Every cell of some routes."""
     for (method, path), role, means in product(asked, CALLERS, ("key", "session", "person")):
-        if (role, means) == ("viewer", "session") or (means == "person" and path.startswith("/v1/")):
-            continue  # has none; or is refused as any session is
+        if (role, means) == ("viewer", "session"):
+            continue  # it has none
         places = named(method, path)
         shared = ("shared",) if places & {"{release_id}", "{sample_id}"} else ()
         for whose in ("own", *(("foreign", *shared) if places else ())):

@@ -229,9 +229,9 @@
         body.append("format", format(file));
         body.append("file", file); // the service reads the fields first
       } else {
-        request.open("PUT", `${form.dataset.upload}/content?format=${form.elements.namedItem("format").value}`);
+        request.open("PUT", `/v1/datasets/${form.dataset.upload}/content?format=${form.elements.namedItem("format").value}`);
         request.setRequestHeader("Content-Type", "application/octet-stream");
-        request.setRequestHeader("X-Form-Token", form.elements.namedItem("token").value);
+        request.setRequestHeader("X-Form-Token", document.querySelector("meta[name=form-token]").content);
       }
       request.setRequestHeader("Accept", PROBLEM);
       bar.hidden = false;
@@ -244,7 +244,7 @@
         note.textContent = "Sent. Every picture is being checked.";
       });
       request.addEventListener("load", () => {
-        if (request.status === 200) resolve(declaring ? request.responseURL : form.dataset.upload);
+        if (request.status === 200) resolve(declaring ? request.responseURL : `/datasets/${form.dataset.upload}`);
         else if (request.getResponseHeader("Content-Type") === PROBLEM) reject(JSON.parse(request.responseText));
         else reject({}); // a proxy's page
       });

@@ -1,11 +1,13 @@
 """A dashboard on a real database, with accounts, jobs and a release as the service would have written them."""
 
+import json
 import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -232,17 +234,33 @@ def stock(site: Site, open_account: Callable[..., str], declare_dataset: Callabl
     return Stock(account, dataset, running, queued, done, release, sample)
 
 
+ORIGIN = {"Origin": "http://127.0.0.1:8420"}
+
+
 def token_of(client: TestClient, address: str) -> str:
-    """What the forms of a page send along."""
-    found = re.search(r'name="token" value="([0-9a-f]{64})"', client.get(address).text)
+    """Return the token that requests of a page's script carry."""
+    found = re.search(r'<meta name="form-token" content="([0-9a-f]{64})"', client.get(address).text)
     assert found is not None
     return found[1]
 
 
-def send(client: TestClient, page: str, action: str, **fields: str) -> Any:
-    """Send a form of a page as a browser does."""
-    origin = {"Origin": "http://127.0.0.1:8420"}
-    return client.post(action, data={"token": token_of(client, page), **fields}, headers=origin)
+def forms_of(html: str) -> dict[str, tuple[dict[str, Any], set[str]]]:
+    """Return the forms of a page that call the API, by method and path: fixed fields, and names of the others."""
+    found = {}
+    for attributes, inside in re.findall(r"<form([^>]*data-call=[^>]*)>(.*?)</form>", html, re.DOTALL):
+        call, body = (re.search(rf"data-{name}=([\"'])(.*?)\1", attributes) for name in ("call", "body"))
+        names = set(re.findall(r'<(?:input|select|textarea)[^>]* name="(\w+)"', inside))
+        found[call[2]] = (json.loads(unescape(body[2])) if body else {}, names)
+    return found
+
+
+def submit(client: TestClient, page: str, call: str, *, once: str = "", **fields: Any) -> Any:
+    """Send a form of a page to the API as the page's script does."""
+    fixed, names = forms_of(client.get(page).text)[call]
+    assert fields.keys() <= names, names
+    method, path = call.split(" ")
+    headers = ORIGIN | {"X-Form-Token": token_of(client, page), "Idempotency-Key": once or secrets.token_hex(16)}
+    return client.request(method, path, json=(fixed | fields) or None, headers=headers)
 
 
 def assert_shown(shown: str, *words: str) -> None:

@@ -6,20 +6,19 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select
 
-from service.dashboard.access import COOKIE
-from service.dashboard.sessions import (
-    LINK_SECONDS,
-    SESSION_SECONDS,
-    SESSIONS_PER_KEY_MAX,
-    SignInLinks,
-    close_session,
-    find_session,
-    open_session,
-)
+from service.api.browser import COOKIE
+from service.dashboard.links import LINK_SECONDS, SignInLinks
 from service.db.access_tables import ApiKey, SignIn
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import transaction
 from service.identity import auth, projects
+from service.identity.sessions import (
+    SESSION_SECONDS,
+    SESSIONS_PER_KEY_MAX,
+    close_session,
+    find_session,
+    open_session,
+)
 from tests.service.dashboard.conftest import assert_shown
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}

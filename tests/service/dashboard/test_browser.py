@@ -146,7 +146,28 @@ def test_a_search_is_planned_and_started_by_the_keyboard(site, stock, live, widt
     assert [text for text in said if "422" not in text] == []  # what the browser says of a price that was refused
 
 
-def test_a_search_is_started_without_a_script(site, stock, live):
+def test_a_form_shows_errors_at_its_fields_and_opens_what_it_made(site, live):
+    with a_page(base_url=live) as (page, said):
+        sign_in(page, site.key("admin"))
+        page.goto("/accounts/new")
+        for field, value in (("name", "patients"), ("owner", "clinic"), ("epsilon", "3"), ("delta", "many")):
+            page.fill(f"#{field}", value)
+        page.select_option("#unit", "record")
+        page.click("main form button[type=submit]")
+        page.locator('[data-fault="delta"]').get_by_text("valid number").wait_for()
+        assert page.locator("#delta").get_attribute("aria-invalid") == ""
+        assert page.locator('[data-fault="epsilon"]').is_hidden()
+        page.fill("#delta", "0.05")
+        page.click("main form button[type=submit]")
+        page.locator("[data-problem]").get_by_text("1 in 20").wait_for()
+        page.get_by_label("Accept this delta").check()
+        page.click("main form button[type=submit]")
+        page.wait_for_url("**/accounts/acc_*")
+        page.get_by_role("heading", name="patients").wait_for()
+    assert [text for text in said if "422" not in text] == []
+
+
+def test_pages_are_read_without_a_script_which_says_what_needs_one(site, stock, live):
     key = site.key("train", "read")
     with a_page(base_url=live, java_script_enabled=False) as (page, _):
         sign_in(page, key)
@@ -156,11 +177,9 @@ def test_a_search_is_started_without_a_script(site, stock, live):
         for number, (option, values) in enumerate((("epsilon", "0.1, 0.2"), ("top_k", "7, 8")), start=1):
             page.select_option(f"#vary-{number}", option)
             page.fill(f"#values-{number}", values)
-        page.fill("#name", "two by two")
         page.get_by_role("button", name="Show the price").click()
         page.get_by_text("Price of all 4 trials").wait_for()
-        page.get_by_role("button", name="Train 4 times for ε").click()
-        page.get_by_role("heading", name="two by two").wait_for()
+        assert "Forms that change something need it" in page.content()
 
 
 @pytest.mark.slow

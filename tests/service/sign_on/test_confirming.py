@@ -10,14 +10,14 @@ import pytest
 from authlib.integrations.base_client import OAuthError
 from sqlalchemy import select
 
-from service.dashboard.access import COOKIE
-from service.dashboard.sessions import form_token
+from service.api.browser import COOKIE
 from service.db.access_tables import Admin, ApiKey, Person
 from service.db.session import transaction
 from service.errors import Forbidden
 from service.identity import decisions
 from service.identity.access import PEOPLE_DECIDE
 from service.identity.provider import ProviderUnavailable
+from service.identity.sessions import form_token
 from tests.service.sign_on.conftest import ANA, BEN, EVE, House, RunningProvider, form_token_of, opened
 from tests.together import at_once, wait_until
 

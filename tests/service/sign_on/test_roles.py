@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.dashboard.sessions import find_session, open_session
 from service.db.access_tables import Admin, ApiKey, Person
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import SessionFactory, transaction
@@ -21,6 +20,7 @@ from service.identity.access import ROLES, Principal, Scope
 from service.identity.auth import SESSION_CONFIRMED
 from service.identity.decisions import voice_of
 from service.identity.people import due
+from service.identity.sessions import find_session, open_session
 from service.settings import Settings
 from tests.together import at_once
 

@@ -13,7 +13,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey
 from sqlalchemy import select
 
-from service.dashboard.access import COOKIE
+from service.api.browser import COOKIE
 from service.dashboard.sign_in import PENDING_COOKIE
 from service.db.access_tables import ApiKey, Person, SignIn
 from service.db.audit_tables import AuditEvent

@@ -11,12 +11,12 @@ from sqlalchemy import select
 
 from obscura.client import ApiError, AuthError, Client, NotFoundError
 from obscura.wire.ids import introduce
+from service.api.browser import COOKIE
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
-from service.dashboard.access import COOKIE
-from service.dashboard.sessions import form_token
 from service.db.session import transaction
 from service.db.webhook_tables import Delivery
+from service.identity.sessions import form_token
 from service.settings import Settings
 from tests.service.api.conftest import Served
 
@@ -229,10 +229,10 @@ def test_pages_tell_each_side_what_it_may_know(two: Two) -> None:
     browser = two.served.stranger()
     browser.post("/login", data={"key": two.served.tokens["anna"]})
     (share,) = two.owner.release(two.release_id).shares()
-    form = {"token": form_token(browser.cookies[COOKIE]), "everybody": "yes", "reason": "for teaching"}
-    assert browser.post(f"{place}/shares", data=form).headers["location"] == "/decisions"
+    token = {"X-Form-Token": form_token(browser.cookies[COOKIE])}
+    assert browser.post(f"/v1{place}/shares", json={"reason": "for teaching"}, headers=token).status_code == 201
     assert [each.state for each in two.owner.decisions()] == ["pending", "approved"]
-    assert browser.post(f"{place}/shares/{share.id}/end", data=form).headers["location"] == place
+    assert browser.delete(f"/v1{place}/shares/{share.id}", headers=token).status_code == 200
     assert not two.sees(two.their_analyst)
     browser.close()
 

@@ -1,4 +1,4 @@
-"""Sessions of the dashboard, opened with an API key or a one-time link.
+"""Sessions of browsers, opened with an API key, a one-time link or the sign-in provider.
 
 The cookie is a random text; its SHA-256 identifies a row with key and expiry. Row and key are checked on every request,
 so signing out or revoking the key ends all copies of the cookie at once.
@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import bindparam, delete, func, select
@@ -24,7 +23,6 @@ from service.identity.recording import Act, record
 
 SESSION_SECONDS = 8 * 3600
 SESSIONS_PER_KEY_MAX = 20  # the oldest make room
-LINK_SECONDS = 600
 _TOKEN_BYTES = 32
 _READING_SCOPES = frozenset({Scope.ADMIN, Scope.READ})
 # The first query of every page. Built once, because building costs more than running it.
@@ -101,28 +99,3 @@ def may_read(principal: Principal) -> bool:
 
 def _digest(cookie: str) -> str:
     return hashlib.sha256(cookie.encode(errors="surrogatepass")).hexdigest()
-
-
-@dataclass
-class SignInLinks:
-    """One-time sign-in links. Only their SHA-256 is kept, in memory."""
-
-    _open: dict[str, float] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def make(self, *, now_seconds: float) -> str:
-        """Return the secret of a new link, valid for LINK_SECONDS."""
-        secret = secrets.token_hex(_TOKEN_BYTES)
-        with self._lock:
-            self._open[_digest(secret)] = now_seconds + LINK_SECONDS
-        return secret
-
-    def is_open(self, secret: str, *, now_seconds: float) -> bool:
-        """Return whether a link can be used."""
-        with self._lock:
-            return self._open.get(_digest(secret), now_seconds) > now_seconds
-
-    def use(self, secret: str, *, now_seconds: float) -> bool:
-        """Use a link; return False if it is used, expired or unknown."""
-        with self._lock:
-            return self._open.pop(_digest(secret), now_seconds) > now_seconds

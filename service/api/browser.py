@@ -1,0 +1,35 @@
+"""Browsers as callers: the session cookie, and the check that a request comes from a page of this service."""
+
+from __future__ import annotations
+
+from fastapi import Request
+
+from service.errors import Forbidden
+
+COOKIE = "obscura_session"  # over plain HTTP; see `cookie_name`
+FORM_TOKEN = "X-Form-Token"  # header of requests that a page's script sends: the token of the session's forms
+
+
+def require_same_origin(request: Request) -> None:
+    """Raise Forbidden if another site sent the request, by Origin or Sec-Fetch-Site.
+
+    Our origin is that of `Settings.public_url`; without one it is the requested host, whatever the scheme.
+    """
+    origin = request.headers.get("origin")  # a scheme, "://", a host; or "null"
+    ours = request.app.state.settings.public_url
+    foreign = origin is not None and (
+        origin != ours if ours else origin.partition("://")[2] != request.headers.get("host")
+    )
+    if foreign or request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Forbidden("This request was sent from another site.")
+
+
+def is_secure(request: Request) -> bool:
+    """Return whether browsers use HTTPS; the session cookie is then marked secure."""
+    public_url: str = request.app.state.settings.public_url
+    return public_url.startswith("https:") or request.url.scheme == "https"
+
+
+def cookie_name(request: Request) -> str:
+    """Return the name of the session cookie. Browsers accept `__Host-` only from this host, over HTTPS."""
+    return f"__Host-{COOKIE}" if is_secure(request) else COOKIE
