@@ -16,7 +16,7 @@ from service.db.access_tables import ApiKey
 from service.db.project_tables import Project
 from service.db.session import transaction
 from service.db.webhook_tables import Webhook
-from service.identity import admins, decisions, people
+from service.identity import admins, decisions, people, projects
 from service.identity.access import Scope, visible
 from service.identity.projects import PROJECTS_MAX
 from service.views import admins as views

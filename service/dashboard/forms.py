@@ -1,12 +1,8 @@
-"""Forms that create something (the API's schemas, errors at their fields, idempotency), and filters of lists.
-
-Each form carries a random text, `once`, which works like an Idempotency-Key.
-"""
+"""Forms that pages read themselves, by the API's schemas with errors at their fields, and filters of lists."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -31,7 +27,6 @@ Body = TypeVar("Body", bound=BaseModel)
 OPTION = "option."  # prefix of the fields of a recipe's options
 SEARCHED_MAX = 2000  # newest rows whose names a search looks at: it must not read a whole table
 Text = Annotated[str, Query(max_length=100)]
-_ONCE = re.compile(r"[0-9a-f]{32}")
 # Messages for people, who see fields and no JSON, by pydantic's error type.
 _WORDS = {"missing": "Fill this in.", "float_parsing": "This is a number.", "int_parsing": "This is a whole number."}
 
