@@ -349,7 +349,7 @@ class FieldError(ApiRecord):
 class Problem(BaseModel):
     """An RFC 9457 problem document, with the numbers of the error as extra members."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="strings")
 
     type: str = Field(description="A URN that names the code.")
     title: str = Field(description="The kind of error in words.")

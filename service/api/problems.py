@@ -11,7 +11,6 @@ from typing import Any, ClassVar, get_args
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
-from pydantic_core import to_json
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -220,7 +219,7 @@ def problem_response(
         all_headers.setdefault("Retry-After", str(RETRY_SECONDS))
     if status == 401:
         all_headers.setdefault("WWW-Authenticate", 'Bearer realm="obscura"')
-    body = to_json(problem.model_dump(exclude_none=True), inf_nan_mode="strings", fallback=str)
+    body = problem.model_dump_json(exclude_none=True, fallback=str)
     return Response(body, status_code=status, headers=all_headers, media_type=MEDIA_TYPE)
 
 

@@ -70,7 +70,7 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         Fault.IMAGE_MODE: f"A picture does not fit the declared mode, {mode}. Eight bits a channel are taken; for a "
         "grayscale dataset, pictures must be gray (red, green and blue equal everywhere).",
         Fault.IMAGE_TRANSPARENT: "A picture has transparent pixels. Flatten it onto a background first; "
-        "`obscura datasets push` does it with --background.",
+        "`obscura datasets push` lays it on white.",
         Fault.IMAGE_BROKEN: "A picture is damaged and cannot be decoded.",
         Fault.ARRAY_MEMBERS: f"An .npz upload must hold {arrays}.",
         Fault.ARRAY_HEADER: "An array's header cannot be read. Save plain arrays with numpy.savez (no pickled objects, "
