@@ -23,7 +23,7 @@ def book(book: LedgerBook) -> LedgerBook:
 def test_a_backup_comes_back_by_the_commands_and_says_where_the_keys_are(book, obscura, tmp_path):
     ours, new, backup = book.data_dir, tmp_path / "new", str(tmp_path / "backup")
     assert str(ours / "keys") in obscura(ours, "backup", backup).err.replace("\n", "")
-    assert "holds something already" in obscura(ours, "backup", backup, code=2).err
+    assert "is not empty" in obscura(ours, "backup", backup, code=2).err
     assert "keys first" in obscura(new, "restore", backup, code=2).err
     assert not (new / "obscura.db").exists()
     shutil.copytree(ours / "keys", new / "keys")
