@@ -358,9 +358,9 @@ def make_npz() -> Callable[..., bytes]:
     return npz
 
 
-def npz(count: int, *, side: int = 4, classes: int = 2) -> bytes:
+def npz(count: int, *, side: int = 4, classes: int = 2, seed: int = 0) -> bytes:
     """A small upload: `count` images of noise with labels in turn."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (count, side, side), dtype=np.uint8)
     buffer = io.BytesIO()
     np.savez(buffer, images=images, labels=np.arange(count, dtype=np.int64) % classes)

@@ -114,9 +114,5 @@ def test_streams_are_bounded_by_key_and_in_all(served, job):
     wait_for_streams(served, 0)
 
 
-def test_there_is_nothing_to_follow_without_a_job(served):
-    served.read("jobs/job_aaaaaaaaaaaaaaaaaaaa/events", status=404)
-
-
 def wait_for_streams(served: Any, count: int) -> None:
     wait_until(lambda: served.app.state.service.streams._taken.total() == count)

@@ -231,10 +231,3 @@ def test_a_download_with_the_wrong_digest_is_not_kept(client, sample_id, tmp_pat
     part.write_bytes(b"x" * (len(CONTENT) + 1))  # longer than the content: started again
     path = client.sample(sample_id).download(tmp_path / "images.zip")
     assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(CONTENT).digest()
-
-
-def test_a_pending_sample_cannot_be_downloaded(client, released, tmp_path):
-    _, release_id = released()
-    with pytest.raises(RequestError) as pending:
-        client.release(release_id).sample(count=10, seed=1).download(tmp_path / "images.zip")
-    assert pending.value.code == "pending"

@@ -100,13 +100,3 @@ def test_private_or_public_and_not_both(served, client, album):
         client.datasets.push(album, account_id=served.account()["id"], public=True)
     with pytest.raises(PackingError, match="unit is the subject"):
         client.datasets.push(album, public=True, subjects_at_most=3)
-
-
-def test_subjects_of_a_table(served, client, album):
-    rows = [f"{path.relative_to(album)},{path.parent.name},{path.parent.name}" for path in album.glob("*/[a-z]*")]
-    (album / "labels.csv").write_text("\n".join(["file,label,subject", *rows]))
-    account_id = served.account(unit="subject")["id"]
-    dataset = client.datasets.push(
-        album, account_id=account_id, labels="labels.csv", size=(32, 32), at_most=20, subjects_at_most=5, depth=16
-    )
-    assert (dataset.state, dataset.subjects_declared, dataset.records_declared) == ("ready", 5, 20)

@@ -98,13 +98,6 @@ def test_a_key_that_may_not_read_is_refused(closed, scope):
     assert "scope" in answer.text
 
 
-def test_revoking_a_key_ends_its_sessions(closed):
-    client = closed.signed_in("admin")
-    with transaction(closed.factory) as session:
-        auth.revoke(session, ApiKey.id.is_not(None), now=closed.now)
-    assert client.get("/").status_code == 303
-
-
 def test_a_copied_cookie_is_dead_after_signing_out(closed):
     client = closed.signed_in("admin")
     copied = {"Cookie": f"{COOKIE}={client.cookies[COOKIE]}"}
@@ -165,12 +158,6 @@ def test_sessions_are_few_and_those_that_ended_are_forgotten(factory, now):
 def test_signing_in_never_leads_to_another_site(closed, target):
     answer = closed.client().post("/login", data={"key": closed.key("read"), "next": target})
     assert answer.headers["location"] == "/"
-
-
-def test_signing_in_from_another_site_is_refused(closed):
-    answer = closed.client().post("/login", data={"key": closed.key("read")}, headers={"Origin": "http://evil.example"})
-    assert answer.status_code == 403
-    assert "set-cookie" not in answer.headers
 
 
 def test_wrong_keys_are_slowed_down_and_lock_nobody_out(closed):

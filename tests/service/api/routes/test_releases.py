@@ -70,19 +70,6 @@ def test_sampling_is_free(served, released):
     assert kinds == ["open", "hold", "arm", "charge", "capture"]
 
 
-def test_the_same_key_draws_once(served, release):
-    once = draw(served, release)["id"]
-    assert draw(served, release)["id"] == once
-    assert draw(served, release, seed=2, status=422)["code"] == "idempotency_mismatch"
-    assert draw(served, release, key="another")["id"] != once
-
-
-def test_samples_that_cannot_be_drawn(served, release):
-    wrong: list[dict[str, Any]] = [{"count": 0}, {"count": 10**9}, {"seed": -1}, {"seed": 2**63}, {"format": "rar"}]
-    for changes in (*wrong, {"classes": ["bird"]}, {"classes": []}):
-        draw(served, release, **changes, status=422)
-
-
 def test_a_pending_sample_says_when_to_ask_again_and_a_cancelled_one_has_no_content(served, release):
     sample = draw(served, release)
     path = f"/v1/samples/{sample['id']}"
@@ -108,26 +95,6 @@ def test_a_sample_whose_files_were_removed_says_how_to_have_it_again(served, rel
     assert shown["state"] == "succeeded"
     assert shown["removed_at"] is not None
     assert shown["sha256"] == hashlib.sha256(CONTENT).hexdigest()
-
-
-@pytest.fixture
-def download(served, release) -> Callable[..., Any]:
-    """Ask for the content of a finished sample, with these headers."""
-    sample = draw(served, release)
-    served.finish_sample(sample, CONTENT, "images.zip")
-    return lambda **headers: served.client("read").get(
-        f"/v1/samples/{sample['id']}/content",
-        headers={name.replace("_", "-"): value for name, value in headers.items()},
-    )
-
-
-def test_downloading_whole(download):
-    answer = download()
-    assert answer.content == CONTENT
-    assert answer.headers["etag"] == f'"{hashlib.sha256(CONTENT).hexdigest()}"'
-    assert (answer.headers["accept-ranges"], answer.headers["content-type"]) == ("bytes", "application/zip")
-    assert answer.headers["content-disposition"].startswith("attachment; filename=")
-    assert download(If_None_Match=answer.headers["etag"]).status_code == 304
 
 
 def test_a_histogram_shows_its_counts_and_gives_no_images(served, release):
