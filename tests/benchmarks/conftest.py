@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.small_data import Folder
+from privacy.accounting.filter import open_filter
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import build_plan
 from workers.evaluation.utility import TRAINING
+
+FACTS = {
+    name: PublicFacts(tuple("abcdefghij")[:classes], side, side, channels, records, "record")
+    for name, classes, side, channels, records in (
+        ("digits", 10, 28, 1, 1437),
+        ("fashion", 10, 28, 1, 60_000),
+        ("fashion_3000", 10, 28, 1, 3000),
+        ("fashion_10000", 10, 28, 1, 10_000),
+        ("fashion_55000", 10, 28, 1, 55_000),
+        ("emoji", 9, 64, 3, 3178),
+        ("cifar10", 10, 32, 3, 50_000),
+        ("cifar10_5000", 10, 32, 3, 5000),
+        ("cifar10_45000", 10, 32, 3, 45_000),
+    )
+}
+
+
+def planned(recipe: str, options: Mapping[str, Any], dataset: str, epsilon: float, delta: float) -> Plan:
+    """Return the plan of a training, which spends nearly all of its account."""
+    account = open_filter(epsilon, delta)
+    plan = build_plan(recipe, options, account, account.capacity_nano, FACTS[dataset])
+    assert 0.9 * plan.budget_nano < plan.price_nano <= plan.budget_nano
+    return plan
 
 
 def bright_rows(n: int = 240, classes: int = 3, side: int = 8) -> Folder:

@@ -10,19 +10,17 @@ from tests.service.storage.contract import publish
 
 pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
 from benchmarks import chaos_storage
-from service.storage import BACKENDS
 from service.storage.s3.entries import KEYS, PARTS
-from service.storage.s3.storage import SMALL_BYTES, S3Storage
-from tests.service.storage.memory_bucket import MemoryBucket
+from service.storage.s3.storage import SMALL_BYTES
+from tests.service.storage.memory_bucket import MEMORY_URL, MemoryBucket
 from tests.together import wait_until
 
 
 def test_objects_that_nobody_names_are_counted(tmp_path, sqlite_url, sqlite_factory, monkeypatch):
     bucket = MemoryBucket()
-    storage = S3Storage("s3://bucket", tmp_path / "var" / "storage", bucket=bucket)
-    monkeypatch.setitem(BACKENDS, "s3", lambda _: storage)
+    bucket.serve(monkeypatch, tmp_path / "var" / "storage")
     monkeypatch.setattr(chaos_storage, "Bucket", lambda _: bucket)
-    settings = Settings(data_dir=tmp_path / "var", database_url=sqlite_url, storage="s3://bucket")
+    settings = Settings(data_dir=tmp_path / "var", database_url=sqlite_url, storage=MEMORY_URL)
     publish(storage_of(settings), {"model": os.urandom(2 * SMALL_BYTES)}, "releases/kept")
     storage_of(settings).append("journals/job_a.jsonl", b"1")
     assert chaos_storage.orphans(settings, sqlite_factory) == 0

@@ -11,12 +11,9 @@ import pytest
 
 from benchmarks import in_pieces
 from benchmarks.deep_classifiers import SHAPES, Shape
-from benchmarks.in_pieces import JOBS, Clock, Job
+from benchmarks.in_pieces import JOBS, Clock
 from benchmarks.small_data import SETS
-from privacy.accounting.filter import open_filter
-from privacy.plans.plan import PublicFacts
-from privacy.plans.registry import build_plan
-from tests.benchmarks.conftest import bright_rows
+from tests.benchmarks.conftest import bright_rows, planned
 from workers.recipes.interface import Cancelled
 
 # Of a job, by the beginning of its name: what makes it a matter of seconds.
@@ -29,18 +26,10 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def facts_of(job: Job) -> PublicFacts:
-    if job.dataset.startswith("fashion"):
-        return PublicFacts(tuple("0123456789"), 28, 28, 1, 55_000, "record")
-    return PublicFacts(tuple("0123456789"), 32, 32, 3, 45_000, "record")
-
-
 @pytest.mark.parametrize("name", list(JOBS))
 def test_every_job_can_be_planned_as_it_stands(name: str) -> None:
     job = JOBS[name]
-    account = open_filter(job.epsilon, job.delta)
-    plan = build_plan(job.recipe, job.options, account, account.capacity_nano, facts_of(job))
-    assert 0.9 * plan.budget_nano < plan.price_nano <= plan.budget_nano
+    planned(job.recipe, job.options, job.dataset, job.epsilon, job.delta)
     if name.startswith("dpimagebench"):
         assert set(job.judges) == {"ResNet-110", "WRN-40-4", "ResNeXt-29"}
 

@@ -4,43 +4,9 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 from benchmarks.membership_inference import _best_threshold, attack_by_loss
-
-
-def stream(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def losses_of(trained_on: slice, seed: int) -> torch.Tensor:
-    """Losses (800,) of a network that learned random labels of some of 800 random records by heart."""
-    generator = stream(seed)
-    inputs = torch.randn(800, 20, generator=generator)
-    labels = torch.randint(0, 2, (800,), generator=generator)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(20, 128), nn.ReLU(), nn.Linear(128, 2))
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(150):
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(model(inputs[trained_on]), labels[trained_on]).backward()
-        optimiser.step()
-    with torch.no_grad():
-        return nn.functional.cross_entropy(model(inputs), labels, reduction="none")
-
-
-def test_a_model_that_learned_its_records_by_heart_is_found_out():
-    losses = losses_of(slice(0, 400), seed=1)
-    found = attack_by_loss(losses[:400], losses[400:], generator=stream(2))
-    assert found.success_rate - 5 * found.standard_error > 0.6
-
-
-def test_a_model_that_saw_neither_side_is_attacked_at_chance():
-    losses = losses_of(slice(0, 200), seed=1)[200:]
-    found = attack_by_loss(losses[:300], losses[300:], generator=stream(2))
-    assert abs(found.success_rate - 0.5) < 4 * found.standard_error
-    assert 0.01 < found.standard_error < 0.05
+from tests.models.checks import stream
 
 
 def test_the_threshold_is_chosen_and_measured_on_different_records():

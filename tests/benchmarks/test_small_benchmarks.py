@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import gradient_memory, membership_inference
+from benchmarks import drawing, gradient_memory, membership_inference
 from benchmarks.float_safety import COLLECTIONS, collection, distance, measure, neighbours
 from benchmarks.membership_inference import row_of
 from benchmarks.small_data import Folder
+from models.portable.textured import TexturedConfig, TexturedGenerator
 from models.public_images import fashion_mnist
+from tests.models.checks import stream as random_stream
 
 
 def test_the_idx_files_of_fashion_mnist_are_read(tmp_path, monkeypatch):
@@ -85,3 +87,14 @@ def test_without_privacy_members_are_told_apart_and_with_it_they_are_not(monkeyp
     private = row_of(1.0, [0, 1], members=120, epochs=60)
     assert abs(private["success_rate"] - 0.5) < 4 * max(private["standard_error"], 0.02)
     assert private["accuracy_members"] < 0.3
+
+
+def test_drawing_is_seeded_and_every_batch_is_timed() -> None:
+    made = TexturedGenerator(TexturedConfig(2, 1, 8, 8, components=3, features=0))
+    made.mean += torch.rand(made.mean.shape, generator=random_stream(0))
+    made.factor += torch.rand(made.factor.shape, generator=random_stream(1)) / 10
+    pixels, labels, milliseconds = drawing.draw(made, 2, 300, seed=1)
+    assert labels.bincount().tolist() == [150, 150]
+    assert len(milliseconds) == 2
+    assert min(milliseconds) > 0
+    assert torch.equal(drawing.draw(made, 2, 300, seed=1)[0], pixels)

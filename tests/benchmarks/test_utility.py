@@ -13,24 +13,8 @@ from benchmarks import runs, utility
 from benchmarks.deep_classifiers import Shape
 from benchmarks.small_data import SETS
 from benchmarks.utility import REAL, SUITES, Case, Suite, main
-from privacy.accounting.filter import open_filter
-from privacy.plans.plan import PublicFacts
-from privacy.plans.registry import build_plan
-from tests.benchmarks.conftest import bright_rows
+from tests.benchmarks.conftest import bright_rows, planned
 
-FACTS = {
-    name: PublicFacts(tuple("abcdefghij")[:classes], side, side, channels, records, "record")
-    for name, classes, side, channels, records in (
-        ("digits", 10, 28, 1, 1437),
-        ("fashion", 10, 28, 1, 60_000),
-        ("fashion_3000", 10, 28, 1, 3000),
-        ("fashion_10000", 10, 28, 1, 10_000),
-        ("fashion_55000", 10, 28, 1, 55_000),
-        ("emoji", 9, 64, 3, 3178),
-        ("cifar10", 10, 32, 3, 50_000),
-        ("cifar10_5000", 10, 32, 3, 5000),
-    )
-}
 CASES = [
     pytest.param(case, suite.delta, id=f"{name}-{case.dataset}-{case.name}-{case.epsilon}")
     for name, suite in SUITES.items()
@@ -42,9 +26,7 @@ Run = Callable[..., list[dict[str, Any]]]
 
 @pytest.mark.parametrize(("case", "delta"), CASES)
 def test_every_case_can_be_planned_as_it_stands(case: Case, delta: float) -> None:
-    account = open_filter(case.epsilon or 0, delta)
-    plan = build_plan(case.recipe, case.options, account, account.capacity_nano, FACTS[case.dataset])
-    assert 0.9 * plan.budget_nano < plan.price_nano <= plan.budget_nano
+    plan = planned(case.recipe, case.options, case.dataset, case.epsilon or 0, delta)
     if case.name == "prior":
         assert plan.config.model_dump()["pooled_share"] == 0
 

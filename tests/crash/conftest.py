@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -96,6 +95,10 @@ class Scene:
         environment["OBSCURA_FAILPOINT"] = f"{place}:kill@{hit or 1}" if place else ""
         return self.nursery.order(act, environment, **given)
 
+    def request(self, method: str, path: str, *, die_at: str = "", **sent: Any) -> Ended:
+        """Run a web process for one request."""
+        return self.order("request", die_at=die_at, method=method, path=path, bell=str(self.folder / "bell"), **sent)
+
     def attempt(self, job_id: str, *, die_at: str = "", now: datetime | None = None) -> Ended:
         claimed = self.claim(job_id, now=now)
         assert claimed is not None
@@ -158,28 +161,14 @@ class Scene:
         assert len(captured) == len(set(captured))
 
 
-@contextmanager
-def open_scene(folder: Path, url: str, nursery: Nursery) -> Iterator[Scene]:
-    """Build a workshop with leases that outlast a test on a slow machine."""
-    shop = build(folder / "var", url)
+@pytest.fixture
+def scene(request: pytest.FixtureRequest, nursery: Nursery, tmp_path: Path) -> Iterator[Scene]:
+    """Build a workshop with leases that outlast a test on a slow machine, on SQLite by default."""
+    shop = build(tmp_path / "var", request.getfixturevalue(getattr(request, "param", "sqlite_url")))
     shop.settings = shop.settings.model_copy(update={"lease_seconds": 600, "mode": "celery"})
-    yield Scene(shop, nursery, folder)
+    yield Scene(shop, nursery, tmp_path)
     shop.factory.kw["bind"].dispose()
 
 
-@pytest.fixture
-def scene(sqlite_url: str, nursery: Nursery, tmp_path: Path) -> Iterator[Scene]:
-    with open_scene(tmp_path, sqlite_url, nursery) as made:
-        yield made
-
-
-@pytest.fixture
-def postgres_scene(postgres_url: str, nursery: Nursery, tmp_path: Path) -> Iterator[Scene]:
-    with open_scene(tmp_path, postgres_url, nursery) as made:
-        yield made
-
-
-@pytest.fixture(params=["scene", pytest.param("postgres_scene", marks=pytest.mark.services)])
-def any_scene(request: pytest.FixtureRequest) -> Scene:
-    made: Scene = request.getfixturevalue(request.param)
-    return made
+POSTGRESQL = pytest.param("postgres_url", marks=pytest.mark.services)
+on_both_databases = pytest.mark.parametrize("scene", ["sqlite_url", POSTGRESQL], indirect=True)

@@ -1,7 +1,6 @@
 """A runner is killed at each of its commits and renames, and the next attempt continues."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from service.db.session import transaction
 from service.inspection import inspect_at_start
 from service.storage.folder import FolderStorage
 from service.storage.interface import key_of
+from tests.crash.conftest import on_both_databases
 
 CHARGES = 13  # of a whole training
 LATER = datetime(2049, 1, 1, tzinfo=UTC)  # every lease has run out
@@ -37,19 +37,18 @@ CRASHES: dict[str, tuple[HoldState, int, int, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("place", CRASHES)
+ON_POSTGRESQL = ("arm.before", "charge.after@7", "publish.before")
+
+
+@pytest.mark.parametrize(
+    ("scene", "place"),
+    [
+        *(("sqlite_url", place) for place in CRASHES),
+        *(pytest.param("postgres_url", place, marks=pytest.mark.services) for place in ON_POSTGRESQL),
+    ],
+    indirect=["scene"],
+)
 def test_the_next_attempt_goes_on_where_a_killed_runner_was(scene, place):
-    kill_and_go_on(scene, place)
-
-
-@pytest.mark.services
-@pytest.mark.parametrize("place", ["arm.before", "charge.after@7", "publish.before"])
-def test_so_it_does_on_postgresql(postgres_scene, place):
-    kill_and_go_on(postgres_scene, place)
-
-
-def kill_and_go_on(scene: Any, place: str) -> None:
-    """Kill a runner, check the remains, and let the next attempt end the job."""
     state, charges, lines, files = CRASHES[place]
     job_id = scene.train()
     scene.attempt(job_id, die_at=place).killed()
@@ -105,9 +104,9 @@ def test_a_job_whose_last_attempt_was_killed_before_it_paid_costs_nothing(scene,
     scene.assert_sound()
 
 
+@on_both_databases
 @pytest.mark.parametrize(("place", "charges"), [("charge.after@7", 7), ("artifact.after", CHARGES)])
-def test_what_the_last_attempt_had_paid_for_is_published_by_one_more_that_charges_nothing(any_scene, place, charges):
-    scene = any_scene
+def test_what_the_last_attempt_had_paid_for_is_published_by_one_more_that_charges_nothing(scene, place, charges):
     job_id = scene.train()
     scene.attempt(job_id, die_at=place).killed()
     assert scene.reconcile(attempts_max=1)[0].ended == 1
@@ -126,8 +125,8 @@ def test_what_the_last_attempt_had_paid_for_is_published_by_one_more_that_charge
     scene.assert_sound()
 
 
-def test_when_that_one_is_killed_as_well_the_job_ends_towards_spent_and_leaves_no_artifact(any_scene):
-    scene = any_scene
+@on_both_databases
+def test_when_that_one_is_killed_as_well_the_job_ends_towards_spent_and_leaves_no_artifact(scene):
     job_id = scene.train()
     scene.attempt(job_id, die_at="charge.after@7").killed()
     scene.reconcile(attempts_max=1)
@@ -155,9 +154,9 @@ def test_a_runner_killed_after_its_training_was_cancelled_leaves_the_release_to_
     scene.assert_sound()
 
 
+@on_both_databases
 @pytest.mark.parametrize(("place", "state"), [("evaluated.before", "running"), ("evaluated.after", "succeeded")])
-def test_a_killed_evaluation_is_made_again_and_the_release_stays(any_scene, place, state):
-    scene = any_scene
+def test_a_killed_evaluation_is_made_again_and_the_release_stays(scene, place, state):
     training = scene.train(evaluate=True, evaluation_samples=100)
     scene.attempt(training).survived()
     release_id, spent_nano = release_id_of(training), scene.shop.balance().spent_nano

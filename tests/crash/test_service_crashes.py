@@ -1,6 +1,5 @@
 """A web process is killed during a job request, an upload or a deletion; the client repeats, the service restarts."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from service.db.job_tables import Job
 from service.db.session import transaction
 from service.storage.interface import key_of
 from tests.conftest import declared_row
+from tests.crash.conftest import on_both_databases
+from tests.service.datasets.uploading import npz
 from tests.workers.conftest import OPTIONS
 from workers.supervise.reconcile import reconcile
 
@@ -25,10 +26,7 @@ def ask(scene: Any, die_at: str = "", **more: Any) -> Any:
     body = {"dataset_id": scene.shop.dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": OPTIONS}
     body |= {"evaluation_dataset_id": None}
     key = {"Idempotency-Key": "the-same-key"}
-    bell = str(scene.folder / "bell")
-    return scene.order(
-        "request", die_at=die_at, method="POST", path="/v1/jobs", bell=bell, json=body, headers=key, **more
-    )
+    return scene.request("POST", "/v1/jobs", die_at=die_at, json=body, headers=key, **more)
 
 
 def jobs_of(scene: Any) -> list[str]:
@@ -42,9 +40,9 @@ def rung(scene: Any) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
+@on_both_databases
 @pytest.mark.parametrize(("place", "accepted"), [("hold.after", 0), ("accept.before", 0), ("accept.after", 1)])
-def test_a_client_that_never_heard_an_answer_asks_again_and_gets_one_job(any_scene, place, accepted):
-    scene = any_scene
+def test_a_client_that_never_heard_an_answer_asks_again_and_gets_one_job(scene, place, accepted):
     ask(scene, place).killed()
     assert len(jobs_of(scene)) == accepted
     assert (scene.shop.balance().held_nano > 0) is (accepted > 0)
@@ -74,34 +72,31 @@ def test_a_doorbell_that_died_is_rung_again_and_twice_is_harmless(scene, place, 
 def test_a_killed_upload_leaves_a_declared_dataset_that_takes_another(scene, place):
     dataset_id, settings = declare(scene), scene.shop.settings
     images = np.arange(10 * 8 * 8, dtype=np.uint8).reshape(10, 8, 8)
-    content = io.BytesIO()
-    np.savez(content, images=images, labels=np.zeros(10, np.int64))
-    (scene.folder / "upload.npz").write_bytes(content.getvalue())
+    (scene.folder / "upload.npz").write_bytes(npz(images, np.zeros(10, np.int64)))
     sent = {"method": "PUT", "path": f"/v1/datasets/{dataset_id}/content", "params": {"format": "npz"}}
-    sent |= {"file": str(scene.folder / "upload.npz"), "bell": str(scene.folder / "bell")}
+    sent |= {"file": str(scene.folder / "upload.npz")}
 
-    scene.order("request", die_at=place, **sent).killed()
+    scene.request(die_at=place, **sent).killed()
     assert (settings.data_dir / key_of(dataset_id)).exists() is (place == "upload.after")
-    assert json.loads(read(scene, dataset_id))["state"] == "receiving", "its process may live, for all that others know"
+    assert state(scene, dataset_id) == "receiving", "its process may live, for all that others know"
     assert (settings.data_dir / key_of(dataset_id)).exists() is (place == "upload.after")
     scene.reconcile()  # an hour later
-    assert json.loads(read(scene, dataset_id))["state"] == "declared"
+    assert state(scene, dataset_id) == "declared"
     assert not (settings.data_dir / key_of(dataset_id)).exists()
     assert not vault.Vault.of(settings).key_path(dataset_id).exists()
     assert list((settings.data_dir / "quarantine").iterdir()) == []
 
-    assert json.loads(scene.order("request", **sent).survived().said)["state"] == "ready"
+    assert json.loads(scene.request(**sent).survived().said)["state"] == "ready"
     assert np.array_equal(vault.Vault.of(settings).open_dataset(dataset_id)[0], images)
 
 
 @pytest.mark.parametrize(("place", "key_gone"), [("delete.after", False), ("shred.after", True)])
 def test_a_deletion_that_was_begun_is_finished_by_the_next_start(scene, place, key_gone):
     dataset_id, settings = scene.shop.dataset_id, scene.shop.settings
-    sent = {"method": "DELETE", "path": f"/v1/datasets/{dataset_id}", "bell": str(scene.folder / "bell")}
-    scene.order("request", die_at=place, **sent).killed()
+    scene.request("DELETE", f"/v1/datasets/{dataset_id}", die_at=place).killed()
     assert vault.Vault.of(settings).key_path(dataset_id).exists() is not key_gone
     assert (settings.data_dir / key_of(dataset_id)).exists()
-    assert json.loads(read(scene, dataset_id))["state"] == "deleted"
+    assert state(scene, dataset_id) == "deleted"
     assert not vault.Vault.of(settings).key_path(dataset_id).exists()
     assert not (settings.data_dir / key_of(dataset_id)).exists()
     scene.assert_sound()
@@ -117,7 +112,5 @@ def declare(scene: Any) -> str:
         return dataset.id
 
 
-def read(scene: Any, dataset_id: str) -> str:
-    sent = {"method": "GET", "path": f"/v1/datasets/{dataset_id}", "bell": str(scene.folder / "bell")}
-    said: str = scene.order("request", **sent).survived().said
-    return said
+def state(scene: Any, dataset_id: str) -> Any:
+    return json.loads(scene.request("GET", f"/v1/datasets/{dataset_id}").survived().said)["state"]

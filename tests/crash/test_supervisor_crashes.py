@@ -9,6 +9,7 @@ from sqlalchemy import select
 from obscura.wire.words import EntryKind, HoldState, JobState
 from service.db.access_tables import Outbox
 from service.db.session import transaction
+from tests.crash.conftest import on_both_databases
 from tests.workers.conftest import TINY_RUNNER
 
 FAILS = ["false"]  # a runner that dies at once
@@ -30,8 +31,8 @@ def finish(scene: Any, job_id: str, *, attempts: int, lost: int, **claim: Any) -
     scene.assert_sound()
 
 
-def test_a_claim_that_was_not_committed_never_was(any_scene):
-    scene = any_scene
+@on_both_databases
+def test_a_claim_that_was_not_committed_never_was(scene):
     job_id = scene.train()
     scene.order("work", die_at="claim.before", command=FAILS).killed()
     job = scene.shop.job(job_id)
@@ -39,8 +40,8 @@ def test_a_claim_that_was_not_committed_never_was(any_scene):
     finish(scene, job_id, attempts=1, lost=0)
 
 
-def test_a_claimed_job_without_a_worker_is_rung_for_and_taken_when_its_lease_has_run_out(any_scene):
-    scene = any_scene
+@on_both_databases
+def test_a_claimed_job_without_a_worker_is_rung_for_and_taken_when_its_lease_has_run_out(scene):
     job_id = scene.train()
     scene.order("work", die_at="claim.after", command=FAILS).killed()
     assert (scene.shop.job(job_id).state, scene.shop.hold(job_id).state) == (JobState.RUNNING, HoldState.HELD)

@@ -1,6 +1,5 @@
 """A web process is killed while subjects withdraw: the old or the new content remains, and the next start continues."""
 
-import io
 import json
 import shutil
 from typing import Any
@@ -15,6 +14,7 @@ from service.db.session import transaction
 from service.ingest.array_files import IMAGES_NAME
 from service.sealing import SealBroken
 from service.storage.interface import key_of
+from tests.service.datasets.uploading import npz
 
 IDS = ["anna", "bert", "anna", "carl"]
 TERMS = {"owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "subject", "adjacency": "add_remove"}
@@ -22,12 +22,8 @@ DECLARED = {"name": "people", "visibility": "private", "classes": ["a"], "height
 DECLARED |= {"records_declared": 10, "subjects_declared": 10, "subjects_recognised": True}
 
 
-def ask(scene: Any, method: str, path: str, *, die_at: str = "", **sent: Any) -> Any:
-    return scene.order("request", die_at=die_at, method=method, path=path, bell=str(scene.folder / "bell"), **sent)
-
-
 def told(scene: Any, *given: Any, **sent: Any) -> Any:
-    return json.loads(ask(scene, *given, **sent).survived().said)
+    return json.loads(scene.request(*given, **sent).survived().said)
 
 
 def row(scene: Any, dataset_id: str) -> Dataset:
@@ -40,15 +36,13 @@ def test_a_withdrawal_that_was_begun_is_gone_on_with(scene, place, left):
     settings, images = scene.shop.settings, np.arange(4 * 8 * 8, dtype=np.uint8).reshape(4, 8, 8)
     account_id = told(scene, "POST", "/v1/accounts", json=TERMS | {"name": "people"})["id"]
     dataset_id = told(scene, "POST", "/v1/datasets", json=DECLARED | {"account_id": account_id})["id"]
-    content = io.BytesIO()
-    np.savez(content, images=images, labels=np.zeros(4, np.int64), subjects=np.array(IDS))
-    (scene.folder / "people.npz").write_bytes(content.getvalue())
+    (scene.folder / "people.npz").write_bytes(npz(images, np.zeros(4, np.int64), subjects=np.array(IDS)))
     sent = {"params": {"format": "npz"}, "file": str(scene.folder / "people.npz")}
     assert told(scene, "PUT", f"/v1/datasets/{dataset_id}/content", **sent)["state"] == "ready"
     old = shutil.copytree(settings.data_dir / key_of(dataset_id), scene.folder / "old")
 
     leaving = {"json": {"subjects": ["anna"]}}
-    ask(scene, "POST", f"/v1/accounts/{account_id}/withdrawals", die_at=place, **leaving).killed()
+    scene.request("POST", f"/v1/accounts/{account_id}/withdrawals", die_at=place, **leaving).killed()
     assert len(vault.Vault.of(settings).open_dataset(row(scene, dataset_id).content)[0]) == left
     assert vault.Vault.of(settings).key_path(dataset_id).exists(), "it died before it could destroy the old key"
     scene.reconcile()

@@ -1,8 +1,9 @@
 """docs/architecture.md agrees with the code: its layers, and the picture of packages and imports."""
 
 import re
-import tomllib
 from pathlib import Path
+
+from tests.house.test_imports import layers
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -21,10 +22,7 @@ def fenced(text: str, language: str = "text") -> str:
 
 
 def test_the_layers_are_those_that_are_checked():
-    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    contracts = configuration["tool"]["importlinter"]["contracts"]
-    layers = next(contract["layers"] for contract in contracts if contract["id"] == "layers")
-    assert fenced(section("Layers")).splitlines() == [re.sub("[()]", "", layer) for layer in layers]
+    assert fenced(section("Layers")).splitlines() == [re.sub("[()]", "", layer) for layer in layers()]
 
 
 def imports(room: str) -> set[str]:

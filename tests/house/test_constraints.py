@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -97,29 +98,28 @@ def test_every_declared_dependency_is_pinned_within_its_range(requirement):
     assert requirement.specifier.contains(version)
 
 
-def needed() -> dict[str, str]:
-    """Return the installed version of every package that the declared ones need, directly or not."""
-    found: dict[str, str] = {}
-    open_requirements = declared()
-    while open_requirements:
-        requirement = open_requirements.pop()
+def closure(requirements: Iterable[Requirement]) -> dict[str, metadata.Distribution]:
+    """Return the installed distributions that requirements need, directly or not, by name."""
+    found: dict[str, metadata.Distribution] = {}
+    waiting = list(requirements)
+    while waiting:
+        requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
+        is_known, extras = name in found, requirement.extras or {""}
         try:
-            distribution = metadata.distribution(requirement.name)
+            found[name] = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue
-        known = name in found
-        found[name] = distribution.version.partition("+")[0]
-        for line in () if known and not requirement.extras else distribution.requires or ():
+        for line in () if is_known and not requirement.extras else found[name].requires or ():
             child = Requirement(line)
-            extras = requirement.extras or {""}
             if child.marker is None or any(child.marker.evaluate({"extra": extra}) for extra in extras):
-                open_requirements.append(child)
+                waiting.append(child)
     return found
 
 
 def test_every_package_that_setup_installs_is_pinned_and_installed_at_that_version():
-    pinned, installed = pins(), needed()
+    pinned = pins()
+    installed = {name: found.version.partition("+")[0] for name, found in closure(declared()).items()}
     assert set(installed) - set(pinned) == set()
     differing = {name: version for name, version in installed.items() if pinned[name] != version}
     assert differing == {}, "run make setup"

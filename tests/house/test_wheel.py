@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 from PIL import Image
 
 from obscura.client.local_service import running_at
+from tests.house.test_constraints import closure
 from tests.obscura.small import SMALL_DATALENS
 from tests.together import wait_until
 
@@ -32,22 +32,12 @@ LIBRARY, SERVER_NAME = "obscura-images", "obscura-images-server"
 
 def dependencies_of(distribution_name: str) -> set[Path]:
     """Return the paths in site-packages of a distribution's direct and indirect dependencies."""
-    found: set[str] = set()
-    waiting = [Requirement(distribution_name)]
-    roots: set[Path] = set()
-    while waiting:
-        wanted = waiting.pop()
-        name = canonicalize_name(wanted.name)
-        distribution = metadata.distribution(name)
-        for line in distribution.requires or () if name not in found or wanted.extras else ():
-            child = Requirement(line)
-            if child.marker is None or any(child.marker.evaluate({"extra": it}) for it in wanted.extras or {""}):
-                waiting.append(child)
-        if name not in (*found, LIBRARY, SERVER_NAME):
-            tops = {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}
-            roots |= {Path(str(distribution.locate_file(top))) for top in tops}
-        found.add(name)
-    return roots
+    return {
+        Path(str(found.locate_file(file.parts[0])))
+        for name, found in closure([Requirement(distribution_name)]).items()
+        for file in found.files or ()
+        if name not in (LIBRARY, SERVER_NAME) and file.parts[0] != ".."
+    }
 
 
 def build(project: Path, wheels: Path) -> Path:

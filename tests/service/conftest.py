@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.audit.signing import make_signing_key
+from service.db import session as sessions
 from service.db.session import SessionFactory, make_engine, make_session_factory
 from service.settings import Settings
 from tests.service.audit.book import LedgerBook
@@ -26,6 +27,16 @@ def shop(
 ) -> Shop:
     """An account with a dataset, whose jobs the test works on, on each kind of database."""
     return Shop(factory, now, open_account, declare_dataset)
+
+
+@pytest.fixture
+def impatient(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionFactory]:
+    """Sessions with short lock timeouts."""
+    monkeypatch.setattr(sessions, "SQLITE_BUSY_MILLISECONDS", 50)
+    monkeypatch.setattr(sessions, "POSTGRES_LOCK_TIMEOUT", "50ms")
+    engine = make_engine(database_url)
+    yield make_session_factory(engine)
+    engine.dispose()
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx
@@ -12,55 +13,50 @@ import pytest
 
 from service.dependencies import _request
 from service.settings import Settings
-from service.storage import BACKENDS
 from service.webhooks.sending import Sender
 from tests.service.api.conftest import SCOPES, Served, serving
 from tests.service.reading_routes import address, reading_routes, stocked
-from tests.service.storage.toy_storage import Fickle, ToyStorage
+from tests.service.storage.memory_bucket import MEMORY_URL, MemoryBucket
 from tests.together import wait_until
 
 CROWD = 45  # more than there are threads
 REFUSED = {503}
 
 
-class Watched(ToyStorage):
+class Watched(MemoryBucket):
     """Waits while its gate is closed, and notes which web requests have come without a place."""
 
     gate: ClassVar[threading.Event] = threading.Event()
-    inside: ClassVar[set[int]] = set()
-    most: ClassVar[int] = 0
-    reached: ClassVar[int] = 0
-    without_place: ClassVar[list[str]] = []
 
-    def _connected(self) -> AbstractContextManager[Any]:
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate.set()
+        self.inside: set[int] = set()
+        self.without_place: list[str] = []
+        self.most = self.reached = 0
+
+    def _ask(self) -> None:
         request = _request.get()
-        if request is not None:
-            Watched.reached += 1
+        if request is None:  # a background task
+            self.gate.wait()
+        else:
+            self.reached += 1
             if "storage" not in request.held:
                 self.without_place.append(threading.current_thread().name)
-        me = threading.get_ident()
-        self.inside.add(me)
-        Watched.most = max(Watched.most, len(self.inside))
-        self.gate.wait()
-        self.inside.discard(me)
-        return super()._connected()
+            me = threading.get_ident()
+            self.inside.add(me)
+            self.most = max(self.most, len(self.inside))
+            self.gate.wait()
+            self.inside.discard(me)
+        super()._ask()
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Watched]]:
-    Watched.gate.set()
-    Watched.most = Watched.reached = 0
-    Watched.without_place.clear()
-    made: list[Watched] = []  # once, as those elsewhere are
-
-    def only(settings: Settings) -> Watched:
-        if not made:
-            made.append(Watched(settings))
-        return made[0]
-
-    monkeypatch.setitem(BACKENDS, "watched", only)
-    yield Watched
-    Watched.gate.set()
+def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Watched]:
+    bucket = Watched()
+    bucket.serve(monkeypatch, tmp_path / "storage")
+    yield bucket
+    bucket.gate.set()
 
 
 @pytest.fixture
@@ -96,8 +92,8 @@ def refused(answers: list[httpx.Response]) -> list[httpx.Response]:
     return found
 
 
-def test_while_the_storage_hangs_others_are_answered(settings: Settings, watched: type[Watched]) -> None:
-    with serving(settings.model_copy(update={"storage": "watched"}), *SCOPES) as served:
+def test_while_the_storage_hangs_others_are_answered(settings: Settings, watched: Watched) -> None:
+    with serving(settings.model_copy(update={"storage": MEMORY_URL}), *SCOPES) as served:
         account = served.account()
         job = served.train(served.ready_dataset(account["id"])["id"]).json()
         release_id = served.publish(job["id"], served.claim(job["id"]))
@@ -115,23 +111,19 @@ def test_while_the_storage_hangs_others_are_answered(settings: Settings, watched
         assert watched.without_place == []
 
 
-def test_a_storage_that_does_not_answer_is_reported_without_particulars(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Fickle, "away", False)
-    monkeypatch.setitem(BACKENDS, "fickle", Fickle)
-    with serving(settings.model_copy(update={"storage": "fickle"}), *SCOPES) as served:
+def test_a_storage_that_does_not_answer_is_reported_without_particulars(settings: Settings, watched: Watched) -> None:
+    with serving(settings.model_copy(update={"storage": MEMORY_URL}), *SCOPES) as served:
         dataset = served.dataset()
-        monkeypatch.setattr(Fickle, "away", True)
+        watched.is_away = True
         answer = served.client("data").delete(f"/v1/datasets/{dataset['id']}")
-        monkeypatch.setattr(Fickle, "away", False)
+        watched.is_away = False
         assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
         assert "Retry-After" in answer.headers
         assert "secret-bucket" not in answer.text
 
 
-def test_every_route_that_reaches_the_storage_holds_a_place(settings: Settings, watched: type[Watched]) -> None:
-    with stocked(settings.model_copy(update={"storage": "watched"})) as (client, ids):
+def test_every_route_that_reaches_the_storage_holds_a_place(settings: Settings, watched: Watched) -> None:
+    with stocked(settings.model_copy(update={"storage": MEMORY_URL})) as (client, ids):
         for path in reading_routes():
             client.get(address(path, ids))
         for path, operations in client.get("/v1/openapi.json").json()["paths"].items():

@@ -45,3 +45,8 @@ def filled_book(module_factory: SessionFactory, tmp_path_factory: pytest.TempPat
     made.charge(made.hold_ids[2], 1, 2)  # a hold that was opened before the checkpoint
     made.train("patients")
     return made
+
+
+@pytest.fixture
+def patients(book: LedgerBook) -> str:
+    return book.accounts["patients"]

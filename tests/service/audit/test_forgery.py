@@ -28,11 +28,6 @@ def book(filled_book: LedgerBook) -> LedgerBook:
 
 
 @pytest.fixture
-def patients(book: LedgerBook) -> str:
-    return book.accounts["patients"]
-
-
-@pytest.fixture
 def kept(book: LedgerBook) -> Signed:
     found = read_checkpoint_file(FolderStorage(book.data_dir), trusted_keys(book.key_path))
     assert found is not None

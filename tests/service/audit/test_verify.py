@@ -25,11 +25,6 @@ def book(filled_book: LedgerBook) -> LedgerBook:
     return filled_book
 
 
-@pytest.fixture
-def patients(book: LedgerBook) -> str:
-    return book.accounts["patients"]
-
-
 def test_a_sound_ledger_has_no_findings(book: LedgerBook) -> None:
     report = book.verify()
     assert report.findings == ()

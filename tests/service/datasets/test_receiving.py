@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import Engine, event, func, select, text
+from sqlalchemy import Engine, func, select, text
 
 from obscura.wire.words import DatasetState
 from service.datasets import fingerprints, receiving, states
@@ -19,7 +19,7 @@ from service.datasets.fingerprints import KnownAsPublic, OverlapRefused
 from service.datasets.reading import Sent, UploadFailed
 from service.datasets.vault import DatasetContext, Vault, make_fingerprint_key
 from service.db.dataset_tables import Dataset, Fingerprint
-from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import DatabaseBusy, SessionFactory, make_engine, transaction
 from service.errors import AccountClosed, Conflict
 from service.settings import Settings
 from tests.service.datasets.uploading import npz
@@ -149,24 +149,6 @@ def database_away(database_url: str, engine: Engine) -> Iterator[None]:
         yield
         connection.rollback()
     other.dispose()
-
-
-@pytest.fixture
-def impatient(database_url: str) -> Iterator[SessionFactory]:
-    """Sessions that wait for a lock for a tenth of a second."""
-    engine = make_engine(database_url)
-    said = "PRAGMA busy_timeout=100" if engine.dialect.name == "sqlite" else "SET lock_timeout = '100ms'"
-
-    @event.listens_for(engine, "connect")
-    def be_impatient(connection: Any, _record: Any) -> None:
-        cursor = connection.cursor()
-        cursor.execute(said)
-        cursor.close()
-        if engine.dialect.name != "sqlite":
-            connection.commit()
-
-    yield make_session_factory(engine)
-    engine.dispose()
 
 
 def test_a_database_that_is_locked_for_a_while_as_an_upload_ends_loses_nothing(

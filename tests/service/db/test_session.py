@@ -11,19 +11,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from service import ledger
-from service.db import session as sessions
-from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import DatabaseBusy, SessionFactory, make_engine, transaction
 from tests.together import PATIENCE_SECONDS, at_once
-
-
-@pytest.fixture
-def impatient(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionFactory]:
-    """Sessions with short lock timeouts."""
-    monkeypatch.setattr(sessions, "SQLITE_BUSY_MILLISECONDS", 50)
-    monkeypatch.setattr(sessions, "POSTGRES_LOCK_TIMEOUT", "50ms")
-    engine = make_engine(database_url)
-    yield make_session_factory(engine)
-    engine.dispose()
 
 
 @contextmanager

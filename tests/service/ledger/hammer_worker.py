@@ -2,8 +2,8 @@
 
 Imports and compiles once, forks the processes, opens a database in each and lets them loose together. Each writes what
 it is about to do, and then what has been committed, to a journal of its own in FOLDER. Of the variant `safe`, processes
-are killed without warning all the while; each is followed by another that takes over what it left open. The variants
-`unsafe` and `unsafe-on-our-engine` read and then write, as the ledger must not.
+are killed without warning all the while; each is followed by another that takes over what it left open. The variant
+`unsafe` reads and then writes, as the ledger must not.
 """
 
 from __future__ import annotations
@@ -153,9 +153,9 @@ def hammer(engine: Engine, path: Path, account_id: str, seed: int, start: Barrie
         one_job(factory, journal, account_id, dice)
 
 
-def overspend(url: str, path: Path, operations: int, start: Barrier, *, safe_engine: bool) -> None:
+def overspend(url: str, path: Path, operations: int, start: Barrier) -> None:
     """Read the total, decide, write: the race that the ledger must not have."""
-    engine = make_engine(url, pool_size=1) if safe_engine else create_engine(url)
+    engine = create_engine(url)
     granted = 0
     with Session(engine) as session:
         session.execute(text("SELECT 1"))
@@ -205,8 +205,7 @@ def main() -> None:
             first = start if number < int(processes) else None
             child = forking.Process(target=hammer, args=(engine, path, sys.argv[6], number, first, dead))
         else:
-            ours = {"safe_engine": variant == "unsafe-on-our-engine"}
-            child = forking.Process(target=overspend, args=(url, path, int(requests), start), kwargs=ours)
+            child = forking.Process(target=overspend, args=(url, path, int(requests), start))
         child.start()
         children[path] = child
         number += 1

@@ -156,9 +156,3 @@ def test_read_then_write_in_default_transactions_overspends(database_url: str, t
         journals = run_processes("unsafe", database_url, tmp_path / "journals", 40)
         assert granted(factory) == sum(read_journal(path)[0]["done"] for path in journals)
         assert granted(factory) > LIMIT
-
-
-def test_the_same_code_on_our_sqlite_engine_stops_at_the_limit(sqlite_url: str, tmp_path: Path) -> None:
-    with naive_tables(sqlite_url) as factory:
-        run_processes("unsafe-on-our-engine", sqlite_url, tmp_path / "journals", 20)
-        assert granted(factory) == LIMIT

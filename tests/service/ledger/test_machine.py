@@ -20,9 +20,7 @@ from service.db.session import make_engine
 from service.settings import Settings
 from tests.conftest import emptying_postgres
 from tests.service.ledger.machine import LedgerMachine
-from tests.service.ledger.machine_broken import (
-    BROKEN,
-)
+from tests.service.ledger.machine_broken import BROKEN
 from tests.service.ledger.machine_place import Place
 from tests.service.ledger.machine_rows import Fault
 

@@ -1,11 +1,21 @@
-"""The objects of a bucket in memory, for tests of every crash point. Lists may be stale, as on some servers."""
+"""A bucket in memory: it crashes at any request, goes away, and lists late, as some servers do."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
+
+from service.storage import BACKENDS
+from service.storage.interface import StorageUnavailable
+
+pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
 from service.storage.s3.bucket import Listed, Patience
+from service.storage.s3.storage import S3Storage
+
+MEMORY_URL = "s3://memory"
 
 
 class Dead(BaseException):
@@ -31,6 +41,12 @@ class MemoryBucket:
         self._names: list[set[str]] = [set()]
         self._behind, self.patience = behind, patience
         self.left: int | None = None  # requests until the process that asks dies
+        self.is_away = False
+
+    def serve(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        """Make `MEMORY_URL` a storage over this bucket, with copies in a folder."""
+        storage = S3Storage(MEMORY_URL, folder, bucket=self)  # type: ignore[arg-type]
+        monkeypatch.setitem(BACKENDS, "s3", lambda _: storage)
 
     def put(self, name: str, content: bytes) -> None:
         self._ask()
@@ -63,6 +79,8 @@ class MemoryBucket:
         yield from map(Listed, sorted(folders))
 
     def _ask(self) -> None:
+        if self.is_away:
+            raise StorageUnavailable("The bucket secret-bucket is away.", why="away")
         if self.left is not None:
             self.left -= 1
             if self.left < 0:

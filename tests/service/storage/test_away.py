@@ -1,23 +1,31 @@
-"""A storage that does not answer stops nobody's trainings, and keys that are still on their way are waited for."""
+"""A service with a remote storage: it needs no folder, survives a storage that is away, and waits for keys."""
 
 import io
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from obscura.cli.console import CliError, Output
 from obscura.wire.words import DatasetState, JobState
 from service.audit.signing import make_signing_key
-from service.datasets import deletion
-from service.datasets.vault import Vault
+from service.cli.serving import serve
+from service.datasets import deletion, reading
+from service.datasets.reading import Upload
+from service.datasets.vault import Vault, make_fingerprint_key
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
+from service.errors import InvalidInput
 from service.inspection import inspect_at_start, verify_before_removal
 from service.ledger.stops import arming_stops
-from service.storage import BACKENDS
+from service.settings import Settings
+from service.storage import storage_of
 from service.storage.interface import StorageUnavailable
-from tests.service.storage.toy_storage import Fickle
+from tests.service.datasets.uploading import npz, receive
+from tests.service.storage.memory_bucket import MEMORY_URL, MemoryBucket
+from tests.service.storage.whole_life import live
 from tests.workers.conftest import Workshop, build
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.supervise.attempts import ExitStatus, claim_job, claim_next
@@ -27,17 +35,46 @@ NOW = datetime.now(UTC)
 
 
 @pytest.fixture
-def shop(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
-    monkeypatch.setattr(Fickle, "away", False)
-    monkeypatch.setitem(BACKENDS, "fickle", Fickle)
-    shop = build(tmp_path / "var", sqlite_url, storage="fickle")
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryBucket:
+    bucket = MemoryBucket()
+    bucket.serve(monkeypatch, tmp_path / "var" / "storage")
+    return bucket
+
+
+@pytest.fixture
+def shop(tmp_path: Path, sqlite_url: str, bucket: MemoryBucket) -> Iterator[Workshop]:
+    shop = build(tmp_path / "var", sqlite_url, storage=MEMORY_URL)
     yield shop
     shop.factory.kw["bind"].dispose()
 
 
-def test_a_storage_that_is_away_is_no_finding(shop, monkeypatch):
+def test_a_training_its_samples_and_all_that_is_verified_need_no_folder(shop, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    live(shop)
+
+
+def test_an_upload_is_published_and_swept_there(bucket, tmp_path):
+    settings = Settings(data_dir=tmp_path / "var", storage=MEMORY_URL)
+    make_fingerprint_key(settings)
+    upload = Upload("ds_" + "a2" * 10, ("cat", "dog"), height=4, width=4, channels=1, records_declared=100)
+    labels = np.array([0, 1])
+    receive(settings, upload, iter([npz(np.zeros((2, 4, 4), np.uint8), labels)]), None, "npz")
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(upload.dataset_id)[1], labels)
+    assert reading.sweep(settings, set) == 0
+    assert not (settings.data_dir / "datasets").exists()
+
+
+def test_an_unknown_storage_is_refused(tmp_path):
+    settings = Settings(data_dir=tmp_path, storage="cloud")
+    with pytest.raises(InvalidInput, match="OBSCURA_STORAGE is cloud; choose one of folder"):
+        storage_of(settings)
+    with pytest.raises(CliError, match="OBSCURA_STORAGE is cloud; choose one of folder"):
+        serve(settings, Output(as_json=False))
+
+
+def test_a_storage_that_is_away_is_no_finding(shop, bucket):
     shop.train()
-    monkeypatch.setattr(Fickle, "away", True)
+    bucket.is_away = True
     with pytest.raises(StorageUnavailable):
         inspect_at_start(shop.settings, shop.factory, now=NOW)
     with pytest.raises(StorageUnavailable):
@@ -47,13 +84,13 @@ def test_a_storage_that_is_away_is_no_finding(shop, monkeypatch):
     assert shop.do(arming_stops) == []
 
 
-def test_an_attempt_whose_storage_is_lost_is_followed_by_another(shop, monkeypatch):
+def test_an_attempt_whose_storage_is_lost_is_followed_by_another(shop, bucket):
     job_id = shop.train()
     attempt = shop.claim(job_id)
-    monkeypatch.setattr(Fickle, "away", True)
+    bucket.is_away = True
     assert shop.work(attempt, TINY) is ExitStatus.LOST
     assert shop.job(job_id).state is JobState.RUNNING
-    monkeypatch.setattr(Fickle, "away", False)
+    bucket.is_away = False
     assert shop.work(attempt, TINY) is ExitStatus.ENDED
     shop.assert_settled(job_id, JobState.SUCCEEDED)
 

@@ -72,45 +72,42 @@ def test_every_journal_is_read_by_one_request_and_one_list(storage, monkeypatch)
 
 
 def test_what_one_machine_publishes_another_reads_and_compares(divided, tmp_path):
-    storage = divided
-    publish(storage, BIG)
-    there = another(storage, tmp_path / "there")
+    publish(divided, BIG)
+    there = another(divided, tmp_path / "there")
     assert content_of(there.open(KEY)) == BIG
     assert content_of(there.open(f"{KEY}/inner")) == {"b.bin": BIG["inner/b.bin"]}
-    assert digest_directory(there.open(KEY)) == digest_directory(storage.open(KEY))
-    parts = [name for name in objects(storage) if name.startswith(PARTS)]
+    assert digest_directory(there.open(KEY)) == digest_directory(divided.open(KEY))
+    parts = [name for name in objects(divided) if name.startswith(PARTS)]
     assert len(parts) == 5  # of a few bytes, of three and of one
-    storage.bucket.put(parts[1], os.urandom(PART))
+    divided.bucket.put(parts[1], os.urandom(PART))
     with pytest.raises(NotFound, match="damaged"):
-        another(storage, tmp_path / "third").open(KEY)
-    storage.bucket.delete(parts[1])
+        another(divided, tmp_path / "third").open(KEY)
+    divided.bucket.delete(parts[1])
     with pytest.raises(NotFound, match="damaged"):
         there.open(KEY)  # although it has a copy
 
 
 def test_what_was_sent_ahead_is_seen_when_it_is_published_and_leaves_no_more(divided):
-    storage = divided
-    with storage.stage(KEY, mark="3") as staging:
+    with divided.stage(KEY, mark="3") as staging:
         (staging / "b").write_bytes(BIG["c"])
-        storage.send(staging, KEY)
-        assert storage.list("releases") == [f"{RELEASE}.3.tmp"]
-        sent = objects(storage)
+        divided.send(staging, KEY)
+        assert divided.list("releases") == [f"{RELEASE}.3.tmp"]
+        sent = objects(divided)
         with pytest.raises(NotFound):
-            storage.open(KEY)
-        storage.publish(staging, KEY)
+            divided.open(KEY)
+        divided.publish(staging, KEY)
         assert not staging.exists()
-    assert storage.list("releases") == [RELEASE]
-    assert {name for name in objects(storage) if name.startswith(PARTS)} <= set(sent)
-    storage.remove(KEY)
-    assert objects(storage) == []
+    assert divided.list("releases") == [RELEASE]
+    assert {name for name in objects(divided) if name.startswith(PARTS)} <= set(sent)
+    divided.remove(KEY)
+    assert objects(divided) == []
 
 
 def test_a_file_that_is_replaced_leaves_nothing_of_the_one_before(divided):
-    storage = divided
     for content in (BIG["c"], BIG["inner/b.bin"], b"1"):
-        storage.write("work/job_a/checkpoint", content)
-        assert storage.open("work/job_a", "checkpoint").read_bytes() == content
-    assert objects(storage) == [f"{KEYS}work/job_a/checkpoint"]
+        divided.write("work/job_a/checkpoint", content)
+        assert divided.open("work/job_a", "checkpoint").read_bytes() == content
+    assert objects(divided) == [f"{KEYS}work/job_a/checkpoint"]
 
 
 @pytest.mark.slow

@@ -49,4 +49,4 @@ def live(shop: Workshop) -> None:
     storage.remove(key_of(release.id))
     (gone,) = inspect_ledger(shop.settings, shop.factory, thorough=True).findings
     assert gone.code is FindingCode.ARTIFACT_MISMATCH
-    assert {path.name for path in shop.settings.data_dir.iterdir()} <= {"keys", "toy", "work", "storage"}
+    assert {path.name for path in shop.settings.data_dir.iterdir()} <= {"keys", "work", "storage"}
