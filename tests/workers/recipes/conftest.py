@@ -1,7 +1,5 @@
 """Trainings of moments on 1,797 digits, each in a folder of its own, and the change that one image makes to a sum."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GEP's anchors from a public dataset: the basis depends on that dataset alone, and without it nothing is paid."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -48,7 +46,7 @@ def train(plan: Plan, given: TrainingData, purse: Purse) -> None:
     TRAINERS[plan.recipe](Run(plan=plan, facts=FACTS, data=given, budget=purse, secret=bytes(32)))
 
 
-def test_images_of_any_shape_are_brought_to_the_declared_one_and_without_a_dataset_they_are_patterns() -> None:
+def test_images_of_any_shape_are_brought_to_the_declared_one_and_without_a_dataset_they_are_patterns():
     found = anchor_images(ANCHORED, FACTS, data())
     assert found.shape == (20, 1, 8, 8)
     assert 0 <= found.min() < found.max() <= 1
@@ -71,7 +69,7 @@ def test_images_of_any_shape_are_brought_to_the_declared_one_and_without_a_datas
 
 
 @pytest.mark.parametrize("recipe", SMALL)
-def test_the_basis_depends_on_the_public_dataset_alone(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_basis_depends_on_the_public_dataset_alone(recipe, monkeypatch):
     """The first step's, as the networks of later ones know what was released."""
     bases: list[torch.Tensor] = []
     find = Gep.find_basis
@@ -94,7 +92,7 @@ def test_the_basis_depends_on_the_public_dataset_alone(recipe: str, monkeypatch:
 
 
 @pytest.mark.parametrize("recipe", SMALL)
-def test_without_the_images_nothing_is_paid(recipe: str) -> None:
+def test_without_the_images_nothing_is_paid(recipe):
     for given in (data(public=None), dataclasses.replace(data(), public_anchors=picture(2, 0, 8, 8))):
         purse = Purse()
         with pytest.raises(AnchorsMissing):

@@ -1,12 +1,9 @@
 """The class histogram: its sensitivity, its noise, and its way from a paid job to a release that is no generator."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,9 +58,7 @@ def privatised(
 
 
 @given(LABELS, st.integers(0, 3), st.integers(0, 30), st.integers(2, 5))
-def test_one_record_more_leaves_every_other_record_at_its_rank(
-    labels: list[int], one: int, at: int, ranks: int
-) -> None:
+def test_one_record_more_leaves_every_other_record_at_its_rank(labels, one, at, ranks):
     def at_ranks(labels: list[int], names: list[int]) -> list[list[int]]:
         images = np.array(names, dtype=np.uint8).reshape(-1, 1, 1).repeat(4, axis=1)
         found = []
@@ -84,19 +79,19 @@ def test_one_record_more_leaves_every_other_record_at_its_rank(
 
 
 @given(LABELS, st.integers(0, 3), st.integers(0, 30))
-def test_every_record_more_attains_the_sensitivity_and_none_exceeds_it(labels: list[int], one: int, at: int) -> None:
+def test_every_record_more_attains_the_sensitivity_and_none_exceeds_it(labels, one, at):
     less = count_classes(np.array(labels, dtype=np.int64), 4)
     more = count_classes(np.array([*labels[:at], one, *labels[at:]], dtype=np.int64), 4)
     assert np.linalg.norm(more - less) == SENSITIVITY
     assert less.sum() == len(labels)
 
 
-def test_labels_that_name_no_class_count_nowhere() -> None:
+def test_labels_that_name_no_class_count_nowhere():
     assert count_classes(np.array([0, 5, -1, 1, 2**40]), 3).tolist() == [1, 1, 0]
     assert count_classes(np.array([], dtype=np.int64), 3).tolist() == [0, 0, 0]
 
 
-def test_a_subject_with_fifty_records_of_all_classes_changes_one_count_by_one() -> None:
+def test_a_subject_with_fifty_records_of_all_classes_changes_one_count_by_one():
     facts = facts_of(4, unit="subject", subjects_declared=100)
     labels = np.arange(90) % 4
     subjects = np.concatenate([np.arange(40) % 8, np.full(50, 99)])  # the last fifty records are one person's
@@ -126,7 +121,7 @@ def p_value(noise: npt.NDArray[np.int64], stddev: float) -> float:
     return float(stats.chisquare([*observed, len(noise) - sum(observed)], expected).pvalue)
 
 
-def test_the_noise_is_the_planned_one_and_other_noise_is_recognised() -> None:
+def test_the_noise_is_the_planned_one_and_other_noise_is_recognised():
     facts = facts_of(2000)
     plan = build_plan("class_histogram", {}, ACCOUNT, ACCOUNT.nano_of(0.5), facts)
     stddev = plan.noise_stddev[COUNTS]
@@ -141,7 +136,7 @@ def test_the_noise_is_the_planned_one_and_other_noise_is_recognised() -> None:
     assert p_value(np.zeros_like(noise), stddev) < 1e-12
 
 
-def test_attempts_and_jobs_share_no_noise_and_the_same_attempt_repeats_its_own() -> None:
+def test_attempts_and_jobs_share_no_noise_and_the_same_attempt_repeats_its_own():
     facts, labels = facts_of(50), np.zeros(10, dtype=np.int64)
     first = privatised(labels, facts)
     assert privatised(labels, facts) == first
@@ -149,7 +144,7 @@ def test_attempts_and_jobs_share_no_noise_and_the_same_attempt_repeats_its_own()
     assert len({first.noisy_counts, *(other.noisy_counts for other in others)}) == 3
 
 
-def test_it_pays_for_one_release_before_the_noise_and_not_at_all_when_it_cannot() -> None:
+def test_it_pays_for_one_release_before_the_noise_and_not_at_all_when_it_cannot():
     facts, purse = facts_of(3), Purse(releases=1)
     privatised(np.array([0, 1, 1]), facts, purse=purse)
     ((stage, event),) = purse.paid
@@ -161,7 +156,7 @@ def test_it_pays_for_one_release_before_the_noise_and_not_at_all_when_it_cannot(
 # --- what is published ----------------------------------------------------------------------------------------------
 
 
-def test_shown_counts_lie_where_counts_can_lie_and_the_noisy_ones_stay(tmp_path: Path) -> None:
+def test_shown_counts_lie_where_counts_can_lie_and_the_noisy_ones_stay(tmp_path):
     made = ClassHistogram(("a", "b", "c"), (-4, 7, 130), 5.5, units_declared=100)
     assert made.counts == (0, 7, 100)
     made.save(tmp_path)
@@ -179,7 +174,7 @@ def count(workshop: Any, *, evaluate: bool = False) -> str:
 
 
 @on_either_database
-def test_a_paid_job_becomes_a_histogram_that_nobody_can_sample(workshop: Any) -> None:
+def test_a_paid_job_becomes_a_histogram_that_nobody_can_sample(workshop):
     job_id = count(workshop)
     published = published_by(workshop, job_id)
     kinds = [entry.kind for entry in workshop.entries()]
@@ -202,7 +197,7 @@ def test_a_paid_job_becomes_a_histogram_that_nobody_can_sample(workshop: Any) ->
     assert workshop.balance().spent_nano == workshop.hold(job_id).captured_nano
 
 
-def test_counts_are_not_measured_on_images(workshop: Any) -> None:
+def test_counts_are_not_measured_on_images(workshop):
     with pytest.raises(InvalidInput, match="leave the evaluation dataset out"):
         count(workshop, evaluate=True)
     assert workshop.balance().held_nano == 0

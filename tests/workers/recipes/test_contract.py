@@ -1,7 +1,5 @@
 """What every recipe keeps to, whatever it trains: it pays its plan, goes on where it was cut off, and ends in order."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from importlib import import_module
@@ -80,9 +78,7 @@ def learned(recipe: str, outcome: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("recipe", "options"), EVERY, ids=str)
-def test_every_estimator_pays_its_plan_and_repeats_with_its_secret(
-    recipe: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_estimator_pays_its_plan_and_repeats_with_its_secret(recipe, options, monkeypatch):
     """Every step is paid as planned; secret and attempt decide the weights, and a trial of the machine does not."""
     plan, purse = small_plan(recipe, **{**options, **FEWER.get(recipe, {})}), Purse()
     event = plan.stages[0].event
@@ -106,9 +102,7 @@ def assert_cut_where_it_matters(recipe: str, state: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("recipe", "options"), CUT_OFF, ids=str)
-def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(
-    recipe: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(recipe, options, monkeypatch):
     plan, folder, purse = small_plan(recipe, **{**options, **LONGER[recipe]}), Memory(), Purse()
     with monkeypatch.context() as patched:
         untried(patched)
@@ -137,9 +131,7 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(
     ],
     ids=str,
 )
-def test_one_unit_moves_a_step_by_no_more_than_its_clip(
-    recipe: str, unit: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_unit_moves_a_step_by_no_more_than_its_clip(recipe, unit, options, monkeypatch):
     """Noise left out, every coin heads: at most C / expected batch, and nearly that, however many rows a unit has."""
     subjects = 30 if unit == "subject" else None
     facts = dataclasses.replace(FACTS, records_declared=30, unit=unit, subjects_declared=subjects)
@@ -168,7 +160,7 @@ def test_one_unit_moves_a_step_by_no_more_than_its_clip(
 @pytest.mark.parametrize(
     ("recipe", "epochs", "releases"), [("dp_classifier", 0.4, 7), ("dp_diffusion", 0.12, 4), ("dpgan", 2.0, 7)]
 )
-def test_it_ends_with_what_it_has_when_the_hold_is_used_up(recipe: str, epochs: float, releases: int) -> None:
+def test_it_ends_with_what_it_has_when_the_hold_is_used_up(recipe, epochs, releases):
     plan, purse = small_plan(recipe, epochs=epochs), Purse(releases)
     ended = learned(recipe, train(plan, digits(300), budget=purse))
     assert purse.releases(STEPS) == releases
@@ -178,13 +170,13 @@ def test_it_ends_with_what_it_has_when_the_hold_is_used_up(recipe: str, epochs: 
 
 
 @pytest.mark.parametrize("recipe", STEPWISE)
-def test_an_empty_dataset_is_trained_on_like_any_other(recipe: str) -> None:
+def test_an_empty_dataset_is_trained_on_like_any_other(recipe):
     plan = small_plan(recipe, **({"central_images": 1} if recipe == "dp_diffusion" else {}))
     assert torch.isfinite(learned(recipe, train(plan, digits(0)))).all()
 
 
 @pytest.mark.parametrize("recipe", STEPWISE)
-def test_an_estimator_that_does_not_fit_is_refused_before_anything_is_paid(recipe: str) -> None:
+def test_an_estimator_that_does_not_fit_is_refused_before_anything_is_paid(recipe):
     purse = Purse()
     with pytest.raises(InvalidParameter, match="basis_size"):
         train(with_basis_of_one(small_plan(recipe, estimator="gep")), digits(100), budget=purse)
@@ -192,7 +184,7 @@ def test_an_estimator_that_does_not_fit_is_refused_before_anything_is_paid(recip
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_subject_accounts_refuse_records_of_nobody(recipe: str) -> None:
+def test_subject_accounts_refuse_records_of_nobody(recipe):
     facts, purse = dataclasses.replace(FACTS, unit="subject", subjects_declared=200), Purse()
     with pytest.raises(ContributionUnbounded):
         train(small_plan(recipe, facts), digits(50), facts, budget=purse)
@@ -210,9 +202,7 @@ def test_subject_accounts_refuse_records_of_nobody(recipe: str) -> None:
     ],
     ids=["dpgan", "dp_diffusion"],
 )
-def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(
-    workshop: Any, recipe: str, options: dict[str, Any]
-) -> None:
+def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(workshop, recipe, options):
     job_id = workshop.train(recipe=recipe, epsilon=8.0, evaluate=True, **{**SMALL[recipe], **options})
     published = published_by(workshop, job_id)
     assert published.kind is ReleaseKind.GENERATOR
@@ -230,7 +220,7 @@ def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(
 # --- how to add one -------------------------------------------------------------------------------------------------
 
 
-def test_a_new_recipe_is_two_files_of_its_own_and_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_recipe_is_two_files_of_its_own_and_its_name(monkeypatch):
     """The name is all that planning, reading stored plans, the trainers and the estimate of the time left need."""
     for package in (privacy.plans, workers.recipes):
         toys = Path(__file__).parent / "toys" / package.__name__.rpartition(".")[2]

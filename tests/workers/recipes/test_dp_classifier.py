@@ -1,7 +1,5 @@
 """The classifier recipe: pays before it samples, resumes to the same weights, and becomes a release."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -77,7 +75,7 @@ def accuracy(classifier: PrivateClassifier) -> float:
     return float((classifier.predict(images) == torch.from_numpy(found.target[1500:])).float().mean())
 
 
-def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal(monkeypatch):
     untried(monkeypatch)
     options = {"expected_batch": 64, "epochs": 1.5, "learning_rate": 4.0, "clip": 0.1}
     assert accuracy(fit(classifier_plan(**options), digits())) > 0.6
@@ -86,7 +84,7 @@ def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal(monkeyp
     assert accuracy(fit(classifier_plan(**options), shuffled)) < 0.4
 
 
-def test_it_pays_before_it_draws_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_pays_before_it_draws_a_sample(monkeypatch):
     purse, drawn = StepsPurse(), list[int]()
     sample = private_steps.poisson_sample
 
@@ -105,7 +103,7 @@ def test_it_pays_before_it_draws_a_sample(monkeypatch: pytest.MonkeyPatch) -> No
 SUBJECTS = dataclasses.replace(FACTS, unit="subject", subjects_declared=100)
 
 
-def test_a_sampled_subject_gives_rows_of_its_own_records_only() -> None:
+def test_a_sampled_subject_gives_rows_of_its_own_records_only():
     owners = np.array([7, 3, 7, 7, 9, 3])
     data = TrainingData(np.zeros((6, 8, 8), np.uint8), np.zeros(6, np.int64), DIGITS, owners)
     units = Units(SUBJECTS, StepsConfig(records_per_subject=50), data)
@@ -134,13 +132,13 @@ def with_extractor(data: TrainingData, seed: int = 0, **changes: Any) -> Trainin
     return dataclasses.replace(data, public_extractor=extractor(seed, **changes))
 
 
-def test_a_linear_layer_learns_on_an_extractors_features() -> None:
+def test_a_linear_layer_learns_on_an_extractors_features():
     plan = classifier_plan(**PRETRAINED, expected_batch=150, epochs=4.0, learning_rate=4.0, clip=0.1)
     assert accuracy(fit(plan, with_extractor(digits(), network="resnet18", input_size=16))) > 0.6
 
 
 @pytest.mark.parametrize("estimator", ["dpsgd", "gep", "rgp"])
-def test_an_extractor_goes_with_estimators_and_is_looked_through_once(estimator: str) -> None:
+def test_an_extractor_goes_with_estimators_and_is_looked_through_once(estimator):
     reports: list[int] = []
 
     def listen(*, stage: str, step: int, steps: int) -> None:
@@ -156,7 +154,7 @@ def test_an_extractor_goes_with_estimators_and_is_looked_through_once(estimator:
         assert not torch.equal(head(fit(plan, with_extractor(digits(100), seed=1), FEW)), head(first))
 
 
-def test_without_its_extractor_nothing_is_paid() -> None:
+def test_without_its_extractor_nothing_is_paid():
     purse = StepsPurse()
     with pytest.raises(ExtractorUnusable, match="tiny is not there"):
         fit(classifier_plan(**PRETRAINED), digits(50), budget=purse)
@@ -165,7 +163,7 @@ def test_without_its_extractor_nothing_is_paid() -> None:
     assert purse.paid == []
 
 
-def test_a_training_goes_on_with_the_extractor_that_it_began_with_alone() -> None:
+def test_a_training_goes_on_with_the_extractor_that_it_began_with_alone():
     plan, data, folder = classifier_plan(FEW, **ON_FEW), with_extractor(digits(100)), Memory()
     whole = head(fit(plan, data, FEW))
     with pytest.raises(Cancelled):
@@ -185,7 +183,7 @@ def ask(workshop: Any, **options: Any) -> str:
     return job_id
 
 
-def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop: Any) -> None:
+def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop):
     job_id = ask(workshop, estimator="gep", freeze="random", anchors_dataset_id=workshop.public_id)
     published = published_by(workshop, job_id)
     assert published.kind is ReleaseKind.CLASSIFIER
@@ -208,7 +206,7 @@ def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop: Any) ->
         workshop.sample(published.id)
 
 
-def test_a_job_publishes_its_extractor_with_the_classifier(workshop: Any) -> None:
+def test_a_job_publishes_its_extractor_with_the_classifier(workshop):
     write_extractor(workshop.settings.extractors_path)
     job_id = ask(workshop, **PRETRAINED, class_shares="9,8,7,6,5,5,4,3,2,1")
     published = published_by(workshop, job_id)
@@ -222,7 +220,7 @@ def test_a_job_publishes_its_extractor_with_the_classifier(workshop: Any) -> Non
     assert "the balance of the classes that was stated: 9,8,7,6,5,5,4,3,2,1" in published.card["assumed_public"]
 
 
-def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(workshop: Any) -> None:
+def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(workshop):
     job_id = ask(workshop, **PRETRAINED)
     work(workshop, job_id)
     job, hold = workshop.job(job_id), workshop.hold(job_id)

@@ -1,10 +1,7 @@
 """What class moments pay and when: the plan in its order, before any noise, and once for what was kept."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +39,7 @@ def noise_keys(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | int, ...]]:
     return keys
 
 
-def test_the_charges_are_the_plan_in_order(train: Train) -> None:
+def test_the_charges_are_the_plan_in_order(train):
     """Every charge is a planned event; together they are the whole plan and its price."""
     made, purse, reports = plan(), Purse(), list[tuple[str, int, int]]()
     generator = train(made, purse, progress=lambda *, stage, step, steps: reports.append((stage, step, steps)))
@@ -57,7 +54,7 @@ def test_the_charges_are_the_plan_in_order(train: Train) -> None:
     assert torch.isfinite(images).all()
 
 
-def test_no_noise_is_drawn_before_it_is_paid(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_noise_is_drawn_before_it_is_paid(train, monkeypatch):
     purse, drawn = Purse(), Counter[str]()
     f, d = 36, 10  # coefficients and components
     numbers = {MEANS: 10 * (f + 1), POOLED: f * (f + 1) // 2, BY_CLASS: 10 * d * (d + 1) // 2}
@@ -74,9 +71,7 @@ def test_no_noise_is_drawn_before_it_is_paid(train: Train, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("closed", "kept"), [(MEANS, set()), (POOLED, {MEANS})])
-def test_a_start_that_is_not_paid_releases_nothing_more(
-    closed: str, kept: set[str], train: Train, tmp_path: Path
-) -> None:
+def test_a_start_that_is_not_paid_releases_nothing_more(closed, kept, train, tmp_path):
     with pytest.raises(BudgetExceeded):
         train(plan(), Purse(closed=(closed,)))
     found = load_checkpoint(work_in(tmp_path / "work"))
@@ -102,7 +97,7 @@ class Hold(Purse):
         super().charge(event, stage)
 
 
-def test_whatever_was_kept_is_not_paid_again(train: Train, noise_keys: list[tuple[str | int, ...]]) -> None:
+def test_whatever_was_kept_is_not_paid_again(train, noise_keys):
     """Stopped after each statistic: four attempts pay the plan once, and no noise key is used twice."""
     made = plan()
     hold = Hold(made)
@@ -119,9 +114,7 @@ def test_whatever_was_kept_is_not_paid_again(train: Train, noise_keys: list[tupl
 
 
 @pytest.mark.parametrize("lost", range(3))
-def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the_job(
-    lost: int, train: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the_job(lost, train, monkeypatch):
     """What was paid and not kept is paid again; what the hold then lacks is left out at the end."""
     made = plan(texture=lost == 2)
     hold, saved, save = Hold(made), 0, loop.save_checkpoint
@@ -143,7 +136,7 @@ def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the
     assert generator.factor.any()
 
 
-def test_equal_secrets_give_equal_generators_and_other_attempts_others(train: Train, tmp_path: Path) -> None:
+def test_equal_secrets_give_equal_generators_and_other_attempts_others(train, tmp_path):
     one, two, three = (
         train(plan(), attempt=attempt, checkpoints=work_in(tmp_path / str(index)))
         for index, attempt in enumerate((1, 1, 2))

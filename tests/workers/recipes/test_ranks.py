@@ -1,7 +1,5 @@
 """Two processes that train together release what one process releases, once, and pay once."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Callable
@@ -45,7 +43,7 @@ def both(runs: tuple[Runs, Runs]) -> Both:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["dpsgd", "topagg", "gep", "rgp"])
-def test_two_ranks_train_the_classifier_of_one_and_pay_once(estimator: str, both: Both) -> None:
+def test_two_ranks_train_the_classifier_of_one_and_pay_once(estimator, both):
     alone, first, second = both(estimator)
     assert torch.equal(first["weights"], second["weights"])
     # Passes have another size with two ranks. Without one rank's records, or with noise drawn twice, all would be off.
@@ -58,7 +56,7 @@ def test_two_ranks_train_the_classifier_of_one_and_pay_once(estimator: str, both
     assert second["writes"] == 0
 
 
-def test_votes_of_two_ranks_are_those_of_one_to_the_last_bit(both: Both) -> None:
+def test_votes_of_two_ranks_are_those_of_one_to_the_last_bit(both):
     alone, first, second = both("votes")
     assert len(alone["sums"]) == 4
     for name in ("sums", "inputs"):
@@ -79,7 +77,7 @@ def test_votes_of_two_ranks_are_those_of_one_to_the_last_bit(both: Both) -> None
 @pytest.mark.parametrize(
     "scenario", ["generator of convolutional teachers", "generator from pixels", "generator of kernel teachers"]
 )
-def test_two_ranks_train_the_generator_of_one(scenario: str, both: Both) -> None:
+def test_two_ranks_train_the_generator_of_one(scenario, both):
     alone, first, second = both(scenario)
     for name, value in alone["state"].items():
         torch.testing.assert_close(first["state"][name], value)
@@ -89,13 +87,13 @@ def test_two_ranks_train_the_generator_of_one(scenario: str, both: Both) -> None
     assert (second["writes"], second["reads"]) == (0, 0)
 
 
-def test_both_ranks_stop_where_the_budget_ends(both: Both) -> None:
+def test_both_ranks_stop_where_the_budget_ends(both):
     _, first, second = both("votes of a poor purse")
     assert (sum(first["paid"]), second["paid"]) == (12, [])
     assert len(first["sums"]) == len(second["sums"]) == 2
 
 
-def test_both_ranks_go_on_from_the_checkpoint_of_the_first(both: Both) -> None:
+def test_both_ranks_go_on_from_the_checkpoint_of_the_first(both):
     alone, first, second = both("two attempts")
     assert first["first_paid"] == alone["first_paid"] != []
     assert first["paid"] == alone["paid"]
@@ -106,7 +104,7 @@ def test_both_ranks_go_on_from_the_checkpoint_of_the_first(both: Both) -> None:
     assert not torch.allclose(first["weights"], first["first_weights"], atol=2e-2)
 
 
-def test_the_noise_of_two_ranks_is_that_of_one_release(both: Both) -> None:
+def test_the_noise_of_two_ranks_is_that_of_one_release(both):
     _, first, second = both("noise")  # every rank with a secret of its own
     assert torch.equal(first["released"], second["released"])
     deviation = float(first["released"].std()) * 10.0 / (1.5 * 2.0)  # 40,000 draws: 0.35% of standard error
@@ -114,7 +112,7 @@ def test_the_noise_of_two_ranks_is_that_of_one_release(both: Both) -> None:
     assert (first["draws"], second["draws"]) == (1, 0)
 
 
-def test_ranks_add_integers_exactly(both: Both) -> None:
+def test_ranks_add_integers_exactly(both):
     alone, first, second = both("integers")
     assert alone["sum"].tolist() == [2**60 + 1, -(2**40) - 3, 0]
     for found in (first, second):
@@ -123,20 +121,20 @@ def test_ranks_add_integers_exactly(both: Both) -> None:
 
 
 @pytest.mark.parametrize("estimator", ["gep", "rgp"])
-def test_all_ranks_take_the_directions_that_the_first_found(estimator: str, both: Both) -> None:
+def test_all_ranks_take_the_directions_that_the_first_found(estimator, both):
     alone, first, second = both(f"own directions, {estimator}")
     assert torch.equal(first["weights"], second["weights"])
     torch.testing.assert_close(first["weights"], alone["weights"], atol=2e-4, rtol=0)
 
 
-def test_a_fault_of_one_rank_makes_the_passes_of_all_smaller(both: Both) -> None:
+def test_a_fault_of_one_rank_makes_the_passes_of_all_smaller(both):
     alone, first, second = both("fault of rank 1")
     assert alone["sizes"][0] > 1
     assert (first["sizes"], second["sizes"]) == ([1], [1])
     torch.testing.assert_close(first["weights"], alone["weights"], atol=2e-4, rtol=0)
 
 
-def test_central_images_are_paid_and_released_once_and_learned_alike(both: Both) -> None:
+def test_central_images_are_paid_and_released_once_and_learned_alike(both):
     alone, first, second = both("central images alone")
     assert torch.equal(first["weights"], second["weights"])
     assert torch.equal(first["weights"], alone["weights"])
@@ -150,14 +148,14 @@ def test_central_images_are_paid_and_released_once_and_learned_alike(both: Both)
     assert (first["writes"], second["writes"]) == (alone["writes"], 0)
 
 
-def test_a_histogram_is_paid_and_released_once(both: Both) -> None:
+def test_a_histogram_is_paid_and_released_once(both):
     alone, first, second = both("histogram")
     assert first["counts"] == second["counts"] == alone["counts"]
     assert (first["paid"], second["paid"]) == (alone["paid"], []) == ([1], [])
     assert (first["draws"], second["draws"]) == (1, 0)
 
 
-def test_votes_for_public_pictures_are_paid_and_released_once(both: Both) -> None:
+def test_votes_for_public_pictures_are_paid_and_released_once(both):
     alone, first, second = both("public pictures")
     for name, value in alone["state"].items():
         assert torch.equal(first["state"][name], value)
@@ -167,13 +165,13 @@ def test_votes_for_public_pictures_are_paid_and_released_once(both: Both) -> Non
     assert (first["writes"], second["writes"]) == (2, 0)
 
 
-def test_every_rank_finds_a_checkpoint_on_its_own_device(both: Both) -> None:
+def test_every_rank_finds_a_checkpoint_on_its_own_device(both):
     _, first, second = both("device")
     assert (first["step"], first["device"], first["reads"]) == (7, "meta", 1)
     assert (second["step"], second["device"], second["reads"]) == (7, "meta", 0)
 
 
-def test_a_rank_that_dies_ends_the_others(tmp_path: Path, warm: str) -> None:
+def test_a_rank_that_dies_ends_the_others(tmp_path, warm):
     started = time.monotonic()
     processes = start(warm, "death", tmp_path / "together", 2)
     assert [process.wait(timeout=120) != 0 for process in processes] == [True, True]
@@ -181,7 +179,7 @@ def test_a_rank_that_dies_ends_the_others(tmp_path: Path, warm: str) -> None:
     assert not list((tmp_path / "together").glob("*.pt"))
 
 
-def test_alone_everything_passes_through() -> None:
+def test_alone_everything_passes_through():
     values = torch.arange(3.0)
     assert (rank(), ranks(), share(7)) == (0, 1, slice(0, 7))
     assert all(done(values) is values for done in (sum_on_first, from_first, join_on_first))

@@ -1,7 +1,5 @@
 """select_public: what a unit adds, what is paid and when, what goes on after a kill, and what the release holds."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -68,7 +66,7 @@ def votes_of(given: TrainingData, facts: PublicFacts = FACTS) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("at", [0, 31, 59])
-def test_every_record_more_attains_the_sensitivity(at: int) -> None:
+def test_every_record_more_attains_the_sensitivity(at):
     kept = np.delete(np.arange(60), at)
     less = data(private_images=data().private_images[kept], private_labels=data().private_labels[kept])
     difference = votes_of(data()) - votes_of(less)
@@ -76,13 +74,13 @@ def test_every_record_more_attains_the_sensitivity(at: int) -> None:
     assert difference.nonzero()[0].tolist() == ([0, 4] if at % 2 == 0 else [1, 0]), "in its class, for what is nearest"
 
 
-def test_a_label_that_names_no_class_votes_nowhere() -> None:
+def test_a_label_that_names_no_class_votes_nowhere():
     labels = data().private_labels.copy()
     labels[[3, 4, 5]] = (-1, 2, 9)
     assert int(votes_of(data(private_labels=labels)).sum()) == 57
 
 
-def test_a_subject_votes_once_however_many_records_it_has() -> None:
+def test_a_subject_votes_once_however_many_records_it_has():
     facts = dataclasses.replace(FACTS, unit="subject", subjects_declared=30)
     subjects = np.where(np.arange(60) < 40, np.arange(60) % 8, 99)  # the last twenty are one person's
     everyone = votes_of(data(private_subjects=subjects), facts)
@@ -96,7 +94,7 @@ def test_a_subject_votes_once_however_many_records_it_has() -> None:
 # --- payment and noise ----------------------------------------------------------------------------------------------
 
 
-def test_each_iteration_is_paid_before_its_noise_and_has_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_iteration_is_paid_before_its_noise_and_has_noise_of_its_own(monkeypatch):
     plan, purse, drawn = plan_of(), Purse(), []
     original = SecureNoise.discrete_gaussian
 
@@ -113,14 +111,14 @@ def test_each_iteration_is_paid_before_its_noise_and_has_noise_of_its_own(monkey
     assert sum(ACCOUNT.price_nano(event) for event in purse.events) == plan.price_nano <= plan.budget_nano
 
 
-def test_without_budget_nothing_is_released_and_after_one_iteration_its_winners_are() -> None:
+def test_without_budget_nothing_is_released_and_after_one_iteration_its_winners_are():
     with pytest.raises(BudgetExceeded):
         train(run_of(plan_of(), data(), budget=Purse(0)))
     generator = train(run_of(plan_of(), data(), budget=Purse(1)))
     assert float(levels_drawn(generator, 0).median()) > 200
 
 
-def test_after_a_kill_it_goes_on_without_drawing_a_release_again() -> None:
+def test_after_a_kill_it_goes_on_without_drawing_a_release_again():
     plan, memory = plan_of(), Memory()
     with pytest.raises(Cancelled):
         train(run_of(plan, data(), checkpoints=memory, progress=stop_at(1, VOTES)))
@@ -135,20 +133,20 @@ def test_after_a_kill_it_goes_on_without_drawing_a_release_again() -> None:
 
 
 @pytest.mark.parametrize("iterations", [1, 2])
-def test_classes_draw_the_public_pictures_that_look_like_their_records(iterations: int) -> None:
+def test_classes_draw_the_public_pictures_that_look_like_their_records(iterations):
     generator = train(run_of(plan_of(iterations=iterations), data()))
     light, dark = levels_drawn(generator, 0), levels_drawn(generator, 1)
     assert ((light - 220).abs() < 30).float().mean() > 0.9
     assert ((dark - 20).abs() < 30).float().mean() > 0.9
 
 
-def test_without_noise_it_is_a_function_of_votes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_noise_it_is_a_function_of_votes_alone(monkeypatch):
     monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
     first, second = (train(run_of(plan_of(), data(), secret=secret)) for secret in (SECRET, bytes(32)))
     assert all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
 
 
-def test_the_release_holds_public_pictures_alone_and_draws_alike_from_its_files(tmp_path: Any) -> None:
+def test_the_release_holds_public_pictures_alone_and_draws_alike_from_its_files(tmp_path):
     plan = plan_of(shift=0.0, colour=0.0)
     generator = train(run_of(plan, data(public_anchors=pictures(np.tile(LEVELS, 8)))))
     public = {picture.tobytes() for picture in pictures(np.tile(LEVELS, 8))}
@@ -166,7 +164,7 @@ def test_the_release_holds_public_pictures_alone_and_draws_alike_from_its_files(
     assert labels[:4].tolist() == [0, 1, 0, 1]
 
 
-def test_with_public_labels_a_class_selects_among_its_own() -> None:
+def test_with_public_labels_a_class_selects_among_its_own():
     labels = np.where(np.tile(LEVELS, 8) < 100, 1, 0)  # the darker ones are called light
     given = data(public_anchor_labels=labels, public_anchor_classes=("dark", "light"))
     generator = train(run_of(plan_of(public_labels=True), given))
@@ -176,14 +174,14 @@ def test_with_public_labels_a_class_selects_among_its_own() -> None:
 
 
 @pytest.mark.parametrize("public", [None, pictures([])[:0], pictures([7])])
-def test_without_public_pictures_nothing_is_paid(public: Any) -> None:
+def test_without_public_pictures_nothing_is_paid(public):
     purse = Purse()
     with pytest.raises(AnchorsMissing):
         train(run_of(plan_of(), data(public_anchors=public), budget=purse))
     assert not purse.paid
 
 
-def test_an_operators_network_may_say_what_is_near() -> None:
+def test_an_operators_network_may_say_what_is_near():
     def darkness(shown: torch.Tensor) -> torch.Tensor:
         return torch.stack([1 - shown.mean((1, 2, 3)), shown.std((1, 2, 3))], dim=1)
 
@@ -194,7 +192,7 @@ def test_an_operators_network_may_say_what_is_near() -> None:
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def test_winners_come_in_proportion_and_again_where_a_cluster_is_small() -> None:
+def test_winners_come_in_proportion_and_again_where_a_cluster_is_small():
     places = torch.tensor([[0], [10], [900], [910], [940], [905]])
     clusters = cluster(places, np.arange(6), 2)
     near = 0 if clusters.centres[0] < 500 else 1
@@ -205,7 +203,7 @@ def test_winners_come_in_proportion_and_again_where_a_cluster_is_small() -> None
     assert sorted(repeats) == [0, 0, 0, 0, 1]
 
 
-def test_votes_below_the_noise_count_as_none_and_none_at_all_as_even() -> None:
+def test_votes_below_the_noise_count_as_none_and_none_at_all_as_even():
     assert shares_of(torch.tensor([8, 2, -3]), 3.0).tolist() == [1, 0, 0]
     assert shares_of(torch.tensor([1, 3, -3]), 9.0).tolist() == [0.25, 0.75, 0]
     assert shares_of(torch.tensor([-1, 0, -3]), 9.0).tolist() == [1 / 3] * 3

@@ -1,7 +1,5 @@
 """A limit that changes while a training waits, runs or was lost: its release is certified as it was paid for."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

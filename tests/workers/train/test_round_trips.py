@@ -1,7 +1,5 @@
 """What Obscura hands out goes in again, with the names of the classes: a sample in every format, also unpacked."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import zipfile

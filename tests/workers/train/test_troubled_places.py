@@ -1,7 +1,6 @@
 """What a machine lacks for a while never costs what a training has paid for: the job waits until it is there."""
 
 import dataclasses
-import io
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -65,7 +64,7 @@ def test_a_release_that_cannot_be_written_is_written_when_it_can(workshop):
     assert workshop.release_of(job_id).incomplete is None
 
 
-def test_a_job_waits_for_the_disk_of_the_keys(workshop, stream: io.StringIO):
+def test_a_job_waits_for_the_disk_of_the_keys(workshop, stream):
     """Another attempt would find no key, and the keys of what was not deleted come back with their disk."""
     job_id, keys = begun(workshop), workshop.settings.keys_path
     away = keys.with_name("unmounted")
