@@ -18,14 +18,13 @@ from privacy.accounting.events import event_from_json
 from privacy.errors import BudgetExceeded
 from privacy.plans.class_histogram import COUNTS, SENSITIVITY
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import build_plan
 from service.errors import Conflict, InvalidInput
 from service.storage.files import digest_directory
 from tests.workers.conftest import on_either_database
-from tests.workers.small_trainings import ACCOUNT, SECRET, Purse, published_by
+from tests.workers.small_trainings import SECRET, Purse, plan_of, published_by, train
 from workers.recipes import records as units
-from workers.recipes.class_histogram import ClassHistogram, count_classes, read_histogram, train
-from workers.recipes.interface import Run, TrainingData
+from workers.recipes.class_histogram import ClassHistogram, count_classes, read_histogram
+from workers.recipes.interface import TrainingData
 from workers.recipes.records import records_of_rank, records_to_sum
 
 LABELS = st.lists(st.integers(0, 3), max_size=30)
@@ -38,20 +37,12 @@ def facts_of(classes: int, **changes: Any) -> PublicFacts:
 
 
 def privatised(
-    labels: npt.NDArray[np.int64],
-    facts: PublicFacts,
-    *,
-    secret: bytes = SECRET,
-    attempt: int = 1,
-    plan: Plan | None = None,
-    purse: Purse | None = None,
-    subjects: npt.NDArray[np.int64] | None = None,
+    labels: npt.NDArray[np.int64], facts: PublicFacts, plan: Plan | None = None, **changes: Any
 ) -> ClassHistogram:
     images = np.zeros((len(labels), 2, 2), dtype=np.uint8)
     images[:, 0, 0] = np.arange(len(labels)) % 251
-    plan = plan or build_plan("class_histogram", {}, ACCOUNT, ACCOUNT.nano_of(0.5), facts)
-    data = TrainingData(images, labels, facts.classes, subjects)
-    return train(Run(plan=plan, facts=facts, data=data, budget=purse or Purse(), secret=secret, attempt=attempt))
+    plan = plan or plan_of("class_histogram", {}, facts, 0.5)
+    return train(plan, TrainingData(images, labels, facts.classes), facts, **changes)
 
 
 # --- sensitivity ----------------------------------------------------------------------------------------------------
@@ -123,15 +114,15 @@ def p_value(noise: npt.NDArray[np.int64], stddev: float) -> float:
 
 def test_the_noise_is_the_planned_one_and_other_noise_is_recognised():
     facts = facts_of(2000)
-    plan = build_plan("class_histogram", {}, ACCOUNT, ACCOUNT.nano_of(0.5), facts)
+    plan = plan_of("class_histogram", {}, facts, 0.5)
     stddev = plan.noise_stddev[COUNTS]
     labels = np.repeat(np.arange(2000), 3)
-    drawn = [privatised(labels, facts, attempt=attempt, plan=plan).noisy_counts for attempt in range(1, 4)]
+    drawn = [privatised(labels, facts, plan, attempt=attempt).noisy_counts for attempt in range(1, 4)]
     noise = np.array(drawn).ravel() - 3
     assert p_value(noise, stddev) > 1e-6
     for wrong in (2 / 3, 3 / 2):
         narrow = dataclasses.replace(plan, stages=(dataclasses.replace(plan.stages[0], noise_stddev=stddev * wrong),))
-        drawn = [privatised(labels, facts, attempt=attempt, plan=narrow).noisy_counts for attempt in range(1, 4)]
+        drawn = [privatised(labels, facts, narrow, attempt=attempt).noisy_counts for attempt in range(1, 4)]
         assert p_value(np.array(drawn).ravel() - 3, stddev) < 1e-12
     assert p_value(np.zeros_like(noise), stddev) < 1e-12
 
@@ -146,11 +137,11 @@ def test_attempts_and_jobs_share_no_noise_and_the_same_attempt_repeats_its_own()
 
 def test_it_pays_for_one_release_before_the_noise_and_not_at_all_when_it_cannot():
     facts, purse = facts_of(3), Purse(releases=1)
-    privatised(np.array([0, 1, 1]), facts, purse=purse)
+    privatised(np.array([0, 1, 1]), facts, budget=purse)
     ((stage, event),) = purse.paid
     assert (stage, event.count, event.sensitivity) == (COUNTS, 1, 1.0)
     with pytest.raises(BudgetExceeded):
-        privatised(np.array([0, 1, 1]), facts, purse=purse)
+        privatised(np.array([0, 1, 1]), facts, budget=purse)
 
 
 # --- what is published ----------------------------------------------------------------------------------------------

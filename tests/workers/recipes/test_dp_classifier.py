@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,17 +57,11 @@ class StepsPurse(Purse):
         super().charge(event, stage)
 
 
-def classifier_plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    return small_plan("dp_classifier", facts, **options)
+classifier_plan = partial(small_plan, "dp_classifier")
 
 
 def fit(plan: Plan, data: TrainingData, facts: PublicFacts = FACTS, **changes: Any) -> PrivateClassifier:
-    fitted: PrivateClassifier = train(plan, data, facts, **{"budget": StepsPurse(), **changes})
-    return fitted
-
-
-def head(classifier: PrivateClassifier) -> torch.Tensor:
-    return weights(classifier.head)
+    return train(plan, data, facts, **{"budget": StepsPurse(), **changes})
 
 
 def accuracy(classifier: PrivateClassifier) -> float:
@@ -139,19 +134,25 @@ def test_a_linear_layer_learns_on_an_extractors_features():
 
 @pytest.mark.parametrize("estimator", ["dpsgd", "gep", "rgp"])
 def test_an_extractor_goes_with_estimators_and_is_looked_through_once(estimator):
-    reports: list[int] = []
+    reports: list[tuple[str, int]] = []
 
     def listen(*, stage: str, step: int, steps: int) -> None:
-        if stage == FEATURES:
-            reports.append(step)
+        reports.append((stage, step))
 
     data, plan = with_extractor(digits(100)), classifier_plan(FEW, **ON_FEW, estimator=estimator)
     first = fit(plan, data, FEW, progress=listen)
-    assert reports == [0, 1, 2, 3, 4]  # blocks of what was declared, 300, although 100 are there
-    assert torch.isfinite(head(first)).all()
+    assert [step for stage, step in reports if stage == FEATURES] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]  # blocks of what was declared, 300, although 100 are there
+    assert torch.isfinite(weights(first.head)).all()
     if estimator == "dpsgd":  # that every estimator repeats itself, test_contract.py says
-        assert torch.equal(head(fit(plan, data, FEW)), head(first))
-        assert not torch.equal(head(fit(plan, with_extractor(digits(100), seed=1), FEW)), head(first))
+        again, other = fit(plan, data, FEW), fit(plan, with_extractor(digits(100), seed=1), FEW)
+        assert torch.equal(weights(again.head), weights(first.head))
+        assert not torch.equal(weights(other.head), weights(first.head))
 
 
 def test_without_its_extractor_nothing_is_paid():
@@ -165,22 +166,21 @@ def test_without_its_extractor_nothing_is_paid():
 
 def test_a_training_goes_on_with_the_extractor_that_it_began_with_alone():
     plan, data, folder = classifier_plan(FEW, **ON_FEW), with_extractor(digits(100)), Memory()
-    whole = head(fit(plan, data, FEW))
+    whole = weights(fit(plan, data, FEW).head)
     with pytest.raises(Cancelled):
         fit(plan, data, FEW, checkpoints=folder, progress=stop_at(7, STEPS))
     purse = StepsPurse()
     with pytest.raises(ExtractorUnusable, match="replaced"):
         fit(plan, with_extractor(digits(100), seed=1), FEW, checkpoints=folder, budget=purse)
     assert purse.paid == []
-    assert torch.equal(head(fit(plan, data, FEW, checkpoints=folder)), whole)
+    assert torch.equal(weights(fit(plan, data, FEW, checkpoints=folder).head), whole)
 
 
 # --- as a job -------------------------------------------------------------------------------------------------------
 
 
 def ask(workshop: Any, **options: Any) -> str:
-    job_id: str = workshop.train(recipe="dp_classifier", epsilon=8.0, evaluate=True, **{**OPTIONS, **options})
-    return job_id
+    return workshop.train(recipe="dp_classifier", epsilon=8.0, evaluate=True, **{**OPTIONS, **options})
 
 
 def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop):
@@ -189,12 +189,8 @@ def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop):
     assert published.kind is ReleaseKind.CLASSIFIER
     directory = workshop.settings.data_dir / published.artifact_dir
     assert digest_directory(directory) == published.artifact_sha256
-    assert {path.name for path in directory.iterdir()} == {
-        "classifier.safetensors",
-        "classifier.json",
-        "privacy_card.json",
-        "release.json",
-    }
+    files = {"classifier.safetensors", "classifier.json", "privacy_card.json", "release.json"}
+    assert {path.name for path in directory.iterdir()} == files
     results = evaluated(workshop, published)
     assert results["accuracy"]["classifier"] == pytest.approx(accuracy(load_classifier(directory)))
     assert results["evaluation"]["test_images"] == 297

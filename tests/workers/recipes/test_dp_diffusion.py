@@ -1,5 +1,6 @@
 """The diffusion recipe: noise multiplicity, central images, resuming, and digits that look like their class."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,11 @@ from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
 from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import STEPS
 from privacy.plans.registry import build_plan
 from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
 from tests.workers.small_trainings import (
-    FACTS,
     SMALL,
     TWO,
     Memory,
@@ -37,8 +37,7 @@ from workers.recipes.interface import Cancelled, NothingUseful, load_checkpoint
 OPTIONS = SMALL["dp_diffusion"]
 
 
-def diffusion_plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    return small_plan("dp_diffusion", facts, **options)
+diffusion_plan = partial(small_plan, "dp_diffusion")
 
 
 @pytest.mark.slow
@@ -57,8 +56,7 @@ def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothin
 
 
 def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch):
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-    original = dp_diffusion.noisy_rows
+    seen, original = [], dp_diffusion.noisy_rows
 
     def watched(images: torch.Tensor, *more: Any) -> tuple[torch.Tensor, torch.Tensor]:
         made = original(images, *more)
@@ -98,9 +96,7 @@ def test_central_images_are_paid_before_they_are_drawn_and_kept_before_they_are_
     with pytest.raises(Cancelled):
         train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(1, WARM_UP))
     assert purse.releases(CENTRAL) == 3
-    saved = load_checkpoint(folder)
-    assert saved is not None
-    assert saved.state["start"].shape == (3, 10, 1, 4, 4)
+    assert load_checkpoint(folder).state["start"].shape == (3, 10, 1, 4, 4)
     train(plan, digits(300), budget=purse, checkpoints=folder)
     assert purse.releases(CENTRAL) == 3
     assert purse.releases(STEPS) == plan.stages[1].event.count
@@ -114,8 +110,7 @@ def test_each_central_image_is_kept_as_soon_as_it_is_there_and_fewer_are_enough(
     assert plan.stages[0].repeats == 1
     with pytest.raises(Cancelled):
         train(plan, digits(300), budget=Purse(), checkpoints=folder, progress=stop_at(2, CENTRAL))
-    two = load_checkpoint(folder).state["start"]
-    assert len(two) == 2
+    assert len(load_checkpoint(folder).state["start"]) == 2
     poor = Purse(closed=(CENTRAL,))
     train(plan, digits(300), budget=poor, checkpoints=folder, attempt=2)
     assert poor.releases(CENTRAL) == 0
@@ -142,9 +137,7 @@ def test_moments_are_paid_once_within_the_budget_and_kept_before_they_are_learne
     assert plan.price_nano <= plan.budget_nano
     with pytest.raises(Cancelled):
         train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(1, WARM_UP))
-    saved = load_checkpoint(folder)
-    assert saved is not None
-    assert set(saved.state["start"]) == {MEANS, POOLED, BY_CLASS}
+    assert set(load_checkpoint(folder).state["start"]) == {MEANS, POOLED, BY_CLASS}
     found = train(plan, digits(300), budget=purse, checkpoints=folder)
     assert [purse.releases(stage.name) for stage in plan.stages] == [stage.event.count for stage in plan.stages]
     assert torch.equal(weights(found), weights(train(plan, digits(300))))
@@ -168,13 +161,8 @@ def test_moments_have_texture_where_the_recipe_has_it_at_their_price():
     names = []
     for epsilon in (0.1, 10.0):
         privacy_filter = open_filter(epsilon, 1e-5)
-        plan = build_plan(
-            "dp_diffusion",
-            {"preset": "fashion_mnist_moments"},
-            privacy_filter,
-            privacy_filter.capacity_nano,
-            facts,
-        )
+        options = {"preset": "fashion_mnist_moments"}
+        plan = build_plan("dp_diffusion", options, privacy_filter, privacy_filter.capacity_nano, facts)
         moments, _ = plan.config_of(DpDiffusionConfig).moments(plan.budget_nano, facts)
         names.append(([stage.name for stage in plan.stages], moments.texture))
     assert names == [([MEANS, POOLED, BY_CLASS, STEPS], False), ([MEANS, POOLED, BY_CLASS, STEPS], True)]

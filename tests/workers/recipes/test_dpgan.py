@@ -1,5 +1,6 @@
 """The GAN recipe: only its discriminator sees private records, it resumes to the same weights, and draws digits."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,7 @@ from models.discriminator import Discriminator
 from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.portable.layers import with_planes
 from privacy.plans.dpgan import DpGanConfig
-from privacy.plans.plan import Plan, PublicFacts
 from tests.workers.small_trainings import (
-    FACTS,
     SMALL,
     Memory,
     digits,
@@ -24,25 +23,18 @@ from tests.workers.small_trainings import (
     weights,
 )
 from workers.recipes.dpgan import GeneratorSide, losses
-from workers.recipes.interface import TrainingData, load_checkpoint
+from workers.recipes.interface import load_checkpoint
 
 OPTIONS = SMALL["dpgan"]
 
 
-def gan_plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    return small_plan("dpgan", facts, **options)
+gan_plan = partial(small_plan, "dpgan")
 
 
 def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothing(monkeypatch):
     untried(monkeypatch)
-    options = {
-        "features": 8,
-        "latent": 8,
-        "epochs": 15.0,
-        "learning_rate": 2e-3,
-        "generator_learning_rate": 2e-3,
-        "generator_batch": 128,
-    }
+    options = {"features": 8, "latent": 8, "epochs": 15.0, "generator_batch": 128}
+    options |= {"learning_rate": 2e-3, "generator_learning_rate": 2e-3}
     plan = nearly_without_noise(gan_plan(**options))
     assert share_nearest_to_own_class(train(plan, digits())) > 0.7
     shuffled, plan = digits(), nearly_without_noise(gan_plan(**{**options, "epochs": 5.0}))
@@ -76,21 +68,15 @@ def test_the_generators_step_is_the_same_without_private_data(wiped, monkeypatch
     assert int(data.private_images.min()) == 255
 
 
-def discriminator_after(plan: Plan, data: TrainingData, facts: PublicFacts) -> torch.Tensor:
-    """The discriminator's weights at the end, from the checkpoint."""
-    folder = Memory()
-    train(plan, data, facts, checkpoints=folder)
-    saved = load_checkpoint(folder)
-    assert saved is not None
-    return torch.cat([value.flatten() for value in saved.state["discriminator"]["model"].values()])
-
-
 def test_generated_images_move_no_frozen_coordinate():
     options = {"freeze": "random", "freeze_rate": 0.9, "freeze_cooling": 0.0, "optimiser": "sgd", "momentum": 0.0}
     plan = gan_plan(**options)
     shape = DcganConfig(10, 1, 8, 8, OPTIONS["latent"], OPTIONS["features"])
     start = torch.cat([value.flatten() for value in Discriminator(shape, 0).state_dict().values()])
-    rested = discriminator_after(plan, digits(300), FACTS) == start
+    folder = Memory()
+    train(plan, digits(300), checkpoints=folder)
+    end = load_checkpoint(folder).state["discriminator"]["model"]
+    rested = torch.cat([value.flatten() for value in end.values()]) == start
     assert float(rested.float().mean()) == pytest.approx(0.9, abs=0.005)
 
 
@@ -104,14 +90,11 @@ def side(**options: Any) -> GeneratorSide:
 
 
 def test_the_generator_steps_after_so_many_of_the_discriminators():
-    found = side(discriminator_steps=3, accuracy_floor=0.0)
-    stepped = []
+    found, made = side(discriminator_steps=3, accuracy_floor=0.0), []
     for step in range(1, 11):
-        before = found.steps
         found.after_step(step)
-        if found.steps > before:
-            stepped.append(step)
-    assert stepped == [3, 6, 9]
+        made.append(found.steps)
+    assert made == [0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
 
 
 def test_a_discriminator_that_falls_behind_gets_more_steps():

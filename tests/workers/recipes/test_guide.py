@@ -37,13 +37,11 @@ def guided_plan(**options: Any) -> Plan:
 
 @pytest.fixture(scope="module")
 def trained() -> GuidedGenerator:
-    made: GuidedGenerator = train(small_plan("moments", guide=True), digits())
-    return made
+    return train(small_plan("moments", guide=True), digits())
 
 
 def drawn(generator: Any, seed: int = 0) -> torch.Tensor:
-    images: torch.Tensor = generator.sample(LABELS, torch.Generator().manual_seed(seed))
-    return images
+    return generator.sample(LABELS, torch.Generator().manual_seed(seed))
 
 
 def test_a_plan_divides_the_budget_and_pays_for_the_guide_by_its_share():
@@ -75,7 +73,6 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_generator(stage, step):
     assert torch.equal(weights(back), weights(train(plan, digits(300), FEW)))
     assert {name: purse.releases(name) for name in (MEANS, POOLED)} == {MEANS: 1, POOLED: 1}
     planned = plan.stage(STEPS)
-    assert planned is not None
     assert purse.releases(STEPS) == planned.event.count + (stage == STEPS)
 
 

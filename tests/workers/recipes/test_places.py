@@ -54,8 +54,10 @@ def records(facts: PublicFacts, count: int = 24) -> TrainingData:
     return TrainingData(stream.integers(0, 256, shape).astype(np.uint8), labels, facts.classes)
 
 
-def first_step(monkeypatch: pytest.MonkeyPatch, plan: Plan, facts: PublicFacts, plant: Plant) -> PrivateSteps:
-    """Let a recipe train until its first step is made, on a machine with a fault."""
+def first_step(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, facts: PublicFacts, plant: Plant = lambda _: None
+) -> PrivateSteps:
+    """Let a recipe train until its first step is made, on a machine with a fault or with none."""
 
     def make(steps: PrivateSteps, _checkpoint: Any = None) -> None:
         plant(steps)
@@ -73,16 +75,8 @@ def first_step(monkeypatch: pytest.MonkeyPatch, plan: Plan, facts: PublicFacts, 
 
 def layers(steps: PrivateSteps) -> list[nn.Module]:
     """The layers that learn, in the network's order."""
-    model = steps.task.model
-    return [
-        layer
-        for layer in model.modules()
-        if any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
-    ]
-
-
-def nothing(_steps: PrivateSteps) -> None:
-    pass
+    modules = steps.task.model.modules()
+    return [layer for layer in modules if any(each.requires_grad for each in layer.parameters(recurse=False))]
 
 
 def forward_at_first(steps: PrivateSteps) -> None:
@@ -173,7 +167,7 @@ def test_a_fault_of_a_hundred_thousandth_is_found_before_the_first_step(network,
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_machine_without_faults_keeps_passes_that_are_quick(network, monkeypatch):
     plan, facts = plan_for(network)
-    assert first_step(monkeypatch, plan, facts, nothing)._size > 1
+    assert first_step(monkeypatch, plan, facts)._size > 1
 
 
 @pytest.mark.parametrize("network", sorted({*NETWORKS, *OTHERS, *ARCHITECTURES} - {"wrn28_4"}))  # wrn16_4, but deeper
@@ -190,7 +184,7 @@ def test_every_tensor_gets_a_gradient_in_the_trial(network, monkeypatch):
     monkeypatch.setattr(places, "_numbers", watched)
     monkeypatch.setattr(private_steps, "pass_size", lambda *_: 4)  # the networks are large
     plan, facts = plan_for(network)
-    steps = first_step(monkeypatch, plan, facts, nothing)
+    steps = first_step(monkeypatch, plan, facts)
     assert traced == [set(trainable(steps.task.model))] * 3  # in all passes of the moved network
 
 

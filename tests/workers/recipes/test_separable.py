@@ -13,6 +13,7 @@ from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.warm_start import MEANS, action_of, coefficients_of, warm_start_event
 from tests.workers.recipes.conftest import change_by_one
+from tests.workers.recipes.test_symmetry import changed
 from tests.workers.small_trainings import secret
 from workers.recipes import coefficients, released_sums
 from workers.recipes.coefficients import (
@@ -128,10 +129,7 @@ def test_the_numbers_of_a_changed_image_are_the_changed_numbers_to_the_last_bit(
     waves, action, images = waves_of(config, facts), action_of(config, facts), pictures(40, height, width, 3)
     before = waves.of(images, config.centre)
     for number in range(1, action.order):
-        changed = images.swapaxes(1, 2) if number & 4 else images
-        changed = changed[:, ::-1] if number & 2 else changed
-        changed = changed[:, :, ::-1] if number & 1 else changed
-        after = waves.of(np.ascontiguousarray(changed), config.centre)
+        after = waves.of(changed(images, number), config.centre)
         assert np.array_equal(after, action.turned(before, number))
         assert not np.array_equal(after, before)
 

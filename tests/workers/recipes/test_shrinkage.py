@@ -77,8 +77,7 @@ def test_a_class_is_believed_to_be_as_rare_as_its_count_tells():
 
 def noisy(truth: np.ndarray, stddev: float) -> np.ndarray:
     upper = np.triu(RNG.normal(0, stddev / np.sqrt(2), truth.shape), 1)
-    found: np.ndarray = truth + upper + upper.T + np.diag(RNG.normal(0, stddev, len(truth)))
-    return found
+    return truth + upper + upper.T + np.diag(RNG.normal(0, stddev, len(truth)))
 
 
 def test_a_shrunk_covariance_is_closer_to_the_truth_and_has_the_priors_shape_where_noise_is_all():

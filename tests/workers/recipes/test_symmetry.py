@@ -39,8 +39,8 @@ def pictures(n: int, height: int = 8, width: int = 8) -> Images:
     return np.random.default_rng(0).integers(0, 256, (n, height, width, 3)).astype(np.uint8)
 
 
-def changed(images: Images, number: int) -> Images:
-    """Apply a symmetry to images (n, h, w, c): rows and columns swapped first, then mirrored."""
+def changed(images: Any, number: int) -> Any:
+    """Apply a symmetry to images (n, h, w, ...): rows and columns swapped first, then mirrored."""
     images = images.swapaxes(1, 2) if number & 4 else images
     images = images[:, ::-1] if number & 2 else images
     return np.ascontiguousarray(images[:, :, ::-1] if number & 1 else images)
@@ -129,7 +129,6 @@ def gaussians(symmetry: Symmetry, stddev: float, **options: Any) -> ClassGaussia
 
 def moments_of(found: ClassGaussians) -> tuple[Numbers, Numbers]:
     """Return the mean of the images (classes, h, w, c) that are drawn, and their covariance (classes, h, w, c, D)."""
-    assert found.clusters is not None
     shares, centres = found.clusters.shares[:, :, None], found.clusters.centres
     middle = (shares * centres).sum(axis=1)
     apart = np.eye(centres.shape[2]) + np.einsum("ckd,cke->cde", shares * centres, centres)
@@ -151,15 +150,9 @@ def test_images_are_as_likely_as_their_mirror_images_whatever_the_noise(symmetry
     mean, covariance = moments_of(gaussians(symmetry, stddev, components=components))
     pixel = np.arange(FACTS.pixels).reshape(FACTS.channels, FACTS.height, FACTS.width)
     for number in range(1, ORDER[symmetry]):
-        np.testing.assert_allclose(changed_of(mean, number), mean, atol=1e-9)
-        other = np.moveaxis(changed_of(np.moveaxis(pixel, 0, 2)[None], number), 3, 1).ravel()
-        np.testing.assert_allclose(changed_of(covariance, number), covariance[..., other.argsort()], atol=1e-9)
-
-
-def changed_of(found: Any, number: int) -> Any:
-    found = found.swapaxes(1, 2) if number & 4 else found
-    found = found[:, ::-1] if number & 2 else found
-    return found[:, :, ::-1] if number & 1 else found
+        np.testing.assert_allclose(changed(mean, number), mean, atol=1e-9)
+        other = np.moveaxis(changed(np.moveaxis(pixel, 0, 2)[None], number), 3, 1).ravel()
+        np.testing.assert_allclose(changed(covariance, number), covariance[..., other.argsort()], atol=1e-9)
 
 
 def test_without_a_declaration_they_are_not():
@@ -177,7 +170,6 @@ def test_a_cluster_and_its_twin_are_found_together():
     action = Action("mirror", np.array([1.0, -1.0, -1.0]), np.ones(3), np.arange(3), np.ones(3))
     labels, counts, rounds = np.zeros(4000, dtype=np.int64), np.array([4000.0]), KMeans(2, 8.0, 1e4, action)
     found = noisy_clusters(rows, labels, (rows**2).mean(axis=0), counts, rounds, Kept({}, secret))
-    assert found is not None
     assert found.centres.shape == (1, 4, 3)
     expected = np.concatenate([centres, action.turned(centres, 1)])
     apart = np.square(expected[:, None] - found.centres[0][None]).sum(axis=2)

@@ -52,7 +52,6 @@ def sent(package: Package) -> list[tuple[str, bytes]]:
 
 
 def drawn(generator: Generator, request: SampleRequest) -> list[tuple[str, bytes]]:
-    """What the sample holds."""
     return [
         (request.names[label], pixels.tobytes())
         for images, labels in draw(generator, request)
