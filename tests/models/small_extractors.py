@@ -40,12 +40,10 @@ def network(seed: int = 0, kind: str = "shufflenet_v2_x0_5") -> nn.Module:
 
 @functools.cache
 def weights(seed: int = 0, kind: str = "shufflenet_v2_x0_5") -> bytes:
-    """Return the network as the bytes of a safetensors file."""
     return save({name: value.contiguous() for name, value in network(seed, kind).state_dict().items()})
 
 
 def extractor(seed: int = 0, **changes: Any) -> Extractor:
-    """Return an extractor in memory."""
     config = ExtractorConfig(**{"name": "tiny", **SPEC, **changes})
     return Extractor(config, weights(seed, config.network))
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from packaging.requirements import Requirement
 from PIL import Image
 
@@ -21,7 +20,7 @@ from models.portable.generator import Generator
 from models.program import PROGRAMS, write_program
 from models.released import NETWORKS, ReleasedGenerator, save_released
 from service.cards import folder_names
-from tests.models.checks import stream
+from tests.models.checks import filled
 from tests.models.test_released import affine, conditional_dcgan, dcgan, edm, guided, selected, textured
 from workers.train.drawing import SampleRequest, draw
 
@@ -33,14 +32,12 @@ FUTURE = "from __future__ import annotations\n"
 
 
 def started_edm(width: int = 9, **first: int) -> EdmDenoiser:
-    """A denoiser that starts from a warm start's Gaussians."""
     shape: dict[str, Any] = {"classes": 2, "channels": 3, "height": 8, "width": width, "features": 4, "blocks": 1}
     drawing = {"sampling_steps": 3, "churn": 1.0, "guidance": 0.5, "start_latent": 2, "start_sigma": 3.0}
     return EdmDenoiser(EdmConfig(**shape, **drawing, **first))
 
 
 def started_edm_with_texture() -> EdmDenoiser:
-    """A denoiser that starts from textured images of classes with clusters."""
     return started_edm(width=8, start_clusters=3, start_texture=True)
 
 
@@ -66,12 +63,7 @@ EVERY = [
 
 @pytest.fixture(params=EVERY, ids=lambda make: make.__name__)
 def generator(request: pytest.FixtureRequest) -> ReleasedGenerator:
-    made: ReleasedGenerator = request.param()
-    with torch.no_grad():
-        for value in made.state_dict().values():  # type: ignore[attr-defined]
-            filled = 0.1 * torch.randn(value.shape, generator=stream(value.numel()))
-            value += filled if value.is_floating_point() else (1000 * filled.abs()).byte()
-    return made
+    return filled(request.param())
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Texture: what its numbers say about an image, and images that are made to have given ones."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -27,19 +25,19 @@ def stripes(turn: int, length: float) -> Tensor:
 
 @pytest.mark.parametrize("turn", range(ORIENTATIONS))
 @pytest.mark.parametrize(("first", "length"), [(0, 2 * torch.pi / 2.2), (ORIENTATIONS, 4 * torch.pi / 1.3)])
-def test_stripes_are_strongest_in_the_map_of_their_direction_and_length(first: int, turn: int, length: float) -> None:
+def test_stripes_are_strongest_in_the_map_of_their_direction_and_length(first, turn, length):
     found = texture(stripes(turn, length))[0, :, 2:-2, 2:-2].mean((1, 2))  # borders have waves of their own
     assert found[first : first + ORIENTATIONS].argmax() == turn
     assert found.argmax() == first + turn
 
 
-def test_even_brightness_has_no_texture() -> None:
+def test_even_brightness_has_no_texture():
     inside = texture(torch.full((1, 1, 32, 32), 0.7))[..., 2:-2, 2:-2]
     least = texture(torch.zeros(1, 1, 32, 32)).min()
     torch.testing.assert_close(inside, torch.full_like(inside, least.item()), atol=2e-3, rtol=0)
 
 
-def test_filters_are_integers_of_mean_zero_and_large_enough_to_tell_waves() -> None:
+def test_filters_are_integers_of_mean_zero_and_large_enough_to_tell_waves():
     for bank in filters():
         assert torch.equal(bank, bank.round())
         assert bank.shape[:2] == (TEXTURE_MAPS, 1)
@@ -47,7 +45,7 @@ def test_filters_are_integers_of_mean_zero_and_large_enough_to_tell_waves() -> N
         assert (bank.flatten(1).norm(dim=1) * FILTER_UNIT > 0.09).all()
 
 
-def test_filters_are_even_and_odd_in_turn() -> None:
+def test_filters_are_even_and_odd_in_turn():
     for bank in filters():
         turned = bank.flip(2, 3)
         assert torch.equal(bank[0::2], turned[0::2])
@@ -55,7 +53,7 @@ def test_filters_are_even_and_odd_in_turn() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_the_written_gradient_is_that_of_automatic_differentiation(count: int) -> None:
+def test_the_written_gradient_is_that_of_automatic_differentiation(count):
     x = torch.rand(8, 12, count, generator=stream(1), dtype=torch.float64, requires_grad=True)
     wanted = torch.randn(TEXTURE_MAPS, 2, 3, count, generator=stream(2), dtype=torch.float64)
     found = texture(x.permute(2, 0, 1)[:, None]).permute(1, 2, 3, 0)
@@ -70,7 +68,7 @@ def test_the_written_gradient_is_that_of_automatic_differentiation(count: int) -
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_rendered_image_has_the_wanted_texture_and_keeps_the_coarse_picture(channels: int) -> None:
+def test_a_rendered_image_has_the_wanted_texture_and_keeps_the_coarse_picture(channels):
     sharp = stripes(2, 8.0).repeat(1, channels, 1, 1)
     wanted = texture(sharp.mean(1, keepdim=True)).flatten(1)
     blurred = torch.full_like(sharp, 0.4)
@@ -84,7 +82,7 @@ def test_a_rendered_image_has_the_wanted_texture_and_keeps_the_coarse_picture(ch
     assert found[..., :16].mean() - found[..., 16:].mean() > 0.1
 
 
-def test_an_image_is_rendered_alike_whatever_is_rendered_with_it() -> None:
+def test_an_image_is_rendered_alike_whatever_is_rendered_with_it():
     images = torch.rand(5, 1, 8, 8, generator=stream(3)) * 1.4 - 0.2  # drawn values may lie outside [0, 1]
     wanted = torch.randn(5, texture_size(8, 8), generator=stream(4))
     together = render(images, wanted)
@@ -92,7 +90,7 @@ def test_an_image_is_rendered_alike_whatever_is_rendered_with_it() -> None:
         torch.testing.assert_close(render(images[index, None], wanted[index, None])[0], together[index])
 
 
-def test_equal_numbers_are_rendered_to_equal_bits() -> None:
+def test_equal_numbers_are_rendered_to_equal_bits():
     images, wanted = torch.rand(70, 1, 28, 28, generator=stream(7)), torch.randn(70, 784, generator=stream(8))
     first, second = render(images, wanted), render(images.clone(), wanted.clone())
     assert torch.equal(first, second)

@@ -30,7 +30,7 @@ from service.audit.signing import make_signing_key
 from service.datasets.vault import Vault, key_id_of, write_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Evaluation, Job, Release
+from service.db.job_tables import Evaluation, FailureCode, Job, Release
 from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, ArrayFile, context_of
@@ -39,12 +39,13 @@ from service.sealing import new_key
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import key_of
+from tests.workers import tiny_runner
 from tests.workers.small_trainings import digits
 from workers.recipes.interface import TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.app import make_app
 from workers.supervise.attempts import Attempt, ExitStatus, claim_job
-from workers.supervise.supervisor import Patience
+from workers.supervise.supervisor import Patience, supervise
 from workers.train import publishing
 from workers.train.orders import Context
 from workers.train.runner import run
@@ -101,14 +102,12 @@ class Workshop:
             session.get_one(Job, job_id).lease_until = datetime.now(UTC)
 
     def release_of(self, job_id: str) -> Release:
-        release: Release = self.do(jobs.get_release, self.job(job_id).release_id)
-        return release
+        return self.do(jobs.get_release, self.job(job_id).release_id)
 
     def entries(self) -> list[ledger.Entry]:
         return list(self.do(ledger.entries, self.account_id, 0, 1000))
 
     def charges(self, job_id: str) -> list[ledger.Entry]:
-        """What a job has paid for."""
         return [entry for entry in self.entries() if entry.kind is EntryKind.CHARGE and entry.job_id == job_id]
 
     def claim(self, job_id: str) -> Attempt:
@@ -125,6 +124,30 @@ class Workshop:
         """Run an attempt in this process: one that was claimed, or the next one of a job."""
         attempt = self.claim(job) if isinstance(job, str) else job
         return run(self.settings, attempt, stop=stop or threading.Event(), trainers=trainers)
+
+    def begin(self) -> str:
+        """Run a training until its process is told to stop, after some charges; return its id once it waits again."""
+        job_id = self.train()
+        assert self.work(job_id, {"datalens": tiny_runner.interrupted}) is ExitStatus.INTERRUPTED
+        self.give_back(job_id)
+        return job_id
+
+    def supervise(
+        self,
+        job: str | Attempt,
+        command: Sequence[str],
+        patience: Patience = IMPATIENT,
+        *,
+        draining: Callable[[], bool] = lambda: False,
+        **changes: Any,
+    ) -> None:
+        """Supervise an attempt with changed settings: one that was claimed, or the next one of a job."""
+        attempt = self.claim(job) if isinstance(job, str) else job
+        settings = self.settings.model_copy(update=changes)
+        supervise(settings, self.factory, attempt, draining=draining, command=command, patience=patience)
+
+    def step(self, job_id: str) -> int:
+        return int(self.job(job_id).progress.get("step", 0))
 
     def job(self, job_id: str) -> Job:
         with transaction(self.factory, read_only=True) as session:
@@ -152,6 +175,10 @@ class Workshop:
 
     def logs(self) -> str:
         return "\n".join(path.read_text() for path in sorted((self.settings.data_dir / "logs").glob("*.log")))
+
+    def assert_failed(self, job_id: str, code: FailureCode) -> None:
+        job = self.job(job_id)
+        assert (job.state, job.failure_code) == (JobState.FAILED, code)
 
     def assert_settled(self, job_id: str, state: JobState) -> None:
         """The job has ended, and the account shows exactly what was charged and holds nothing."""
@@ -262,14 +289,9 @@ def workshop(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Worksho
         yield shop
 
 
-@pytest.fixture
-def tiny_runner(warm: str) -> tuple[str, ...]:
+@pytest.fixture(name="tiny_runner")
+def warm_tiny_runner(warm: str) -> tuple[str, ...]:
     return (warm, "-m", "tests.workers.tiny_runner")
-
-
-@pytest.fixture
-def impatient() -> Patience:
-    return IMPATIENT
 
 
 @contextmanager
@@ -293,5 +315,4 @@ def state_of(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process that has not ended."""
     return state_of(pid) not in ("", "Z")

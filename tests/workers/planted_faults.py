@@ -1,7 +1,5 @@
 """Faults of a machine, planted: what stands in a later place of a pass becomes up to a hundred-thousandth larger."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -20,11 +20,9 @@ from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.private_steps import StepsConfig
 from privacy.plans.registry import build_plan
 from service import jobs
 from service.db.job_tables import Release, Sample
-from service.db.session import transaction
 from workers.recipes import private_steps
 from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.registry import TRAINERS
@@ -173,11 +171,6 @@ def nearly_without_noise(plan: Plan) -> Plan:
     )
 
 
-def with_basis_of_one(plan: Plan) -> Plan:
-    """The plan with a basis that fits no network. No planner would make it."""
-    return dataclasses.replace(plan, config=plan.config_of(StepsConfig).with_values(basis_size=1))
-
-
 def train(plan: Plan, data: TrainingData, facts: PublicFacts = FACTS, **changes: Any) -> Any:
     given: dict[str, Any] = {"budget": Purse(), "secret": SECRET, **changes}
     return TRAINERS[plan.recipe](Run(plan=plan, facts=facts, data=data, **given))
@@ -248,27 +241,23 @@ def published_by(workshop: Any, job_id: str, trainers: Any = TRAINERS) -> Releas
     """Run a training and return the release that it became; the account shows what was charged."""
     work(workshop, job_id, trainers)
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    release: Release = workshop.release_of(job_id)
-    return release
+    return workshop.release_of(job_id)
 
 
 def evaluated(workshop: Any, release: Release) -> dict[str, Any]:
     """Run the evaluation that a release waits for; returns what it found."""
     work(workshop, workshop.evaluation(release.id).job_id)
-    results: dict[str, Any] = workshop.evaluation(release.id).results
-    return results
+    return workshop.evaluation(release.id).results
 
 
 def drawn_twice(workshop: Any, release: Release) -> npt.NDArray[np.uint8]:
     """Draw 30 images (30, 8, 8) from a release in two jobs of one seed, whose files are the same."""
-    samples = []
-    for _ in range(2):
-        job_id = workshop.sample(release.id, count=30, seed=11)
+    drawings = [workshop.sample(release.id, count=30, seed=11) for _ in range(2)]
+    for job_id in drawings:
         work(workshop, job_id)
-        with transaction(workshop.factory, read_only=True) as session:
-            samples.append(jobs.made_by(session, Sample, job_id))
-    assert samples[0].sha256 == samples[1].sha256
-    with np.load(workshop.settings.data_dir / samples[0].path, allow_pickle=False) as arrays:
+    first, second = (workshop.do(jobs.made_by, Sample, job_id) for job_id in drawings)
+    assert first.sha256 == second.sha256
+    with np.load(workshop.settings.data_dir / first.path, allow_pickle=False) as arrays:
         images: npt.NDArray[np.uint8] = arrays["images"]
     assert images.shape == (30, 8, 8)
     return images

@@ -17,7 +17,7 @@ import torch
 
 from models.portable.generator import Generator, GeneratorConfig
 from privacy.errors import BudgetExceeded
-from workers.recipes.interface import NothingUseful, Run, load_checkpoint, save_checkpoint
+from workers.recipes.interface import Cancelled, NothingUseful, Run, load_checkpoint, save_checkpoint
 from workers.train import runner
 
 CHECKPOINT_STEPS = 5
@@ -56,6 +56,16 @@ def train(run: Run) -> Generator:
     generator.mean.copy_((total / max(done, 1) / 1e5).clamp(0, 1))
     generator.factor.normal_(generator=torch.Generator().manual_seed(0)).mul_(0.1)
     return generator
+
+
+def interrupted(run: Run) -> Generator:
+    """Train in a process that is told to stop after some charges."""
+
+    def progress(*, step: int, **_: Any) -> None:
+        if step == 12:
+            raise Cancelled
+
+    return train(dataclasses.replace(run, progress=progress))
 
 
 TRAINERS: dict[str, Any] = {"datalens": train}

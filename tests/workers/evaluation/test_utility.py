@@ -174,7 +174,6 @@ def test_dropout_leaves_out_its_share_and_keeps_the_mean(rate):
 
 
 def test_a_classifier_that_knows_only_the_large_class_is_not_balanced():
-    """Ninety of a hundred are right, and nothing was learnt."""
     large = Utility(0.9, ((90, 0, 0), (10, 0, 0), (0, 0, 0)))
     assert large.balanced_accuracy == 0.5  # of the two classes that have images
     assert accuracy_by_class(large.confusion) == [1.0, 0.0, None]

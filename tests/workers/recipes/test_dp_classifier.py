@@ -1,11 +1,10 @@
 """The classifier recipe: pays before it samples, resumes to the same weights, and becomes a release."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,17 +57,11 @@ class StepsPurse(Purse):
         super().charge(event, stage)
 
 
-def classifier_plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    return small_plan("dp_classifier", facts, **options)
+classifier_plan = partial(small_plan, "dp_classifier")
 
 
 def fit(plan: Plan, data: TrainingData, facts: PublicFacts = FACTS, **changes: Any) -> PrivateClassifier:
-    fitted: PrivateClassifier = train(plan, data, facts, **{"budget": StepsPurse(), **changes})
-    return fitted
-
-
-def head(classifier: PrivateClassifier) -> torch.Tensor:
-    return weights(classifier.head)
+    return train(plan, data, facts, **{"budget": StepsPurse(), **changes})
 
 
 def accuracy(classifier: PrivateClassifier) -> float:
@@ -77,7 +70,7 @@ def accuracy(classifier: PrivateClassifier) -> float:
     return float((classifier.predict(images) == torch.from_numpy(found.target[1500:])).float().mean())
 
 
-def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal(monkeypatch):
     untried(monkeypatch)
     options = {"expected_batch": 64, "epochs": 1.5, "learning_rate": 4.0, "clip": 0.1}
     assert accuracy(fit(classifier_plan(**options), digits())) > 0.6
@@ -86,7 +79,7 @@ def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal(monkeyp
     assert accuracy(fit(classifier_plan(**options), shuffled)) < 0.4
 
 
-def test_it_pays_before_it_draws_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_pays_before_it_draws_a_sample(monkeypatch):
     purse, drawn = StepsPurse(), list[int]()
     sample = private_steps.poisson_sample
 
@@ -105,7 +98,7 @@ def test_it_pays_before_it_draws_a_sample(monkeypatch: pytest.MonkeyPatch) -> No
 SUBJECTS = dataclasses.replace(FACTS, unit="subject", subjects_declared=100)
 
 
-def test_a_sampled_subject_gives_rows_of_its_own_records_only() -> None:
+def test_a_sampled_subject_gives_rows_of_its_own_records_only():
     owners = np.array([7, 3, 7, 7, 9, 3])
     data = TrainingData(np.zeros((6, 8, 8), np.uint8), np.zeros(6, np.int64), DIGITS, owners)
     units = Units(SUBJECTS, StepsConfig(records_per_subject=50), data)
@@ -134,29 +127,35 @@ def with_extractor(data: TrainingData, seed: int = 0, **changes: Any) -> Trainin
     return dataclasses.replace(data, public_extractor=extractor(seed, **changes))
 
 
-def test_a_linear_layer_learns_on_an_extractors_features() -> None:
+def test_a_linear_layer_learns_on_an_extractors_features():
     plan = classifier_plan(**PRETRAINED, expected_batch=150, epochs=4.0, learning_rate=4.0, clip=0.1)
     assert accuracy(fit(plan, with_extractor(digits(), network="resnet18", input_size=16))) > 0.6
 
 
 @pytest.mark.parametrize("estimator", ["dpsgd", "gep", "rgp"])
-def test_an_extractor_goes_with_estimators_and_is_looked_through_once(estimator: str) -> None:
-    reports: list[int] = []
+def test_an_extractor_goes_with_estimators_and_is_looked_through_once(estimator):
+    reports: list[tuple[str, int]] = []
 
     def listen(*, stage: str, step: int, steps: int) -> None:
-        if stage == FEATURES:
-            reports.append(step)
+        reports.append((stage, step))
 
     data, plan = with_extractor(digits(100)), classifier_plan(FEW, **ON_FEW, estimator=estimator)
     first = fit(plan, data, FEW, progress=listen)
-    assert reports == [0, 1, 2, 3, 4]  # blocks of what was declared, 300, although 100 are there
-    assert torch.isfinite(head(first)).all()
+    assert [step for stage, step in reports if stage == FEATURES] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]  # blocks of what was declared, 300, although 100 are there
+    assert torch.isfinite(weights(first.head)).all()
     if estimator == "dpsgd":  # that every estimator repeats itself, test_contract.py says
-        assert torch.equal(head(fit(plan, data, FEW)), head(first))
-        assert not torch.equal(head(fit(plan, with_extractor(digits(100), seed=1), FEW)), head(first))
+        again, other = fit(plan, data, FEW), fit(plan, with_extractor(digits(100), seed=1), FEW)
+        assert torch.equal(weights(again.head), weights(first.head))
+        assert not torch.equal(weights(other.head), weights(first.head))
 
 
-def test_without_its_extractor_nothing_is_paid() -> None:
+def test_without_its_extractor_nothing_is_paid():
     purse = StepsPurse()
     with pytest.raises(ExtractorUnusable, match="tiny is not there"):
         fit(classifier_plan(**PRETRAINED), digits(50), budget=purse)
@@ -165,38 +164,33 @@ def test_without_its_extractor_nothing_is_paid() -> None:
     assert purse.paid == []
 
 
-def test_a_training_goes_on_with_the_extractor_that_it_began_with_alone() -> None:
+def test_a_training_goes_on_with_the_extractor_that_it_began_with_alone():
     plan, data, folder = classifier_plan(FEW, **ON_FEW), with_extractor(digits(100)), Memory()
-    whole = head(fit(plan, data, FEW))
+    whole = weights(fit(plan, data, FEW).head)
     with pytest.raises(Cancelled):
         fit(plan, data, FEW, checkpoints=folder, progress=stop_at(7, STEPS))
     purse = StepsPurse()
     with pytest.raises(ExtractorUnusable, match="replaced"):
         fit(plan, with_extractor(digits(100), seed=1), FEW, checkpoints=folder, budget=purse)
     assert purse.paid == []
-    assert torch.equal(head(fit(plan, data, FEW, checkpoints=folder)), whole)
+    assert torch.equal(weights(fit(plan, data, FEW, checkpoints=folder).head), whole)
 
 
 # --- as a job -------------------------------------------------------------------------------------------------------
 
 
 def ask(workshop: Any, **options: Any) -> str:
-    job_id: str = workshop.train(recipe="dp_classifier", epsilon=8.0, evaluate=True, **{**OPTIONS, **options})
-    return job_id
+    return workshop.train(recipe="dp_classifier", epsilon=8.0, evaluate=True, **{**OPTIONS, **options})
 
 
-def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop: Any) -> None:
+def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop):
     job_id = ask(workshop, estimator="gep", freeze="random", anchors_dataset_id=workshop.public_id)
     published = published_by(workshop, job_id)
     assert published.kind is ReleaseKind.CLASSIFIER
     directory = workshop.settings.data_dir / published.artifact_dir
     assert digest_directory(directory) == published.artifact_sha256
-    assert {path.name for path in directory.iterdir()} == {
-        "classifier.safetensors",
-        "classifier.json",
-        "privacy_card.json",
-        "release.json",
-    }
+    files = {"classifier.safetensors", "classifier.json", "privacy_card.json", "release.json"}
+    assert {path.name for path in directory.iterdir()} == files
     results = evaluated(workshop, published)
     assert results["accuracy"]["classifier"] == pytest.approx(accuracy(load_classifier(directory)))
     assert results["evaluation"]["test_images"] == 297
@@ -208,7 +202,7 @@ def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop: Any) ->
         workshop.sample(published.id)
 
 
-def test_a_job_publishes_its_extractor_with_the_classifier(workshop: Any) -> None:
+def test_a_job_publishes_its_extractor_with_the_classifier(workshop):
     write_extractor(workshop.settings.extractors_path)
     job_id = ask(workshop, **PRETRAINED, class_shares="9,8,7,6,5,5,4,3,2,1")
     published = published_by(workshop, job_id)
@@ -222,7 +216,7 @@ def test_a_job_publishes_its_extractor_with_the_classifier(workshop: Any) -> Non
     assert "the balance of the classes that was stated: 9,8,7,6,5,5,4,3,2,1" in published.card["assumed_public"]
 
 
-def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(workshop: Any) -> None:
+def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(workshop):
     job_id = ask(workshop, **PRETRAINED)
     work(workshop, job_id)
     job, hold = workshop.job(job_id), workshop.hold(job_id)

@@ -1,7 +1,6 @@
 """The diffusion recipe: noise multiplicity, central images, resuming, and digits that look like their class."""
 
-from __future__ import annotations
-
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,11 @@ from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
 from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import STEPS
 from privacy.plans.registry import build_plan
 from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
 from tests.workers.small_trainings import (
-    FACTS,
     SMALL,
     TWO,
     Memory,
@@ -39,14 +37,11 @@ from workers.recipes.interface import Cancelled, NothingUseful, load_checkpoint
 OPTIONS = SMALL["dp_diffusion"]
 
 
-def diffusion_plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    return small_plan("dp_diffusion", facts, **options)
+diffusion_plan = partial(small_plan, "dp_diffusion")
 
 
 @pytest.mark.slow
-def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothing(monkeypatch):
     untried(monkeypatch)
     options = {"features": 8, "learning_rate": 0.01, "sampling_steps": 10, "multiplicity": 1}
     options |= {"expected_batch": 50, "epochs": 12.0}
@@ -60,9 +55,8 @@ def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothin
 # --- noise multiplicity ---------------------------------------------------------------------------------------------
 
 
-def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-    original = dp_diffusion.noisy_rows
+def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch):
+    seen, original = [], dp_diffusion.noisy_rows
 
     def watched(images: torch.Tensor, *more: Any) -> tuple[torch.Tensor, torch.Tensor]:
         made = original(images, *more)
@@ -81,7 +75,7 @@ def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch: pytest.MonkeyPa
 # --- central images -------------------------------------------------------------------------------------------------
 
 
-def test_warm_up_alone_already_draws_the_classes() -> None:
+def test_warm_up_alone_already_draws_the_classes():
     released = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     released[0, 0, :2] = released[1, 0, 6:] = 255
     config = DpDiffusionConfig(**{**OPTIONS, "central_steps": 120, "central_learning_rate": 5e-3})
@@ -93,7 +87,7 @@ def test_warm_up_alone_already_draws_the_classes() -> None:
     assert float((above == (labels == 0)).float().mean()) >= 0.9
 
 
-def test_central_images_are_paid_before_they_are_drawn_and_kept_before_they_are_learned() -> None:
+def test_central_images_are_paid_before_they_are_drawn_and_kept_before_they_are_learned():
     plan, purse, folder = diffusion_plan(central_images=3), Purse(), Memory()
     with pytest.raises(Cancelled):
         train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(0, CENTRAL))
@@ -102,9 +96,7 @@ def test_central_images_are_paid_before_they_are_drawn_and_kept_before_they_are_
     with pytest.raises(Cancelled):
         train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(1, WARM_UP))
     assert purse.releases(CENTRAL) == 3
-    saved = load_checkpoint(folder)
-    assert saved is not None
-    assert saved.state["start"].shape == (3, 10, 1, 4, 4)
+    assert load_checkpoint(folder).state["start"].shape == (3, 10, 1, 4, 4)
     train(plan, digits(300), budget=purse, checkpoints=folder)
     assert purse.releases(CENTRAL) == 3
     assert purse.releases(STEPS) == plan.stages[1].event.count
@@ -112,21 +104,20 @@ def test_central_images_are_paid_before_they_are_drawn_and_kept_before_they_are_
         train(plan, digits(300), budget=Purse(releases=0))
 
 
-def test_each_central_image_is_kept_as_soon_as_it_is_there_and_fewer_are_enough() -> None:
+def test_each_central_image_is_kept_as_soon_as_it_is_there_and_fewer_are_enough():
     """What a crash takes away is paid for again, once; after that the training goes on with the images it has."""
     plan, folder = diffusion_plan(central_images=3), Memory()
     assert plan.stages[0].repeats == 1
     with pytest.raises(Cancelled):
         train(plan, digits(300), budget=Purse(), checkpoints=folder, progress=stop_at(2, CENTRAL))
-    two = load_checkpoint(folder).state["start"]
-    assert len(two) == 2
+    assert len(load_checkpoint(folder).state["start"]) == 2
     poor = Purse(closed=(CENTRAL,))
     train(plan, digits(300), budget=poor, checkpoints=folder, attempt=2)
     assert poor.releases(CENTRAL) == 0
     assert poor.releases(STEPS) == plan.stages[1].event.count
 
 
-def test_central_images_change_where_the_steps_start() -> None:
+def test_central_images_change_where_the_steps_start():
     plan = nearly_without_noise(diffusion_plan(central_images=2))
     first, second = (train(plan, digits(300), budget=Purse(2), attempt=attempt) for attempt in (1, 2))
     assert not torch.equal(weights(first), weights(second)), "other noise, other central images, no step"
@@ -139,16 +130,14 @@ def test_central_images_change_where_the_steps_start() -> None:
 MOMENTS: dict[str, Any] = {"moments_share": 0.3, "moments_steps": 3, "moments_batch": 20, "start_sigma": 0.5}
 
 
-def test_moments_are_paid_once_within_the_budget_and_kept_before_they_are_learned() -> None:
+def test_moments_are_paid_once_within_the_budget_and_kept_before_they_are_learned():
     plan, purse, folder = diffusion_plan(**MOMENTS), Purse(), Memory()
     assert [stage.name for stage in plan.stages] == [MEANS, POOLED, BY_CLASS, STEPS]
     assert sum(stage.price_nano for stage in plan.stages[:-1]) <= 0.3 * plan.budget_nano
     assert plan.price_nano <= plan.budget_nano
     with pytest.raises(Cancelled):
         train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(1, WARM_UP))
-    saved = load_checkpoint(folder)
-    assert saved is not None
-    assert set(saved.state["start"]) == {MEANS, POOLED, BY_CLASS}
+    assert set(load_checkpoint(folder).state["start"]) == {MEANS, POOLED, BY_CLASS}
     found = train(plan, digits(300), budget=purse, checkpoints=folder)
     assert [purse.releases(stage.name) for stage in plan.stages] == [stage.event.count for stage in plan.stages]
     assert torch.equal(weights(found), weights(train(plan, digits(300))))
@@ -157,7 +146,7 @@ def test_moments_are_paid_once_within_the_budget_and_kept_before_they_are_learne
 
 
 @pytest.mark.parametrize("start_sigma", [0.0, 0.05])
-def test_drawing_may_begin_at_an_image_of_the_classes_gaussian(start_sigma: float) -> None:
+def test_drawing_may_begin_at_an_image_of_the_classes_gaussian(start_sigma):
     plan = diffusion_plan(**{**MOMENTS, "start_sigma": start_sigma})
     denoiser = train(nearly_without_noise(plan), digits(1500), budget=Purse(2))
     labels = torch.arange(200) % 10
@@ -167,24 +156,19 @@ def test_drawing_may_begin_at_an_image_of_the_classes_gaussian(start_sigma: floa
     assert (max(own) < 0.02) == (start_sigma > 0), "an untrained denoiser leaves an image nearly as it is"
 
 
-def test_moments_have_texture_where_the_recipe_has_it_at_their_price() -> None:
+def test_moments_have_texture_where_the_recipe_has_it_at_their_price():
     facts = PublicFacts(tuple("0123456789"), 28, 28, 1, 60_000, "record")
     names = []
     for epsilon in (0.1, 10.0):
         privacy_filter = open_filter(epsilon, 1e-5)
-        plan = build_plan(
-            "dp_diffusion",
-            {"preset": "fashion_mnist_moments"},
-            privacy_filter,
-            privacy_filter.capacity_nano,
-            facts,
-        )
+        options = {"preset": "fashion_mnist_moments"}
+        plan = build_plan("dp_diffusion", options, privacy_filter, privacy_filter.capacity_nano, facts)
         moments, _ = plan.config_of(DpDiffusionConfig).moments(plan.budget_nano, facts)
         names.append(([stage.name for stage in plan.stages], moments.texture))
     assert names == [([MEANS, POOLED, BY_CLASS, STEPS], False), ([MEANS, POOLED, BY_CLASS, STEPS], True)]
 
 
-def test_examples_are_of_all_classes_and_within_their_bounds() -> None:
+def test_examples_are_of_all_classes_and_within_their_bounds():
     config = DpDiffusionConfig(**{**OPTIONS, **MOMENTS, "moments_steps": 5})
     denoiser = EdmDenoiser(EdmConfig(3, 1, 8, 8, 8, 1, 20, 0.0, 0.0, start_latent=2))
     denoiser.first.mean += torch.tensor([0.2, 0.5, 0.8])[:, None]
@@ -197,7 +181,7 @@ def test_examples_are_of_all_classes_and_within_their_bounds() -> None:
         drawn_examples(denoiser, config, stop_at(0, WARM_UP))
 
 
-def test_noise_levels_above_the_start_are_not_learned() -> None:
+def test_noise_levels_above_the_start_are_not_learned():
     images, labels = torch.zeros(500, 1, 4, 4), torch.zeros(500, dtype=torch.int64)
     for largest in (0.1, 1.0, SIGMA_MAX):
         rows, _ = noisy_rows(images, labels, 1, 0.0, torch.Generator().manual_seed(0), largest)
@@ -210,6 +194,6 @@ def test_noise_levels_above_the_start_are_not_learned() -> None:
 @pytest.mark.parametrize(
     "options", [{"moments_share": 0.2, "central_images": 1}, {"start_sigma": 1.0}, {"moments_share": 0.95}]
 )
-def test_moments_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+def test_moments_that_make_no_sense_are_refused(options):
     with pytest.raises(InvalidParameter):
         diffusion_plan(**options)

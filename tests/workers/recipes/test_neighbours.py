@@ -8,8 +8,6 @@ where it is kept. The clock is the only thing that is not real: it ticks once fo
 left are not an accident.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -297,7 +295,7 @@ def assert_alike(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("observe", "case"), EVERYWHERE, indirect=["observe"], ids=named)
-def test_nothing_that_leaves_tells_how_many_units_there_are(observe: Observe, case: Any) -> None:
+def test_nothing_that_leaves_tells_how_many_units_there_are(observe, case):
     """The declared number, one fewer, and a single one; on both sides of a block where features come in blocks. None,
     too, where subjects may withdraw.
 
@@ -317,5 +315,5 @@ def test_nothing_that_leaves_tells_how_many_units_there_are(observe: Observe, ca
         assert_alike(first, observe(case, units))
 
 
-def test_the_cases_are_every_recipe() -> None:
+def test_the_cases_are_every_recipe():
     assert {recipe for recipe, _, _ in CASES} == set(TRAINERS)

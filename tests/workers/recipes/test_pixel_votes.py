@@ -1,7 +1,5 @@
 """DataLens as published, a job from plan to generator: who learns, what is paid, and what one record changes."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os
@@ -57,7 +55,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teacher_stage.topagg, "noisy_sum", lambda votes, *_: votes.to(torch.int64))
 
 
-def test_k_and_beta_follow_from_the_budget_and_all_of_it_buys_noise_for_2250_images() -> None:
+def test_k_and_beta_follow_from_the_budget_and_all_of_it_buys_noise_for_2250_images():
     for epsilon, k, beta in ((1.0, 200, 0.7), (8.0, 350, 0.2)):
         plan = plan_of("datalens", {"preset": "published"}, FASHION, epsilon)
         config = plan.config_of(DataLensConfig)
@@ -77,12 +75,12 @@ def test_k_and_beta_follow_from_the_budget_and_all_of_it_buys_noise_for_2250_ima
         ({"teachers": 376}, "at most 375 teachers"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], why: str) -> None:
+def test_options_that_do_not_go_together_are_refused(options, why):
     with pytest.raises(InvalidParameter, match=why):
         small(**options)
 
 
-def test_four_thousand_published_teachers_can_be_planned_and_say_what_they_hold() -> None:
+def test_four_thousand_published_teachers_can_be_planned_and_say_what_they_hold():
     options = {"preset": "published", "teacher_network": "convolutional"}
     plan = plan_of("datalens", options, FASHION)
     assert plan.config_of(DataLensConfig).teachers == 4000
@@ -94,9 +92,7 @@ def test_four_thousand_published_teachers_can_be_planned_and_say_what_they_hold(
 
 
 @pytest.mark.parametrize("options", [{"teacher_network": "convolutional"}, {"teacher_network": "linear"}], ids=str)
-def test_teachers_that_the_machine_cannot_hold_are_refused_before_anything_is_charged(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_teachers_that_the_machine_cannot_hold_are_refused_before_anything_is_charged(options, monkeypatch):
     purse = Purse()
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1}.__getitem__)
     with pytest.raises(MemoryError):
@@ -104,7 +100,7 @@ def test_teachers_that_the_machine_cannot_hold_are_refused_before_anything_is_ch
     assert not purse.events
 
 
-def test_the_preset_kernel_has_k_by_the_size_of_images_and_2250_of_them() -> None:
+def test_the_preset_kernel_has_k_by_the_size_of_images_and_2250_of_them():
     for epsilon in (1.0, 8.0):
         plan = plan_of("datalens", {"preset": "kernel"}, FASHION, epsilon)
         config = plan.config_of(DataLensConfig)
@@ -115,7 +111,7 @@ def test_the_preset_kernel_has_k_by_the_size_of_images_and_2250_of_them() -> Non
     assert small(preset="kernel", top_k=3).config_of(DataLensConfig).top_k == 3
 
 
-def test_kernel_teachers_keep_nothing_beside_their_records() -> None:
+def test_kernel_teachers_keep_nothing_beside_their_records():
     facts = dataclasses.replace(FASHION, classes=tuple(map(str, range(100))), height=64, width=64, channels=3)
     assert plan_of("datalens", {"preset": "kernel"}, facts).facts["teachers"] == 4000
     with pytest.raises(InvalidParameter, match="parameters each"):
@@ -123,7 +119,7 @@ def test_kernel_teachers_keep_nothing_beside_their_records() -> None:
 
 
 @pytest.mark.parametrize("network", ["linear", "kernel", "convolutional"])
-def test_all_teachers_pay_for_each_image_before_its_noise(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_teachers_pay_for_each_image_before_its_noise(network, monkeypatch):
     purse, drawn, original = Purse(), [0], SecureNoise.discrete_gaussian
 
     def watched(noise: SecureNoise, shape: tuple[int, ...], stddev: float) -> Any:
@@ -140,20 +136,20 @@ def test_all_teachers_pay_for_each_image_before_its_noise(network: str, monkeypa
     assert not generator.training
 
 
-def test_without_noise_linear_teachers_teach_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_noise_linear_teachers_teach_the_classes(monkeypatch):
     quiet(monkeypatch)
     generator = train(small(images=1500, beta=0.1, step=0.05), digits())
     assert share_nearest_to_own_class(generator) > 0.5
 
 
-def test_without_noise_kernel_teachers_teach_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_noise_kernel_teachers_teach_the_classes(monkeypatch):
     quiet(monkeypatch)
     generate(monkeypatch, features=32, dense=256)
     generator = train(small(preset="kernel", images=1500, step=0.05, generator_learning_rate=3e-3), digits())
     assert share_nearest_to_own_class(generator) > 0.5
 
 
-def test_kernel_teachers_see_as_many_images_of_each_class(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_teachers_see_as_many_images_of_each_class(monkeypatch):
     seen, original = [], KernelTeachers.update
 
     def watched(made: KernelTeachers, real: Any, fake: torch.Tensor, labels: torch.Tensor) -> None:
@@ -166,7 +162,7 @@ def test_kernel_teachers_see_as_many_images_of_each_class(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("preset", ["published", "kernel"])
-def test_it_ends_early_with_what_was_paid_and_goes_on_from_a_checkpoint(preset: str) -> None:
+def test_it_ends_early_with_what_was_paid_and_goes_on_from_a_checkpoint(preset):
     paid = train(small(preset=preset), digits(), budget=Purse(80))
     whole = train(small(preset=preset), digits())
     assert not torch.equal(weights(paid), weights(whole))
@@ -182,7 +178,7 @@ def test_it_ends_early_with_what_was_paid_and_goes_on_from_a_checkpoint(preset: 
 
 
 @pytest.mark.parametrize("preset", ["published", "kernel"])
-def test_a_subjects_records_have_one_teacher(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subjects_records_have_one_teacher(preset, monkeypatch):
     """All records of a subject together change one teacher's votes: at most 2 sqrt(k) on an image."""
     quiet(monkeypatch)
     found = digits()
@@ -218,7 +214,7 @@ def wide_kernel(shards: Shards, classes: int) -> KernelTeachers:
 
 
 @pytest.mark.parametrize("made", [LinearTeachers, wide_kernel])
-def test_a_neighbour_attains_the_sensitivity(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_neighbour_attains_the_sensitivity(made, monkeypatch):
     """A white record beside a black one turns each of its teacher's k votes from down to up: exactly 2 sqrt(k)."""
     quiet(monkeypatch)
     aggregation = TopAggConfig(k=4, c=1e-5, stddev=3.0, beta=0.5, teachers=2, dimension=9)

@@ -1,7 +1,5 @@
 """Faults of a machine are planted, as small as a rounding, and the trial before the first step finds each of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -56,8 +54,10 @@ def records(facts: PublicFacts, count: int = 24) -> TrainingData:
     return TrainingData(stream.integers(0, 256, shape).astype(np.uint8), labels, facts.classes)
 
 
-def first_step(monkeypatch: pytest.MonkeyPatch, plan: Plan, facts: PublicFacts, plant: Plant) -> PrivateSteps:
-    """Let a recipe train until its first step is made, on a machine with a fault."""
+def first_step(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, facts: PublicFacts, plant: Plant = lambda _: None
+) -> PrivateSteps:
+    """Let a recipe train until its first step is made, on a machine with a fault or with none."""
 
     def make(steps: PrivateSteps, _checkpoint: Any = None) -> None:
         plant(steps)
@@ -75,16 +75,8 @@ def first_step(monkeypatch: pytest.MonkeyPatch, plan: Plan, facts: PublicFacts, 
 
 def layers(steps: PrivateSteps) -> list[nn.Module]:
     """The layers that learn, in the network's order."""
-    model = steps.task.model
-    return [
-        layer
-        for layer in model.modules()
-        if any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
-    ]
-
-
-def nothing(_steps: PrivateSteps) -> None:
-    pass
+    modules = steps.task.model.modules()
+    return [layer for layer in modules if any(each.requires_grad for each in layer.parameters(recurse=False))]
 
 
 def forward_at_first(steps: PrivateSteps) -> None:
@@ -167,21 +159,19 @@ def faulty() -> list[tuple[str, Plant]]:
 
 
 @pytest.mark.parametrize(("network", "fault"), faulty(), ids=lambda given: getattr(given, "__name__", given))
-def test_a_fault_of_a_hundred_thousandth_is_found_before_the_first_step(
-    network: str, fault: Plant, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_of_a_hundred_thousandth_is_found_before_the_first_step(network, fault, monkeypatch):
     plan, facts = plan_for(network)
     assert first_step(monkeypatch, plan, facts, fault)._size == 1
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_a_machine_without_faults_keeps_passes_that_are_quick(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_faults_keeps_passes_that_are_quick(network, monkeypatch):
     plan, facts = plan_for(network)
-    assert first_step(monkeypatch, plan, facts, nothing)._size > 1
+    assert first_step(monkeypatch, plan, facts)._size > 1
 
 
 @pytest.mark.parametrize("network", sorted({*NETWORKS, *OTHERS, *ARCHITECTURES} - {"wrn28_4"}))  # wrn16_4, but deeper
-def test_every_tensor_gets_a_gradient_in_the_trial(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_tensor_gets_a_gradient_in_the_trial(network, monkeypatch):
     """Through layers that start at zero none would come: of the default diffusion network, 151 tensors of 153."""
     traced: list[set[str]] = []
     numbers = places._numbers
@@ -194,11 +184,11 @@ def test_every_tensor_gets_a_gradient_in_the_trial(network: str, monkeypatch: py
     monkeypatch.setattr(places, "_numbers", watched)
     monkeypatch.setattr(private_steps, "pass_size", lambda *_: 4)  # the networks are large
     plan, facts = plan_for(network)
-    steps = first_step(monkeypatch, plan, facts, nothing)
+    steps = first_step(monkeypatch, plan, facts)
     assert traced == [set(trainable(steps.task.model))] * 3  # in all passes of the moved network
 
 
-def test_whoever_stands_beside_is_another_in_every_pass_of_a_trial() -> None:
+def test_whoever_stands_beside_is_another_in_every_pass_of_a_trial():
     stream = torch.Generator().manual_seed(0)
     first, second, third = places.trial_passes(64, 40, stream)
     assert set(first.tolist()) == {0, 1, 2, 3}
@@ -209,7 +199,7 @@ def test_whoever_stands_beside_is_another_in_every_pass_of_a_trial() -> None:
     assert [chosen.tolist() for chosen in places.trial_passes(2, 1, stream)] == [[0, 0]] * 3
 
 
-def test_a_fault_that_shows_later_is_found_on_the_way_and_when_a_training_goes_on() -> None:
+def test_a_fault_that_shows_later_is_found_on_the_way_and_when_a_training_goes_on():
     def faulty_from(step: int) -> PrivateSteps:
         made = toy_steps(count=80)
         made.task.model.register_forward_hook(
@@ -228,7 +218,7 @@ def test_a_fault_that_shows_later_is_found_on_the_way_and_when_a_training_goes_o
     assert again._size == 1
 
 
-def test_a_training_that_goes_on_is_tried_as_it_stands_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_that_goes_on_is_tried_as_it_stands_too(monkeypatch):
     """Its weights are released, and may be where no moved copy of them is."""
     made, tried = toy_steps(count=80), []
     alike = PrivateSteps._places_alike
@@ -247,7 +237,7 @@ def test_a_training_that_goes_on_is_tried_as_it_stands_too(monkeypatch: pytest.M
     assert tried[2:] == [True, False]
 
 
-def test_a_trial_moves_no_stream_of_the_training() -> None:
+def test_a_trial_moves_no_stream_of_the_training():
     """Estimators draw from streams of their own: what they draw afterwards is what they would have drawn."""
     for options in (
         {"estimator": "gep", "basis_size": 10},
@@ -266,7 +256,7 @@ def test_a_trial_moves_no_stream_of_the_training() -> None:
         assert all(torch.equal(value, weights[name]) for name, value in made.task.model.state_dict().items())
 
 
-def test_one_unit_more_moves_no_other_to_another_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_unit_more_moves_no_other_to_another_rank(monkeypatch):
     """Of several machines each may round as it likes: a unit's is that of its own coin."""
 
     def rank_of_each(units: int) -> list[int]:
@@ -302,7 +292,7 @@ def pictures(count: int = 70, side: int = 16) -> npt.NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize("architecture", ["scatter_linear", "pretrained_linear"])
-def test_a_fault_of_fixed_features_is_found(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_fixed_features_is_found(architecture, monkeypatch):
     """Each image's features are those of a block of its own, where a place would change them."""
     facts = PublicFacts(DIGITS, 16, 16, 1, 70, "record")
     given = extractor() if architecture == "pretrained_linear" else None
@@ -330,7 +320,7 @@ class FaultyProducts(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("kind", ["coefficients", "coefficients of large images", "texture"])
-def test_a_machine_that_is_not_exact_computes_features_one_by_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_is_not_exact_computes_features_one_by_one(kind, monkeypatch):
     facts = PublicFacts(("a", "b"), 16, 16, 1, 100, "record")
     config = MomentsConfig(texture=True, texture_waves=30, frequencies=6)
     basis, of_texture = coefficients.image_basis(config, facts), coefficients.texture_basis(config, facts)
@@ -359,7 +349,7 @@ def test_a_machine_that_is_not_exact_computes_features_one_by_one(kind: str, mon
     assert np.array_equal(found, honest)
 
 
-def test_of_no_images_features_have_their_shape_and_blocks_are_of_one_size() -> None:
+def test_of_no_images_features_have_their_shape_and_blocks_are_of_one_size():
     sizes = []
 
     def compute(images: npt.NDArray[np.uint8]) -> Tensor:

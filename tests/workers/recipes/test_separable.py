@@ -1,7 +1,5 @@
 """Coefficients of large images by two small products: those of the public basis, and exact whatever stands beside."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -13,9 +11,9 @@ import torch
 from models.portable.generator import Generator
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
-from privacy.plans.symmetry import Symmetry
 from privacy.plans.warm_start import MEANS, action_of, coefficients_of, warm_start_event
 from tests.workers.recipes.conftest import change_by_one
+from tests.workers.recipes.test_symmetry import changed
 from tests.workers.small_trainings import secret
 from workers.recipes import coefficients, released_sums
 from workers.recipes.coefficients import (
@@ -62,9 +60,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("config", "height", "width", "channels"), CASES)
-def test_they_are_the_coefficients_in_the_public_basis_both_ways(
-    config: MomentsConfig, height: int, width: int, channels: int
-) -> None:
+def test_they_are_the_coefficients_in_the_public_basis_both_ways(config, height, width, channels):
     facts = facts_of(height, width, channels)
     waves, basis, images = separable(config, facts), image_basis(config, facts), pictures(30, height, width, channels)
     expected = coefficients.coefficients(images, basis, config.centre)
@@ -76,7 +72,7 @@ def test_they_are_the_coefficients_in_the_public_basis_both_ways(
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_with_all_waves_what_is_drawn_is_the_image(channels: int) -> None:
+def test_with_all_waves_what_is_drawn_is_the_image(channels):
     config, facts = (COLOUR if channels == 3 else GREY).with_values(frequencies=64), facts_of(12, 9, channels)
     waves, images = separable(config, facts), pictures(5, 12, 9, channels)
     found = waves.drawn(waves.of(images, config.centre)) + config.centre
@@ -85,7 +81,7 @@ def test_with_all_waves_what_is_drawn_is_the_image(channels: int) -> None:
 
 
 @pytest.mark.parametrize("other", [0, 1, 256])
-def test_no_sum_of_products_is_rounded(other: int) -> None:
+def test_no_sum_of_products_is_rounded(other):
     """Pixels, waves and mixes as large as they get, in absolute values: whatever the order, sums are below 2^53."""
     for height in range(1, 300, 7):
         width = other or height
@@ -99,7 +95,7 @@ def test_no_sum_of_products_is_rounded(other: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["noise", "white", "checks"])
-def test_float64_finds_the_integers_that_integer_arithmetic_finds(kind: str) -> None:
+def test_float64_finds_the_integers_that_integer_arithmetic_finds(kind):
     facts = facts_of(256, 256, 3)
     waves, images = separable(COLOUR, facts), pictures(2, 256, 256, 3)
     if kind != "noise":
@@ -116,9 +112,7 @@ def test_float64_finds_the_integers_that_integer_arithmetic_finds(kind: str) -> 
 
 
 @pytest.mark.parametrize(("config", "height", "width", "channels"), CASES)
-def test_a_records_coefficients_ignore_the_other_records_to_the_last_bit(
-    config: MomentsConfig, height: int, width: int, channels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_records_coefficients_ignore_the_other_records_to_the_last_bit(config, height, width, channels, monkeypatch):
     """In whatever block of whatever size it stands, and wherever in it."""
     monkeypatch.setattr("workers.recipes.coefficients._BLOCK_NUMBERS", 8 * height * width * channels)
     waves, images = separable(config, facts_of(height, width, channels)), pictures(50, height, width, channels)
@@ -130,22 +124,17 @@ def test_a_records_coefficients_ignore_the_other_records_to_the_last_bit(
 
 
 @pytest.mark.parametrize(("symmetry", "height", "width"), [("mirror", 72, 65), ("square", 70, 70), ("square", 65, 65)])
-def test_the_numbers_of_a_changed_image_are_the_changed_numbers_to_the_last_bit(
-    symmetry: Symmetry, height: int, width: int
-) -> None:
+def test_the_numbers_of_a_changed_image_are_the_changed_numbers_to_the_last_bit(symmetry, height, width):
     config, facts = COLOUR.with_values(symmetry=symmetry, coefficients=101), facts_of(height, width, 3)
     waves, action, images = waves_of(config, facts), action_of(config, facts), pictures(40, height, width, 3)
     before = waves.of(images, config.centre)
     for number in range(1, action.order):
-        changed = images.swapaxes(1, 2) if number & 4 else images
-        changed = changed[:, ::-1] if number & 2 else changed
-        changed = changed[:, :, ::-1] if number & 1 else changed
-        after = waves.of(np.ascontiguousarray(changed), config.centre)
+        after = waves.of(changed(images, number), config.centre)
         assert np.array_equal(after, action.turned(before, number))
         assert not np.array_equal(after, before)
 
 
-def test_small_images_keep_their_matrix_and_large_ones_have_none() -> None:
+def test_small_images_keep_their_matrix_and_large_ones_have_none():
     assert isinstance(waves_of(COLOUR, facts_of(64, 64, 3)), MatrixWaves)
     assert isinstance(waves_of(COLOUR, facts_of(65, 64, 3)), SeparableWaves)
     assert np.array_equal(integer_waves(5, 1, 4), np.full((1, 5), 16.0))
@@ -164,7 +153,7 @@ def generator_of(config: MomentsConfig, facts: PublicFacts, gaussians: Any) -> G
     return generator
 
 
-def test_a_training_on_large_images_is_what_the_matrix_makes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_on_large_images_is_what_the_matrix_makes_of_them(monkeypatch):
     """All the way to the generator, but for what rounding leaves; noise is the same."""
     facts, config = facts_of(68, 66, 3), COLOUR.with_values(coefficients=60, shrink=True)
     images, labels = pictures(90, 68, 66, 3) // 8, np.arange(90) % 3
@@ -182,7 +171,7 @@ def test_a_training_on_large_images_is_what_the_matrix_makes_of_them(monkeypatch
 
 
 @pytest.mark.parametrize("brightness", [0, 255])
-def test_a_large_record_attains_the_sensitivity_and_never_exceeds_it(brightness: int) -> None:
+def test_a_large_record_attains_the_sensitivity_and_never_exceeds_it(brightness):
     """Rows are clipped after the products, whatever these round."""
     config = COLOUR.with_values(noise_shape=0.25, mean_clip=0.1, coefficients=40)
     images = np.full((3, 72, 80, 3), brightness, np.uint8)
@@ -190,7 +179,7 @@ def test_a_large_record_attains_the_sensitivity_and_never_exceeds_it(brightness:
     assert 0.98 * warm_start_event(MEANS, 9.0).sensitivity < change <= warm_start_event(MEANS, 9.0).sensitivity
 
 
-def test_no_two_classes_factors_are_there_at_once() -> None:
+def test_no_two_classes_factors_are_there_at_once():
     numbers = numbers_of(COLOUR, facts_of(70, 66, 3))
     stream = np.random.default_rng(0)
     components = np.linalg.qr(stream.normal(size=(len(numbers.power), 5)))[0]
@@ -203,9 +192,7 @@ def test_no_two_classes_factors_are_there_at_once() -> None:
 
 
 @pytest.mark.parametrize("symmetry", ["none", "square"])
-def test_however_few_records_are_worked_on_at_once_the_generator_is_the_same(
-    symmetry: Symmetry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_however_few_records_are_worked_on_at_once_the_generator_is_the_same(symmetry, monkeypatch):
     facts, config = facts_of(16, 16, 3), COLOUR.with_values(symmetry=symmetry, shrink=True)
     images, labels = pictures(90, 16, 16, 3), np.arange(90) % 3
 

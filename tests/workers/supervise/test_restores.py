@@ -36,7 +36,6 @@ from tests.workers.small_trainings import work
 from tests.workers.tiny_runner import TRAINERS
 from workers.supervise.attempts import ExitStatus, claim_job
 from workers.supervise.reconcile import Reconciled, reconcile, sweep
-from workers.supervise.supervisor import supervise
 
 PAID = ("releases", "samples", "journals", "receipts", "work", "keys", "datasets", "quarantine")
 
@@ -290,20 +289,16 @@ def test_nothing_is_claimed_of_another_installations_database(shop, other):
     assert claim_job(other.settings, other.factory, job_id=job_id, worker="test", now=now) is not None
 
 
-def test_the_work_of_an_ended_job_goes_to_the_trash_and_stays_where_anything_was_found(shop, tiny_runner, impatient):
-    def run(job_id: str) -> None:
-        attempt = shop.claim(job_id)
-        supervise(shop.settings, shop.factory, attempt, draining=lambda: False, command=tiny_runner, patience=impatient)
-
+def test_the_work_of_an_ended_job_goes_to_the_trash_and_stays_where_anything_was_found(shop, tiny_runner):
     data_dir = shop.settings.data_dir
     first, second = shop.train(images=5, epsilon=0.3), shop.train(images=5, epsilon=0.3)
-    run(first)
+    shop.supervise(first, tiny_runner)
     assert not (data_dir / "work" / first).exists()
     (put_away,) = (data_dir / "trash").glob(f"*.work.{first}")
     assert (put_away / "trained").is_dir()
     attempt = shop.claim(second)
     (data_dir / "installation").rename(data_dir / "elsewhere")
-    supervise(shop.settings, shop.factory, attempt, draining=lambda: False, command=tiny_runner, patience=impatient)
+    shop.supervise(attempt, tiny_runner)
     assert (data_dir / "work" / second).is_dir()
 
 

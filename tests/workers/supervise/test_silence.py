@@ -21,7 +21,7 @@ from tests.warm import processes
 from tests.workers.conftest import alive, state_of
 from workers.supervise import signs, supervisor
 from workers.supervise.signs import Listener, SignsOfLife
-from workers.supervise.supervisor import RUNNER_COMMAND, Patience, runner_environment, supervise
+from workers.supervise.supervisor import RUNNER_COMMAND, Patience, runner_environment
 
 SUPERVISE = (  # job, attempt and the runner's command
     "import sys\n"
@@ -77,13 +77,11 @@ def supervised(workshop: Any, warm: str) -> Callable[..., AbstractContextManager
     """Supervise a new attempt in a thread; it is over when the block ends."""
 
     @contextmanager
-    def supervising(job_id: str, command: tuple[str, ...], patience: Patience, **more: Any) -> Iterator[Any]:
-        settings, attempt = workshop.settings.model_copy(update=more), workshop.claim(job_id)
-        thread = threading.Thread(
-            target=supervise,
-            args=(settings, workshop.factory, attempt),
-            kwargs={"draining": lambda: False, "command": command, "patience": patience},
-        )
+    def supervising(
+        job_id: str, command: tuple[str, ...], patience: Patience = OFTEN_LOOKING, **more: Any
+    ) -> Iterator[Any]:
+        attempt = workshop.claim(job_id)
+        thread = threading.Thread(target=workshop.supervise, args=(attempt, command, patience), kwargs=more)
         thread.start()
         try:
             yield thread
@@ -126,14 +124,8 @@ def stopped(workshop: Any, warm: str, job_id: str) -> int:
     return runner
 
 
-def steps_of(workshop: Any, job_id: str) -> int:
-    step: int = workshop.job(job_id).progress.get("step", 0)
-    return step
-
-
 def silence_of(workshop: Any, job_id: str) -> int | None:
-    minutes: int | None = workshop.job(job_id).progress.get("silent_minutes")
-    return minutes
+    return workshop.job(job_id).progress.get("silent_minutes")
 
 
 def test_a_runner_that_is_stopped_is_shown_ended_and_resumed(
@@ -141,7 +133,7 @@ def test_a_runner_that_is_stopped_is_shown_ended_and_resumed(
 ):
     monkeypatch.setenv("TINY_STOP", "7")
     job_id = workshop.train()
-    with supervised(job_id, tiny_runner, OFTEN_LOOKING) as thread:
+    with supervised(job_id, tiny_runner) as thread:
         runner = stopped(workshop, warm, job_id)
         listeners_clock.ahead = 400.0
         workshop.wait(lambda: silence_of(workshop, job_id) is not None)
@@ -153,7 +145,7 @@ def test_a_runner_that_is_stopped_is_shown_ended_and_resumed(
     job, hold = workshop.job(job_id), workshop.hold(job_id)
     assert (job.state, hold.state) == (JobState.RUNNING, HoldState.ARMED)
     charged_nano = hold.charged_nano
-    with supervised(job_id, tiny_runner, OFTEN_LOOKING):  # at once: the lease was given up
+    with supervised(job_id, tiny_runner):  # at once: the lease was given up
         pass
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 1
@@ -166,7 +158,7 @@ def test_a_runner_that_goes_on_is_no_longer_shown_as_silent(
 ):
     monkeypatch.setenv("TINY_STOP", "2,3")
     job_id = workshop.train()
-    with supervised(job_id, tiny_runner, OFTEN_LOOKING):
+    with supervised(job_id, tiny_runner):
         runner = stopped(workshop, warm, job_id)
         listeners_clock.ahead = 400.0
         workshop.wait(lambda: silence_of(workshop, job_id) is not None)
@@ -180,7 +172,7 @@ def test_a_runner_that_goes_on_is_no_longer_shown_as_silent(
 
 
 def test_a_runner_that_is_stopped_is_cancelled_within_a_short_time(
-    workshop, warm, tiny_runner, supervised, impatient, monkeypatch
+    workshop, warm, tiny_runner, supervised, monkeypatch
 ):
     monkeypatch.setenv("TINY_STOP", "7")
     job_id = workshop.train()
@@ -192,7 +184,7 @@ def test_a_runner_that_is_stopped_is_cancelled_within_a_short_time(
     job = workshop.job(job_id)
     assert (job.state, job.ended_early) == (JobState.QUEUED, EarlyEnd.CANCELLED)
     charged_nano = workshop.hold(job_id).charged_nano
-    with supervised(job_id, tiny_runner, impatient):  # publishes what was paid for
+    with supervised(job_id, tiny_runner):  # publishes what was paid for
         pass
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.release_of(job_id).incomplete["reason"] == "cancelled"
@@ -200,12 +192,12 @@ def test_a_runner_that_is_stopped_is_cancelled_within_a_short_time(
 
 
 @pytest.mark.slow
-def test_a_follower_that_is_stopped_ends_the_whole_group(workshop, warm, supervised, impatient, listeners_clock):
+def test_a_follower_that_is_stopped_ends_the_whole_group(workshop, warm, supervised, listeners_clock):
     """Processes as they start for real: who is in the group of whom is what this is about."""
-    options = {"architecture": "cnn", "expected_batch": 100, "learning_rate": 0.5, "clip": 0.5}
-    job_id = workshop.train(recipe="dp_classifier", epsilon=8.0, epochs=3.0, **options)
-    with supervised(job_id, RUNNER_COMMAND, OFTEN_LOOKING, processes=2) as thread:
-        workshop.wait(lambda: steps_of(workshop, job_id) > 3)
+    options = {"architecture": "cnn", "expected_batch": 60, "learning_rate": 0.5, "clip": 0.5}
+    job_id = workshop.train(recipe="dp_classifier", epsilon=8.0, epochs=2.0, **options)
+    with supervised(job_id, RUNNER_COMMAND, processes=2) as thread:
+        workshop.wait(lambda: workshop.step(job_id) > 3)
         (follower,) = really_running(job_id, "workers.train.followers")
         stop(workshop, follower)
         listeners_clock.ahead = float("inf")  # the other process may still give some signs
@@ -214,28 +206,26 @@ def test_a_follower_that_is_stopped_ends_the_whole_group(workshop, warm, supervi
         assert not really_running(job_id)
     listeners_clock.ahead = 0.0
     assert workshop.job(job_id).state is JobState.RUNNING, "no verdict about the training"
-    with supervised(job_id, (warm, "-m", "workers.train.runner"), impatient, processes=2):
+    with supervised(job_id, (warm, "-m", "workers.train.runner"), processes=2):
         pass
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 1
 
 
 @pytest.mark.parametrize("stopped", ["supervisor", "everybody"])
-def test_a_stopped_supervisor_is_replaced_and_fenced_when_it_goes_on(
-    workshop, warm, tiny_runner, supervised, impatient, stopped
-):
+def test_a_stopped_supervisor_is_replaced_and_fenced_when_it_goes_on(workshop, warm, tiny_runner, supervised, stopped):
     job_id = workshop.train()
     first = workshop.claim(job_id)
     environment = {**runner_environment(workshop.settings, os.environ), "TINY_PAUSE": "0.5"}
     command = [warm, "-c", SUPERVISE, job_id, str(first.number), *tiny_runner]
     old = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
-        workshop.wait(lambda: steps_of(workshop, job_id) >= 3)
+        workshop.wait(lambda: workshop.step(job_id) >= 3)
         (pids, (runner,)) = processes(warm, job_id, "-c"), processes(warm, job_id, "--signs")
         pids += [runner] if stopped == "everybody" else []
         stop(workshop, *pids)
         workshop.end_lease(job_id)
-        with supervised(job_id, tiny_runner, impatient):
+        with supervised(job_id, tiny_runner):
             pass
         workshop.assert_settled(job_id, JobState.SUCCEEDED)
         captured_nano, entries = workshop.hold(job_id).captured_nano, len(workshop.entries())

@@ -4,56 +4,36 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from obscura.wire.words import EarlyEnd, JobState
 from service.db.job_tables import FailureCode
 from tests.workers.conftest import TINY_RUNNER, alive
-from workers.supervise.attempts import Attempt
-from workers.supervise.supervisor import Patience, runner_environment, supervise
+from workers.supervise.supervisor import Patience, runner_environment
 
 CANARY = "canary-0815-patient-jones"
 
 
-def supervise_here(workshop: Any, attempt: Attempt, command: tuple[str, ...], patience: Patience, **more: Any) -> None:
-    draining: Callable[[], bool] = more.pop("draining", lambda: False)
-    settings = workshop.settings.model_copy(update=more)
-    supervise(settings, workshop.factory, attempt, draining=draining, command=command, patience=patience)
-
-
-def at_work(workshop: Any, attempt: Attempt, *given: Any, **more: Any) -> threading.Thread:
-    """Supervise an attempt in a thread."""
-    thread = threading.Thread(target=supervise_here, args=(workshop, attempt, *given), kwargs=more)
-    thread.start()
-    return thread
-
-
-def steps_of(workshop: Any, job_id: str) -> int:
-    return workshop.job(job_id).progress.get("step", 0)
-
-
-def test_a_runner_lost_too_often_ends_captured(workshop, impatient):
+def test_a_runner_lost_too_often_ends_captured(workshop):
     job_id = workshop.train()
     dies = (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
     for _ in range(workshop.settings.attempts_max):
         assert workshop.job(job_id).finished_at is None
-        supervise_here(workshop, workshop.claim(job_id), dies, impatient)
-    job = workshop.job(job_id)
-    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
+        workshop.supervise(job_id, dies)
+    workshop.assert_failed(job_id, FailureCode.WORKER_LOST)
     assert workshop.balance().held_nano == 0
 
 
 @pytest.mark.parametrize("discard", [False, True])
 def test_a_cancelled_training_publishes_what_it_charged_unless_that_is_discarded(
-    workshop, tiny_runner, impatient, monkeypatch, discard
+    workshop, tiny_runner, monkeypatch, discard
 ):
     monkeypatch.setenv("TINY_PAUSE", "0.5")
     job_id = workshop.train()
-    thread = at_work(workshop, workshop.claim(job_id), tiny_runner, impatient)
-    workshop.wait(lambda: steps_of(workshop, job_id) >= 3)
+    thread = threading.Thread(target=workshop.supervise, args=(job_id, tiny_runner))
+    thread.start()
+    workshop.wait(lambda: workshop.step(job_id) >= 3)
     workshop.cancel(job_id, discard=discard)
     thread.join(timeout=300)
     workshop.assert_settled(job_id, JobState.CANCELLED if discard else JobState.SUCCEEDED)
@@ -62,15 +42,15 @@ def test_a_cancelled_training_publishes_what_it_charged_unless_that_is_discarded
     assert (workshop.job(job_id).release_id is None) is discard
 
 
-def test_a_training_whose_time_is_over_publishes_what_was_paid_for(workshop, tiny_runner, impatient, monkeypatch):
+def test_a_training_whose_time_is_over_publishes_what_was_paid_for(workshop, tiny_runner, monkeypatch):
     monkeypatch.setenv("TINY_KILL", "18")
     job_id = workshop.train()
-    supervise_here(workshop, workshop.claim(job_id), tiny_runner, impatient)
+    workshop.supervise(job_id, tiny_runner)
     charged_nano = workshop.hold(job_id).charged_nano
     # Its time is over before the second attempt has begun, which still imports: the runner is told so, and is gone.
-    supervise_here(workshop, workshop.claim(job_id), TINY_RUNNER, impatient, job_seconds_max=1)
+    workshop.supervise(job_id, TINY_RUNNER, job_seconds_max=1)
     assert (workshop.job(job_id).state, workshop.job(job_id).ended_early) == (JobState.QUEUED, EarlyEnd.TIME_LIMIT)
-    supervise_here(workshop, workshop.claim(job_id), tiny_runner, impatient)
+    workshop.supervise(job_id, tiny_runner)
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     release = workshop.release_of(job_id)
     assert release.incomplete["reason"] == "time_limit"
@@ -88,9 +68,8 @@ def test_a_runner_that_ignores_the_time_limit_is_killed_with_its_children(worksh
     )
     patience = Patience(grace_seconds=0.3, look_seconds=0.05, cancel_look_seconds=0.1)
     job_id = workshop.train()
-    supervise_here(workshop, workshop.claim(job_id), (sys.executable, "-c", script), patience, job_seconds_max=1)
-    job = workshop.job(job_id)
-    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.TIME_LIMIT)
+    workshop.supervise(job_id, (sys.executable, "-c", script), patience, job_seconds_max=1)
+    workshop.assert_failed(job_id, FailureCode.TIME_LIMIT)
     workshop.wait(lambda: not alive(int(child_file.read_text())), seconds=60)
 
 
@@ -102,31 +81,32 @@ def test_a_superseded_attempt_loses_its_runner_at_once(workshop):
     sleeps = (sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)")
     patience = Patience(grace_seconds=60, look_seconds=0.05)
     began = time.monotonic()
-    supervise_here(workshop, attempt, sleeps, patience, heartbeat_seconds=0.2)
+    workshop.supervise(attempt, sleeps, patience, heartbeat_seconds=0.2)
     assert time.monotonic() - began < 50  # not the grace period
     job = workshop.job(job_id)
     assert (job.state, job.attempt) == (JobState.RUNNING, second.number)
 
 
-def test_the_lease_is_renewed_while_the_runner_works(workshop, impatient):
+def test_the_lease_is_renewed_while_the_runner_works(workshop):
     job_id, drain = workshop.train(), threading.Event()
     attempt = workshop.claim(job_id)
     first = workshop.job(job_id).lease_until
     sleeps = (sys.executable, "-c", "import time; time.sleep(600)")
-    thread = at_work(workshop, attempt, sleeps, impatient, draining=drain.is_set, heartbeat_seconds=0.2)
+    changes = {"draining": drain.is_set, "heartbeat_seconds": 0.2}
+    thread = threading.Thread(target=workshop.supervise, args=(attempt, sleeps), kwargs=changes)
+    thread.start()
     workshop.wait(lambda: workshop.job(job_id).lease_until > first, seconds=60)
     drain.set()
     thread.join(timeout=300)
     assert workshop.job(job_id).state is JobState.QUEUED
 
 
-def test_a_failing_runner_leaks_nothing_not_even_into_the_operators_log(workshop, tiny_runner, impatient, monkeypatch):
+def test_a_failing_runner_leaks_nothing_not_even_into_the_operators_log(workshop, tiny_runner, monkeypatch):
     monkeypatch.setenv("TINY_CANARY", CANARY)
     job_id = workshop.train()
     attempt = workshop.claim(job_id)
-    supervise_here(workshop, attempt, tiny_runner, impatient)
-    job = workshop.job(job_id)
-    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.TRAINING_FAILED)
+    workshop.supervise(attempt, tiny_runner)
+    workshop.assert_failed(job_id, FailureCode.TRAINING_FAILED)
     path = workshop.settings.logs_path / f"{attempt.job_id}.{attempt.number}.log"
     assert path.stat().st_mode & 0o777 == 0o600
     assert "tiny_runner.py" in path.read_text()
@@ -135,7 +115,7 @@ def test_a_failing_runner_leaks_nothing_not_even_into_the_operators_log(workshop
         assert CANARY not in "\n".join(connection.connection.iterdump())
 
 
-def test_logs_older_than_they_are_kept_go_when_a_job_begins(workshop, tiny_runner, impatient):
+def test_logs_older_than_they_are_kept_go_when_a_job_begins(workshop, tiny_runner):
     logs = workshop.settings.logs_path
     logs.mkdir(exist_ok=True)
     names = ("job_old.1.log", "job_new.1.log", "notes.txt")
@@ -145,7 +125,7 @@ def test_logs_older_than_they_are_kept_go_when_a_job_begins(workshop, tiny_runne
         os.utime(logs / name, (time.time() - 8 * 86_400,) * 2)
     workshop.settings = workshop.settings.model_copy(update={"logs_days": 7})
     attempt = workshop.claim(workshop.train())
-    supervise_here(workshop, attempt, tiny_runner, impatient)
+    workshop.supervise(attempt, tiny_runner)
     left = {path.name for path in logs.iterdir()}
     assert left == {"job_new.1.log", "notes.txt", f"{attempt.job_id}.{attempt.number}.log"}
 

@@ -16,7 +16,7 @@ from service.datasets.vault import Vault
 from tests.workers import tiny_runner
 from tests.workers.small_trainings import DIGITS, work
 from workers.evaluation import utility
-from workers.recipes.interface import Cancelled
+from workers.recipes.interface import Cancelled, Run, Trainer
 from workers.supervise.attempts import ExitStatus
 from workers.train.drawing import DRAWING
 from workers.train.kinds.evaluate import EVALUATION, measure_classifier, public_images
@@ -25,16 +25,14 @@ from workers.train.runner import run
 SECONDS_MAX = 20.0  # what is cancelled here would go on for minutes
 
 
-def slow_to_draw(*given: Any, **more: Any) -> EdmDenoiser:
-    """It pays likewise; 256 images of a batch go through its network in four blocks, a thousand times each."""
-    tiny_runner.train(*given, **more)
-    return EdmDenoiser(EdmConfig(10, 1, 8, 8, 16, 1, sampling_steps=10_000, churn=0.0, guidance=0.0))
+def slow_to_draw(sampling_steps: int) -> Trainer:
+    """Pay as the tiny recipe does, for a generator that draws a batch in four blocks, each in so many steps."""
 
+    def train(run: Run) -> EdmDenoiser:
+        tiny_runner.train(run)
+        return EdmDenoiser(EdmConfig(10, 1, 8, 8, 16, 1, sampling_steps, churn=0.0, guidance=0.0))
 
-def slow_to_draw_later(*given: Any, **more: Any) -> EdmDenoiser:
-    """A few images are drawn within seconds, the many of an evaluation are not."""
-    tiny_runner.train(*given, **more)
-    return EdmDenoiser(EdmConfig(10, 1, 8, 8, 16, 1, sampling_steps=4, churn=0.0, guidance=0.0))
+    return train
 
 
 @pytest.fixture
@@ -61,14 +59,14 @@ def cancelled_at(workshop: Any, job_id: str, stage: str, trainers: Any, *, disca
 
 def test_a_discarded_training_ends_within_seconds_while_it_draws_what_it_would_show(workshop):
     job_id = workshop.train()
-    assert cancelled_at(workshop, job_id, DRAWING, {"datalens": slow_to_draw}, discard=True) is ExitStatus.ENDED
+    assert cancelled_at(workshop, job_id, DRAWING, {"datalens": slow_to_draw(10_000)}, discard=True) is ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.CANCELLED)
 
 
 @pytest.mark.parametrize("stage", [DRAWING, EVALUATION])
 def test_a_cancelled_evaluation_ends_within_seconds_and_its_release_stays(workshop, endless, stage):
     training = workshop.train(evaluate=True, evaluation_samples=200_000 if stage == DRAWING else 300)
-    work(workshop, training, {"datalens": slow_to_draw_later if stage == DRAWING else tiny_runner.train})
+    work(workshop, training, {"datalens": slow_to_draw(4) if stage == DRAWING else tiny_runner.train})
     release_id = workshop.job(training).release_id
     job_id = workshop.evaluation(release_id).job_id
     assert cancelled_at(workshop, job_id, stage, {}, discard=False) is ExitStatus.ENDED

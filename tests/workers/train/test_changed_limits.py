@@ -1,9 +1,6 @@
 """A limit that changes while a training waits, runs or was lost: its release is certified as it was paid for."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -34,23 +31,8 @@ def raise_limit(workshop: Any, epsilon: float) -> None:
         approve_raise(session, asked.id, approves, now)
 
 
-def lower_limit(workshop: Any, epsilon: float) -> None:
-    facts = {"account_id": workshop.account_id, "epsilon": epsilon, "reason": "enough"}
-    workshop.do(ledger.lower_limit, **facts, now=datetime.now(UTC))
-
-
 def filter_now(workshop: Any) -> Filter:
     return ledger.filter_of(workshop.do(ledger.get_account, workshop.account_id))
-
-
-def before_training(act: Callable[[], None], recipe: str = "dp_classifier") -> dict[str, Any]:
-    """The recipe, once something was done while its hold is armed."""
-
-    def train(run: Any) -> Any:
-        act()
-        return TRAINERS[recipe](run)
-
-    return {recipe: train}
 
 
 def lost_on_the_way(run: Any) -> Any:
@@ -67,17 +49,6 @@ def lost_on_the_way(run: Any) -> Any:
 LOST = dict.fromkeys(TRAINERS, lost_on_the_way)
 
 
-def assert_published(workshop: Any, job_id: str, priced_by: Filter) -> None:
-    """The training has a release whose card says what was held for it; receipts, files and ledger are sound."""
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    card, hold, job = workshop.release_of(job_id).card, workshop.hold(job_id), workshop.job(job_id)
-    assert card["price_nano"] == hold.captured_nano == job.plan["price_nano"]
-    said = {name: card[name] for name in ("rate", "base", "capacity_nano")}
-    assert said == {name: getattr(priced_by, name) for name in said}
-    assert card["epsilon"] == priced_by.epsilon_of(hold.captured_nano) <= job.epsilon
-    assert inspect_ledger(workshop.settings, workshop.factory, thorough=True).findings == ()
-
-
 @on_either_database
 def test_a_limit_that_is_raised_while_a_training_runs_and_is_resumed_leaves_it_its_price(workshop):
     """Raised between its attempts, and again in the second one; the next training is priced at the new rate."""
@@ -86,8 +57,18 @@ def test_a_limit_that_is_raised_while_a_training_runs_and_is_resumed_leaves_it_i
         workshop.work(job_id, LOST)
     raise_limit(workshop, 30.0)
     workshop.give_back(job_id)
-    assert workshop.work(job_id, before_training(lambda: raise_limit(workshop, 50.0))) == ExitStatus.ENDED
-    assert_published(workshop, job_id, before)
+
+    def raised_again(run: Any) -> Any:
+        raise_limit(workshop, 50.0)  # while the hold is armed
+        return TRAINERS["dp_classifier"](run)
+
+    assert workshop.work(job_id, {"dp_classifier": raised_again}) == ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    card, hold, job = workshop.release_of(job_id).card, workshop.hold(job_id), workshop.job(job_id)
+    assert card["price_nano"] == hold.captured_nano == job.plan["price_nano"]
+    assert (card["rate"], card["base"], card["capacity_nano"]) == (before.rate, before.base, before.capacity_nano)
+    assert card["epsilon"] == before.epsilon_of(hold.captured_nano) <= job.epsilon
+    assert inspect_ledger(workshop.settings, workshop.factory, thorough=True).findings == ()
     later, present = workshop.train(**STEPS), filter_now(workshop)
     assert workshop.work(later) == ExitStatus.ENDED
     assert workshop.release_of(later).card["rate"] == present.rate < before.rate
@@ -99,7 +80,8 @@ def test_a_limit_that_is_lowered_below_what_a_training_charges_lets_it_publish(w
     before, job_id = filter_now(workshop), workshop.train(**{"epsilon": 3.0, **recipe})
     with pytest.raises(SystemExit):
         workshop.work(job_id, LOST)
-    lower_limit(workshop, 0.1)
+    facts = {"account_id": workshop.account_id, "epsilon": 0.1, "reason": "enough"}
+    workshop.do(ledger.lower_limit, **facts, now=datetime.now(UTC))
     workshop.give_back(job_id)
     assert workshop.work(job_id) == ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)

@@ -37,7 +37,6 @@ def test_a_checkpoint_is_whole_or_absent(tmp_path):
     with pytest.raises(OSError, match="full"):
         save_checkpoint(place, step=4, state={"weights": Unreadable()})
     found = load_checkpoint(place)
-    assert found is not None
     assert (found.step, found.header, found.state["optimizer"]) == (3, {"a": 1}, {"lr": [0.1]})
     assert torch.equal(found.state["weights"], torch.arange(4))
     assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT_FILE]
@@ -48,7 +47,6 @@ def test_nothing_shows_what_it_holds(tmp_path):
     place = folder(tmp_path)
     save_checkpoint(place, step=1, state=private_state())
     found = load_checkpoint(place)
-    assert found is not None
     assert found.state["weights"].numpy().tobytes() == CANARY
     assert CANARY[:10] not in (tmp_path / CHECKPOINT_FILE).read_bytes()
     assert "tensor" not in repr(found)

@@ -7,7 +7,7 @@ import dataclasses
 import shutil
 import threading
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -31,12 +31,11 @@ from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, CheckpointDamaged, Run, load_checkpoint
 from workers.supervise.attempts import ExitStatus
 from workers.supervise.reconcile import reconcile
-from workers.supervise.supervisor import supervise
 from workers.train.orders import CHECKPOINT_FILE, SealedFolder
 
 
 def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can_be_read(
-    workshop, tiny_runner, impatient, monkeypatch, tmp_path
+    workshop, tiny_runner, monkeypatch, tmp_path
 ):
     settings, dataset_id = workshop.settings, workshop.dataset_id
     release = published_by(workshop, workshop.train(), TINY)
@@ -46,9 +45,7 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
     monkeypatch.setenv("TINY_PAUSE", "0.2")
     job_id = workshop.train()
     drawing = workshop.sample(release.id)
-    attempt = workshop.claim(job_id)
-    more: dict[str, Any] = {"draining": lambda: False, "command": tiny_runner, "patience": impatient}
-    thread = threading.Thread(target=lambda: supervise(settings, workshop.factory, attempt, **more))
+    thread = threading.Thread(target=workshop.supervise, args=(workshop.claim(job_id), tiny_runner))
     thread.start()
     workshop.wait((settings.work_path / job_id / CHECKPOINT_FILE).exists, seconds=240)
     key = read_key(Vault.of(settings).key_path(dataset_id))
@@ -97,17 +94,7 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
 
 def test_an_attempt_that_finds_the_key_destroyed_fails_and_spends_what_was_charged(workshop):
     """The first attempt is interrupted while it trains, the key goes, and nobody has cancelled anything."""
-
-    def interrupted(training: Run) -> Any:
-        def tell(*, step: int, **_: Any) -> None:
-            if step == 12:
-                raise Cancelled
-
-        return TINY["datalens"](dataclasses.replace(training, progress=tell))
-
-    job_id = workshop.train()
-    assert workshop.work(job_id, {"datalens": interrupted}) is ExitStatus.INTERRUPTED
-    workshop.give_back(job_id)
+    job_id = workshop.begin()
     charged_nano = workshop.hold(job_id).charged_nano
     assert charged_nano > 0
     destroy_file(Vault.of(workshop.settings).key_path(workshop.dataset_id))

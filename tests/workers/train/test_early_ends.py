@@ -121,7 +121,9 @@ def cancel_and_look(workshop: Any, options: dict[str, Any], moment: int, patch: 
     assert work_until(workshop, patch, job_id, {moment: cancel}, stop) == ExitStatus.ENDED
     job, hold = workshop.job(job_id), workshop.hold(job_id)
     assert said in ([True], [False]), "a moment after the end of the training"
-    workshop_holds_nothing(workshop, job_id)
+    assert hold.state is HoldState.CAPTURED
+    assert hold.captured_nano == hold.charged_nano <= hold.amount_nano
+    assert workshop.balance().held_nano == 0
     if job.state is JobState.CANCELLED:
         assert said == [False], "something useful had been paid for and was lost"
         assert hold.captured_nano < useful_from_nano(plan_from_json(job.plan))
@@ -130,13 +132,6 @@ def cancel_and_look(workshop: Any, options: dict[str, Any], moment: int, patch: 
     assert job.state is JobState.SUCCEEDED
     assert_published(workshop, job_id, reason="cancelled")
     return JobState.SUCCEEDED
-
-
-def workshop_holds_nothing(workshop: Any, job_id: str) -> None:
-    hold = workshop.hold(job_id)
-    assert hold.state is HoldState.CAPTURED
-    assert hold.captured_nano == hold.charged_nano <= hold.amount_nano
-    assert workshop.balance().held_nano == 0
 
 
 def assert_published(workshop: Any, job_id: str, *, reason: str) -> None:
@@ -181,22 +176,21 @@ def test_cancelling_at_ten_moments_never_loses_what_was_paid_for(workshop, monke
 @pytest.mark.parametrize(
     "options", [VOTES, CLASSIFIER, DPGAN, DIFFUSION], ids=lambda given: given.get("recipe", "votes")
 )
-def test_what_a_dead_worker_had_paid_for_is_published_by_an_attempt_that_charges_nothing(request, options, monkeypatch):
-    shop = request.getfixturevalue("workshop")
-    job_id = shop.train(**options)
-    shop.settings = shop.settings.model_copy(update={"attempts_max": 1})
-    die_at(shop, monkeypatch, job_id, 16)  # after some charges and checkpoints
-    charged_nano, charges = shop.hold(job_id).charged_nano, [entry.sequence for entry in shop.charges(job_id)]
-    plan = plan_from_json(shop.job(job_id).plan)
+def test_what_a_dead_worker_had_paid_for_is_published_without_another_charge(workshop, options, monkeypatch):
+    job_id = workshop.train(**options)
+    workshop.settings = workshop.settings.model_copy(update={"attempts_max": 1})
+    die_at(workshop, monkeypatch, job_id, 16)  # after some charges and checkpoints
+    charged_nano, charges = workshop.hold(job_id).charged_nano, [entry.sequence for entry in workshop.charges(job_id)]
+    plan = plan_from_json(workshop.job(job_id).plan)
     assert useful_from_nano(plan) <= charged_nano
     whole = all(stage.paid_as_whole for stage in plan.stages)
-    assert (charged_nano == shop.hold(job_id).amount_nano) == whole
-    attempt_ends(shop, job_id, jobs.FailureCode.WORKER_LOST)
-    assert shop.work(job_id) == ExitStatus.ENDED
-    assert_published(shop, job_id, reason="worker_lost")
-    assert shop.hold(job_id).charged_nano == charged_nano
-    assert [entry.sequence for entry in shop.charges(job_id)] == charges
-    workshop_holds_nothing(shop, job_id)
+    assert (charged_nano == workshop.hold(job_id).amount_nano) == whole
+    attempt_ends(workshop, job_id, jobs.FailureCode.WORKER_LOST)
+    assert workshop.work(job_id) == ExitStatus.ENDED
+    assert_published(workshop, job_id, reason="worker_lost")
+    assert workshop.hold(job_id).charged_nano == charged_nano
+    assert [entry.sequence for entry in workshop.charges(job_id)] == charges
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
 
 
 def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(workshop, monkeypatch):
@@ -205,11 +199,10 @@ def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(
     assert len(workshop.charges(job_id)) == 1
     attempt_ends(workshop, job_id, jobs.FailureCode.TIME_LIMIT)
     workshop.work(job_id)
-    job = workshop.job(job_id)
-    assert (job.state, job.failure_code) == (JobState.FAILED, jobs.FailureCode.TIME_LIMIT)
-    assert "nothing that could be published" in job.failure_code.message
+    assert workshop.job(job_id).failure_code is jobs.FailureCode.TIME_LIMIT
+    assert "nothing that could be published" in jobs.FailureCode.TIME_LIMIT.message
     assert len(workshop.charges(job_id)) == 1
-    workshop_holds_nothing(workshop, job_id)
+    workshop.assert_settled(job_id, JobState.FAILED)
 
 
 def test_a_training_that_breaks_publishes_what_it_had_paid_for(workshop, monkeypatch):
@@ -271,11 +264,10 @@ def test_a_training_of_many_steps_stops_within_one_of_them(workshop, monkeypatch
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
-def test_a_budget_that_refuses_everything_makes_nothing_of_nothing(request, recipe, monkeypatch):
+def test_a_budget_that_refuses_everything_makes_nothing_of_nothing(workshop, recipe, monkeypatch):
     """Every recipe says so by itself when there is nothing useful yet."""
-    shop = request.getfixturevalue("workshop")
     small = {name: value for name, value in SMALL[recipe].items() if name != "public_dataset_id"}
-    job_id = shop.train(recipe=recipe, epsilon=8.0, **small)
+    job_id = workshop.train(recipe=recipe, epsilon=8.0, **small)
     budgets = list[Any]()
     build = HeldBudget.__init__
 
@@ -285,11 +277,11 @@ def test_a_budget_that_refuses_everything_makes_nothing_of_nothing(request, reci
         budgets.append(budget)
 
     monkeypatch.setattr(HeldBudget, "__init__", closed)
-    shop.work(job_id)
-    job = shop.job(job_id)
+    workshop.work(job_id)
+    job = workshop.job(job_id)
     assert budgets
     assert (job.state, job.failure_code) == (JobState.FAILED, jobs.FailureCode.HOLD_EXHAUSTED)
-    assert shop.hold(job_id).captured_nano == 0
+    assert workshop.hold(job_id).captured_nano == 0
 
 
 def test_progress_that_was_told_to_stop_asks_why(workshop):

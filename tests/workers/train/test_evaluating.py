@@ -44,7 +44,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def released(workshop: Any, trainers: Mapping[str, Trainer] = TINY, **options: Any) -> Release:
-    """A release whose training has named the public dataset."""
     return published_by(workshop, workshop.train(evaluate=True, **options), trainers)
 
 
@@ -59,10 +58,8 @@ def delete(workshop: Any, dataset_id: str, *, cancel_jobs: bool = False) -> Data
 
 
 def assert_unavailable(workshop: Any, job_id: str) -> None:
-    """The evaluation runs, and fails for want of its dataset."""
     work(workshop, job_id)
-    job = workshop.job(job_id)
-    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.DATASET_UNAVAILABLE)
+    workshop.assert_failed(job_id, FailureCode.DATASET_UNAVAILABLE)
 
 
 @on_either_database
@@ -111,7 +108,6 @@ def test_of_large_images_as_many_are_kept_whole_as_are_compared(tmp_path, monkey
     how = {"device": torch.device("cpu"), "warm_start": False, "reference": 0.5, "progress": lambda **_: False}
     measured = evaluate.measure_generator(tmp_path, test, find_extractor(tmp_path), request, **how)
     assert measured.seen == (64, 64)
-    assert measured.likeness is not None
     assert measured.likeness.images == 40
 
 

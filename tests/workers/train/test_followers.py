@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,18 +20,14 @@ from privacy.plans.registry import RECIPES
 from service import ledger
 from service.errors import Conflict
 from service.settings import Settings
-from tests.workers.conftest import alive
+from tests.workers.conftest import IMPATIENT, alive
 from workers.recipes.ranks import RankLost
 from workers.supervise.attempts import Attempt, ExitStatus
-from workers.supervise.supervisor import RUNNER_COMMAND, Patience, runner_environment, supervise
+from workers.supervise.supervisor import RUNNER_COMMAND, runner_environment
 from workers.train import followers as ranks
 from workers.train.followers import RankZeroOnly, read_armed_training
 
-OPTIONS = {"architecture": "cnn", "expected_batch": 100, "learning_rate": 0.5, "clip": 0.5}
-
-
-def classifier(workshop: Any, *, epochs: float, epsilon: float) -> str:
-    return str(workshop.train(recipe="dp_classifier", epsilon=epsilon, epochs=epochs, **OPTIONS))
+CLASSIFIER = {"recipe": "dp_classifier", "architecture": "cnn", "expected_batch": 30, "learning_rate": 0.5, "clip": 0.5}
 
 
 def charges(workshop: Any, job_id: str) -> list[tuple[int, Any]]:
@@ -44,20 +41,14 @@ def followers(workshop: Any) -> list[int]:
 
 
 @pytest.fixture
-def supervise_two(workshop: Any, warm: str, impatient: Patience) -> Callable[[Attempt], None]:
+def supervise_two(workshop: Any, warm: str) -> Callable[[Attempt], None]:
     """Supervise an attempt of a runner and a follower, both forked from a Python that has everything imported."""
-    settings = workshop.settings.model_copy(update={"processes": 2})
-    command = (warm, *RUNNER_COMMAND[1:])
-
-    def supervised(attempt: Attempt) -> None:
-        supervise(settings, workshop.factory, attempt, draining=lambda: False, command=command, patience=impatient)
-
-    return supervised
+    return partial(workshop.supervise, command=(warm, *RUNNER_COMMAND[1:]), processes=2)
 
 
 @pytest.mark.slow
 def test_two_processes_train_a_job_for_the_charges_of_one(workshop, supervise_two):
-    alone, together = (classifier(workshop, epochs=1.0, epsilon=5.0) for _ in range(2))
+    alone, together = (workshop.train(**CLASSIFIER, epochs=0.3, epsilon=5.0) for _ in range(2))
     assert workshop.work(alone) == ExitStatus.ENDED
     supervise_two(workshop.claim(together))
 
@@ -73,11 +64,11 @@ def test_two_processes_train_a_job_for_the_charges_of_one(workshop, supervise_tw
 
 @pytest.mark.slow
 def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(workshop, supervise_two):
-    job_id = classifier(workshop, epochs=10.0, epsilon=8.0)
+    job_id = workshop.train(**CLASSIFIER, epochs=1.2, epsilon=8.0)
     attempt = workshop.claim(job_id)
     thread = threading.Thread(target=supervise_two, args=(attempt,))
     thread.start()
-    workshop.wait(lambda: workshop.job(job_id).progress.get("step", 0) > 3)
+    workshop.wait(lambda: workshop.step(job_id) > 3)
     (first,) = followers(workshop)
     os.kill(first, signal.SIGKILL)
     began = time.monotonic()
@@ -91,7 +82,7 @@ def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(worksho
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 1
     steps = sum(details["event"]["count"] for _, details in charges(workshop, job_id))
-    assert 150 <= steps <= 151, "one step is paid for twice, should it have been lost, and no more"
+    assert 60 <= steps <= 61, "one step is paid for twice, should it have been lost, and no more"
     assert 0 < charged < len(charges(workshop, job_id))
     assert not any(map(alive, followers(workshop)))
     assert len(followers(workshop)) == 2
@@ -99,8 +90,8 @@ def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(worksho
 
 
 @pytest.mark.slow
-def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop, supervise_two, impatient):
-    job_id = classifier(workshop, epochs=200.0, epsilon=8.0)
+def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop, supervise_two):
+    job_id = workshop.train(**CLASSIFIER, epochs=12.0, epsilon=8.0)
     attempt = workshop.claim(job_id)
     log = workshop.settings.data_dir / "logs" / "alone.log"
     log.parent.mkdir(parents=True)
@@ -129,7 +120,7 @@ def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop,
     workshop.cancel(job_id)
     began = time.monotonic()
     thread.join(timeout=60)
-    assert time.monotonic() - began < impatient.grace_seconds, "it left by itself"
+    assert time.monotonic() - began < IMPATIENT.grace_seconds, "it left by itself"
     workshop.assert_settled(job_id, JobState.SUCCEEDED)  # all ranks ended early together, and rank 0 published
     assert workshop.release_of(job_id).incomplete["reason"] == "cancelled"
     assert len(followers(workshop)) == 2

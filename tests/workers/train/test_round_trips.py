@@ -1,7 +1,5 @@
 """What Obscura hands out goes in again, with the names of the classes: a sample in every format, also unpacked."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import zipfile
@@ -54,7 +52,6 @@ def sent(package: Package) -> list[tuple[str, bytes]]:
 
 
 def drawn(generator: Generator, request: SampleRequest) -> list[tuple[str, bytes]]:
-    """What the sample holds."""
     return [
         (request.names[label], pixels.tobytes())
         for images, labels in draw(generator, request)

@@ -89,8 +89,7 @@ def test_a_job_that_is_not_what_was_held_for_opens_nothing(workshop, edit):
         destroy_file(path)
         write_key(path, new_key())
     assert workshop.work(job_id, TINY) == ExitStatus.ENDED
-    job = workshop.job(job_id)
-    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.LEDGER_UNAVAILABLE)
+    workshop.assert_failed(job_id, FailureCode.LEDGER_UNAVAILABLE)
     assert workshop.hold(job_id).state is HoldState.RETURNED
     assert EntryKind.ARM not in [entry.kind for entry in workshop.entries()]
 
@@ -243,8 +242,7 @@ def test_steps_that_the_ledger_does_not_count_are_not_published(workshop):
     journal = Journal(storage_of(workshop.settings), job_id, 1, "acc_a")
     journal.write(stage="gradient_steps", count=5, price_nano=0)
     assert workshop.work(job_id) == ExitStatus.ENDED
-    job = workshop.job(job_id)
-    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.LEDGER_UNAVAILABLE)
+    workshop.assert_failed(job_id, FailureCode.LEDGER_UNAVAILABLE)
 
 
 def told(workshop: Any, job_id: str) -> tuple[int, dict[str, int]]:
@@ -279,8 +277,7 @@ def test_a_release_that_the_ledger_has_forgotten_is_not_published(workshop):
     attempt = workshop.claim(job_id)
     write_journal(workshop.settings.data_dir, job_id, attempt.number, count=1, price_nano=1)
     assert workshop.work(attempt, TINY) == ExitStatus.ENDED
-    job = workshop.job(job_id)
-    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.LEDGER_UNAVAILABLE)
+    workshop.assert_failed(job_id, FailureCode.LEDGER_UNAVAILABLE)
     assert workshop.hold(job_id).captured_nano == workshop.hold(job_id).amount_nano
 
 

@@ -1,43 +1,25 @@
-"""What a machine lacks for a while never costs what a training has paid for: the job waits until it is there."""
+"""What a machine lacks for a while, or a wrong clock, never costs what a training has paid for: the job waits."""
 
-import dataclasses
-import io
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from obscura.wire.words import JobState
+from obscura.wire.words import HoldState, JobState
 from service import ledger
 from service.audit.findings import Finding, FindingCode, clear_stops, stop_arming
+from service.errors import ClockRefused
+from tests.workers.conftest import worker_start
 from tests.workers.tiny_runner import TRAINERS as TINY
-from workers.recipes.interface import Cancelled, Run
+from workers.recipes.interface import Run
 from workers.supervise.attempts import ExitStatus, claim_job, claim_next
-from workers.supervise.supervisor import supervise
 from workers.train import runner
+from workers.train.kinds import train as training
 
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch):
     monkeypatch.setattr(runner, "_PLACE_SECONDS", 0.0)
-
-
-def interrupted(training: Run) -> Any:
-    """A training whose process is told to stop after some charges."""
-
-    def tell(*, step: int, **_: Any) -> None:
-        if step == 12:
-            raise Cancelled
-
-    return TINY["datalens"](dataclasses.replace(training, progress=tell))
-
-
-def begun(workshop: Any) -> str:
-    """A training that has paid for something and waits for its next attempt."""
-    job_id: str = workshop.train()
-    assert workshop.work(job_id, {"datalens": interrupted}) is ExitStatus.INTERRUPTED
-    workshop.give_back(job_id)
-    return job_id
 
 
 def assert_waits(workshop: Any, job_id: str) -> None:
@@ -65,9 +47,9 @@ def test_a_release_that_cannot_be_written_is_written_when_it_can(workshop):
     assert workshop.release_of(job_id).incomplete is None
 
 
-def test_a_job_waits_for_the_disk_of_the_keys(workshop, stream: io.StringIO):
+def test_a_job_waits_for_the_disk_of_the_keys(workshop, stream):
     """Another attempt would find no key, and the keys of what was not deleted come back with their disk."""
-    job_id, keys = begun(workshop), workshop.settings.keys_path
+    job_id, keys = workshop.begin(), workshop.settings.keys_path
     away = keys.with_name("unmounted")
     keys.rename(away)
     this: dict[str, Any] = {"job_id": job_id, "worker": "test", "now": datetime.now(UTC)}
@@ -100,7 +82,6 @@ def test_a_release_that_cannot_be_signed_is_signed_when_it_can(workshop, unusabl
 
 
 def test_a_training_that_has_paid_waits_for_an_extractor_that_its_machine_lacks(workshop):
-    """Another one may have it."""
     job_id = workshop.train(recipe="dp_classifier", epsilon=1.0, architecture="pretrained_linear", extractor="tiny")
     claimed, hold_id, now = workshop.claim(job_id), workshop.job(job_id).hold_id, datetime.now(UTC)
     workshop.do(ledger.arm, hold_id=hold_id, attempt=1, now=now)
@@ -109,7 +90,6 @@ def test_a_training_that_has_paid_waits_for_an_extractor_that_its_machine_lacks(
     this: dict[str, Any] = {"kind": "train", "worker": "test", "now": datetime.now(UTC)}
     following = workshop.train()
     first = claim_next(workshop.settings, workshop.factory, **this)
-    assert first is not None
     assert first.job_id == following, "nobody waits for a job that waits"
     assert_waits(workshop, job_id)
     workshop.settings.extractors_path.mkdir()
@@ -119,27 +99,25 @@ def test_a_training_that_has_paid_waits_for_an_extractor_that_its_machine_lacks(
     assert_waits(workshop, job_id)
 
 
-def test_an_attempt_to_publish_that_meets_a_stop_waits_until_it_is_lifted(workshop, tiny_runner, impatient):
+def test_an_attempt_to_publish_that_meets_a_stop_waits_until_it_is_lifted(workshop, tiny_runner):
     """The stop comes between its claim and its first look."""
-    job_id = begun(workshop)
+    job_id = workshop.begin()
     workshop.cancel(job_id)
     attempt = workshop.claim(job_id)
     finding = Finding(FindingCode.CHAIN_BROKEN, "found just now", workshop.account_id)
     workshop.do(stop_arming, (finding,), now=datetime.now(UTC))
-    more: dict[str, Any] = {"draining": lambda: False, "command": tiny_runner, "patience": impatient}
-    supervise(workshop.settings, workshop.factory, attempt, **more)
+    workshop.supervise(attempt, tiny_runner)
     assert_waits(workshop, job_id)
     workshop.do(clear_stops)
     assert workshop.work(job_id, TINY) is ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
 
 
-def test_killing_an_attempt_to_publish_again_and_again_does_not_lose_the_release(workshop, impatient):
-    job_id = begun(workshop)
+def test_killing_an_attempt_to_publish_again_and_again_does_not_lose_the_release(workshop):
+    job_id = workshop.begin()
     workshop.cancel(job_id)
-    more: dict[str, Any] = {"draining": lambda: False, "command": ("false",), "patience": impatient}
     for _ in range(workshop.settings.attempts_max):
-        supervise(workshop.settings, workshop.factory, workshop.claim(job_id), **more)
+        workshop.supervise(job_id, ("false",))
         assert workshop.job(job_id).finished_at is None
     assert workshop.work(job_id, TINY) is ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
@@ -147,10 +125,56 @@ def test_killing_an_attempt_to_publish_again_and_again_does_not_lose_the_release
 
 def test_what_waits_can_be_discarded(workshop):
     """A job that is only to be ended needs nothing of its machine."""
-    job_id = begun(workshop)
+    job_id = workshop.begin()
     workshop.claim(job_id)  # by a worker that dies
     workshop.settings.keys_path.rename(workshop.settings.data_dir / "unmounted")
     workshop.cancel(job_id, discard=True)
     later = datetime.now(UTC) + timedelta(hours=1)
     assert claim_job(workshop.settings, workshop.factory, job_id=job_id, worker="test", now=later) is None
     workshop.assert_settled(job_id, JobState.CANCELLED)
+
+
+# --- a wrong clock ----------------------------------------------------------------------------------------------------
+
+WRONG = (datetime(1971, 3, 1, tzinfo=UTC), datetime(2200, 3, 1, tzinfo=UTC))
+
+
+class Clock1971(datetime):
+    """A clock whose battery is empty."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> datetime:
+        return datetime(1971, 3, 1, tzinfo=tz)
+
+
+def test_a_runner_with_a_wrong_clock_arms_nothing_and_the_job_goes_on_later(workshop, monkeypatch):
+    job_id = workshop.train()
+    kinds = [entry.kind for entry in workshop.entries()]
+    with monkeypatch.context() as wrong:
+        wrong.setattr(training, "datetime", Clock1971)
+        assert workshop.work(job_id) is ExitStatus.INTERRUPTED
+    assert (workshop.job(job_id).state, workshop.hold(job_id).state) == (JobState.QUEUED, HoldState.HELD)
+    assert [entry.kind for entry in workshop.entries()] == kinds
+    assert workshop.job(job_id).attempts_lost == 0
+    assert workshop.work(job_id) is ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+
+
+@pytest.mark.parametrize("clock", WRONG, ids=str)
+def test_nobody_claims_by_a_wrong_clock(workshop, clock):
+    """By a clock that is far ahead, every lease is over."""
+    job_id = workshop.train()
+    asked = {"worker": "w", "now": clock}
+    with pytest.raises(ClockRefused):
+        claim_job(workshop.settings, workshop.factory, job_id=job_id, **asked)
+    assert claim_next(workshop.settings, workshop.factory, kind="train", **asked) is None
+    assert (workshop.job(job_id).state, workshop.job(job_id).attempt) == (JobState.QUEUED, 0)
+
+
+def test_a_worker_does_not_start_by_a_clock_that_is_behind_the_ledger(workshop):
+    with worker_start(workshop.settings) as start:
+        start()
+        ahead = datetime(2049, 1, 1, tzinfo=UTC)
+        workshop.do(ledger.set_frozen, account_id=workshop.account_id, frozen=True, reason="a test", now=ahead)
+        with pytest.raises(SystemExit, match=r"clock of this machine is wrong: it shows .* more than a day behind"):
+            start()
