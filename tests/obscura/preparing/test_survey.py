@@ -110,13 +110,6 @@ def test_grey_and_colour(tmp_path, colours):
     assert {pixels.shape for _, pixels in images_of(package)} == {(48, 48)}
 
 
-def test_transparent_images_are_laid_on_white(tmp_path):
-    clear = Image.new("LA", (16, 16), (90, 0))
-    root = folder_of(tmp_path / "clear", a=clear, b=clear)
-    assert all((pixels == 255).all() for _, pixels in images_of(prepare(root)))
-    assert "turned to grey" not in prepare(root, Choices(grey=True)).summary
-
-
 @pytest.mark.parametrize(
     "wrong",
     [{"size": "big"}, {"size": "7"}, {"size": "257x64"}, {"size": "64x"}],

@@ -19,13 +19,10 @@ from privacy.gradients.integers import noisy_sum
 from privacy.gradients.per_sample import trace_gradients
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import poisson_sample
+from tests.privacy.gradients.test_per_sample import losses
 
 
-def losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-
-def noise(label: str) -> SecureNoise:
+def noise(label: str = "step") -> SecureNoise:
     return SecureNoise.derive(b"a fixed secret for these tests", label)
 
 

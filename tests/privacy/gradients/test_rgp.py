@@ -15,12 +15,8 @@ from privacy.gradients.estimator import shapes_of
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import trace_gradients
 from privacy.gradients.rgp import Rgp, carriers_of, random_carriers
-from privacy.mechanisms.noise import SecureNoise
+from tests.privacy.gradients.test_dpsgd import noise
 from tests.privacy.gradients.test_per_sample import TiedTokens, Tokens, losses
-
-
-def noise(step: str | int = "rgp") -> SecureNoise:
-    return SecureNoise.derive(b"a fixed secret for these tests", step)
 
 
 def network() -> nn.Module:
