@@ -12,7 +12,7 @@ from obscura.preparing.questions import ask_about_classes
 from obscura.wire.meanings import masks_among
 
 
-def counted(*parts: str, start: int = 0) -> list[str]:
+def counted(*parts: str) -> list[str]:
     """Return the product of parts, where `a|b` lists alternatives."""
     return ["".join(words) for words in itertools.product(*(part.split("|") for part in parts))]
 

@@ -68,13 +68,10 @@ def test_micro_batches_change_nothing_and_a_far_clip_gives_the_plain_gradient() 
     torch.testing.assert_close(halved, plain / 2, atol=5e-4, rtol=1e-3)
 
 
-def test_an_empty_sample_releases_noise_alone_and_a_broken_record_contributes_zero() -> None:
+def test_an_empty_sample_releases_noise_alone() -> None:
     model = nn.Linear(3, 400)
     empty = released(model, torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), noise_multiplier=2.0)
     assert 0.9 < float(empty.std()) < 1.1
-    broken = torch.full((1, 3), torch.inf)
-    alone = released(model, broken, torch.zeros(1, dtype=torch.long), noise_multiplier=2.0)
-    assert torch.equal(alone, empty)
 
 
 def test_the_second_step_starts_from_nothing() -> None:
