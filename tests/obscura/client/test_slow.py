@@ -86,12 +86,9 @@ def test_a_command_waits_for_a_service_that_starts(data):
         )
         command = [sys.executable, "-c", start, str(data), server.url]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
             assert process.stdout.readline() == "1\n"
             asking = [sys.executable, "-m", "obscura.cli", "--data-dir", str(data), "accounts", "list", "--json"]
             with subprocess.Popen(asking, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
-                assert asked.stderr is not None
                 assert "is starting" in asked.stderr.readline()
                 process.stdin.write("\n")
                 process.stdin.flush()

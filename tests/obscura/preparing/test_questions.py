@@ -117,7 +117,6 @@ def test_files_that_are_named_after_persons_with_several_images(form: str, many:
         ).split(" ")
     ]
     pair = persons_in_file_names(names)
-    assert pair is not None
     assert pair[0] != pair[1]
     assert {*pair} <= {*names}
 

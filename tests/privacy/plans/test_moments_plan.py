@@ -133,9 +133,6 @@ def test_no_default_is_refused(channels: int, side: int, n: int, epsilon: float)
 
 def test_more_budget_or_records_buy_more_detail() -> None:
     small, more, many = config(FEW), config(FEW, 10.0), config(FASHION)
-    assert small.coefficients is not None
-    assert more.coefficients is not None
-    assert many.coefficients is not None
     assert small.coefficients < more.coefficients < many.coefficients == 256
     assert small.mean_clip < more.mean_clip < many.mean_clip
     assert small.mean_share > more.mean_share > many.mean_share

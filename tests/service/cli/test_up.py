@@ -214,7 +214,6 @@ def test_a_second_api_process_leaves_the_address_of_the_first_alone(shell):
         stderr=subprocess.DEVNULL,
         text=True,
     ) as second:
-        assert second.stdout is not None
         served = ""
         while not served.rstrip().endswith("}"):
             line = second.stdout.readline()
