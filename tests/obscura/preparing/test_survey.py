@@ -110,10 +110,10 @@ def test_grey_and_colour(tmp_path, colours):
     assert {pixels.shape for _, pixels in images_of(package)} == {(48, 48)}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"size": "big"}, {"size": "7"}, {"size": "257x64"}, {"size": "64x"}],
-)
+WRONG = {"size": ["big", "7", "257x64", "64x"], "frames": ["some"], "slices": ["top"], "every": [0], "depth": ["1.5"]}
+
+
+@pytest.mark.parametrize("wrong", [{name: value} for name, values in WRONG.items() for value in values], ids=str)
 def test_words_that_are_not_understood(wrong):
     with pytest.raises(PackingError, match=f"--{next(iter(wrong))}"):
         Choices(**wrong)  # type: ignore[arg-type]

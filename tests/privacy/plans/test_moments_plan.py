@@ -19,13 +19,6 @@ from privacy.plans.warm_start import BY_CLASS, CLUSTERS, LUMA_CHROMA, MEANS, POO
 from tests.privacy.plans.test_datalens_plan import ACCOUNT, FACTS, assert_fits
 
 
-def test_the_stages_are_the_releases_in_order_and_no_teacher_is_named() -> None:
-    made = plan_moments(MomentsConfig(), ACCOUNT, ACCOUNT.capacity_nano, FACTS)
-    assert_fits(made, ACCOUNT)
-    assert [stage.name for stage in made.stages] == [MEANS, POOLED, BY_CLASS]
-    assert made.facts.keys() == {"protects", "units_declared", "noise_stddev"}
-
-
 def test_the_least_budget_and_the_fewest_records_are_enough() -> None:
     assert_fits(plan_moments(MomentsConfig(), ACCOUNT, 40, dataclasses.replace(FACTS, records_declared=1)), ACCOUNT)
 
@@ -136,13 +129,6 @@ def test_more_budget_or_records_buy_more_detail() -> None:
     assert small.coefficients < more.coefficients < many.coefficients == 256
     assert small.mean_clip < more.mean_clip < many.mean_clip
     assert small.mean_share > more.mean_share > many.mean_share
-
-
-def test_few_records_release_means_and_one_covariance_and_ask_fewer_teachers() -> None:
-    assert [stage.name for stage in made(FEW).stages] == [MEANS, POOLED]
-    assert [stage.name for stage in made(FEW, 10.0).stages] == [MEANS, POOLED, BY_CLASS]
-    assert [stage.name for stage in made(FASHION).stages] == [MEANS, POOLED, BY_CLASS]
-    assert (voting(FASHION).teachers, voting(FEW).teachers) == (4000, 350)
 
 
 def test_where_noise_is_small_texture_is_released() -> None:
