@@ -145,16 +145,6 @@ def test_where_noise_is_small_texture_is_released() -> None:
     assert not config(dataclasses.replace(FASHION, height=30), 10.0).texture  # cells of four pixels do not fit
 
 
-@pytest.mark.parametrize("facts", [FEW, FASHION, COLOUR], ids=["few", "many", "colour"])
-def test_what_was_given_wins(facts: PublicFacts) -> None:
-    given = {
-        "coefficients": 33, "components": 21, "class_components": 4, "noise_shape": 0.5, "centre": 0.3, "shrink": False,
-        "colour": "rgb", "mean_clip": 3.5, "mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.5,
-    }  # fmt: skip
-    found = config(facts, **given).model_dump()
-    assert {name: found[name] for name in given} == given
-
-
 def test_a_grid_that_was_given_is_seen_as_a_whole() -> None:
     found = config(FEW, frequencies=5)
     assert len(coefficients_of(found, FEW)) == 25
@@ -187,18 +177,3 @@ def test_the_shape_of_the_noise_keeps_the_priors_norm(exponent: float) -> None:
     noise = math.sqrt((power / shape**2).sum() * (shape**2).sum())
     best = math.sqrt((power / (least := noise_shape(power, 0.25)) ** 2).sum() * (least**2).sum())
     assert best <= noise * (1 + 1e-12)
-
-
-def test_many_records_and_a_large_budget_buy_clusters_unless_something_else_was_given() -> None:
-    found = config(FASHION, 10.0)
-    assert (found.clusters, found.cluster_share) == (16, 0.1)
-    assert CLUSTERS not in [stage.name for stage in made(FASHION).stages]
-    between = config(FASHION, 5.0)
-    assert 8 <= between.clusters < 16
-    shares = {"mean_share": 0.1, "pooled_share": 0.4, "class_share": 0.5}
-    for options in ({"clusters": 1}, {"texture": False}, shares):
-        alone = config(FASHION, 10.0, **options)
-        assert (alone.clusters, alone.cluster_share) == (1, 0.0), options
-    two = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
-    few = config(FASHION, 1.0, clusters=2, **two)
-    assert (few.clusters, few.cluster_share, few.class_share) == (2, 0.2, 0.3)
