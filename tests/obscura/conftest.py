@@ -25,7 +25,6 @@ def service(data_dir: Path, warm: str) -> Iterator[obscura.LocalClient]:
     with started as service:
         yield service
         process = service.service.process
-    assert process is not None
     assert process.poll() is not None
     assert not (data_dir / "service.url").exists()
 

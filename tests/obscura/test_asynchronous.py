@@ -37,16 +37,11 @@ async def begun_and_cancelled(act: Coroutine[Any, Any, Any], done: list[int]) ->
         await task
 
 
-def connected(data_dir) -> obscura.AsyncClient:
-    """The fixture's service, found by its folder."""
-    return obscura.local_async(data_dir)
-
-
 @pytest.mark.slow
 def test_trainings_are_awaited_together_and_block_nobody(service, data_dir):
     async def program() -> None:
         pauses: list[float] = []
-        async with connected(data_dir) as asynchronous:
+        async with obscura.local_async(data_dir) as asynchronous:
             watch = asyncio.create_task(longest_pause(pauses))
             trained = await asyncio.gather(
                 *(
@@ -97,7 +92,7 @@ def test_progress_is_iterated_and_awaiting_is_cancelled(service, data_dir):
     dataset = service.datasets.push(Arrays(*two_classes(200)), account_id=account.id, at_most=200, name="long")
 
     async def program() -> str:
-        async with connected(data_dir) as asynchronous:
+        async with obscura.local_async(data_dir) as asynchronous:
             job = await asynchronous.start_training(dataset.id, recipe="datalens", epsilon=0.5, options=SMALL_DATALENS)
             events = [event async for event in job.events()]
             assert [event.state for event in events][-1] == "succeeded"
@@ -116,7 +111,7 @@ def test_progress_is_iterated_and_awaiting_is_cancelled(service, data_dir):
             return long.id
 
     async def ending(job_id: str) -> None:
-        async with connected(data_dir) as asynchronous:
+        async with obscura.local_async(data_dir) as asynchronous:
             long = await asynchronous.job(job_id)
             assert not long.finished  # it goes on until somebody asks it to end
             assert (await long.cancel(discard=True)).cancel_requested
@@ -138,7 +133,7 @@ def test_a_push_that_nobody_awaits_stops_and_leaves_nothing(service, data_dir, t
         time.sleep(0.02)
 
     async def program() -> None:
-        async with connected(data_dir) as asynchronous:
+        async with obscura.local_async(data_dir) as asynchronous:
             pushing = asynchronous.datasets.push(
                 tmp_path, account_id=account.id, at_most=200, name="slow", on_image=look
             )
@@ -164,7 +159,7 @@ def test_an_upload_that_nobody_awaits_stops(service, data_dir):
             yield bytes(1000)
 
     async def program() -> None:
-        async with connected(data_dir) as asynchronous:
+        async with obscura.local_async(data_dir) as asynchronous:
             mine = await asynchronous.dataset(dataset.id)
             await begun_and_cancelled(mine.push(parts(), format="npz"), sent)
 

@@ -123,7 +123,6 @@ def test_a_folder_whose_service_runs_is_shared(service, data_dir):
 def test_a_service_ends_when_its_program_is_killed(tmp_path):
     command = [sys.executable, "-c", START, str(tmp_path / "data")]
     program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert program.stdout is not None
     pid = int(program.stdout.readline())
     os.kill(pid, 0)
     program.send_signal(signal.SIGKILL)

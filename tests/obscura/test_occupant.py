@@ -43,7 +43,6 @@ def test_an_address_that_is_another_ones_is_left_alone(tmp_path):
 def test_what_a_crash_leaves_is_no_address_and_is_replaced(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "True\n"
         assert address_of(tmp_path) == URL
         process.kill()

@@ -22,6 +22,14 @@ BUSY = Answer(
 READY = Answer(200, b'{"status": "ok", "version": "1", "trainings": "open"}')
 
 
+@pytest.fixture
+def data(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    (folder / "admin.key").write_text("key\n")
+    return folder
+
+
 def busy_for(times: int):
     left = [BUSY] * times
     return lambda _method, _path: left.pop() if left else READY
@@ -58,10 +66,7 @@ def test_quickstart_waits_for_a_busy_service_that_is_named(tmp_path):
     assert len([line for line, _ in server.requests if "/v1/health/ready" in line]) == 3
 
 
-def test_a_service_that_holds_its_folder_is_waited_for_and_one_that_has_gone_is_not(tmp_path):
-    data = tmp_path / "data"
-    data.mkdir(mode=0o700)
-    (data / "admin.key").write_text("key\n")
+def test_a_service_that_holds_its_folder_is_waited_for_and_one_that_has_gone_is_not(data):
     with answering(busy_for(5)) as server, occupied(data), announced(data, server.url), LocalService(data) as service:
         assert (service.url, service.process) == (server.url, None)
     ended = LocalService(data)
@@ -71,11 +76,8 @@ def test_a_service_that_holds_its_folder_is_waited_for_and_one_that_has_gone_is_
         ended._wait()
 
 
-def test_a_command_waits_for_a_service_that_starts(tmp_path):
+def test_a_command_waits_for_a_service_that_starts(data):
     """It holds its folder, and its address is written a moment later."""
-    data = tmp_path / "data"
-    data.mkdir(mode=0o700)
-    (data / "admin.key").write_text("key\n")
     with answering(lambda *_: Answer(200, b'{"items": [], "next_cursor": null}')) as server:
         start = (
             "import pathlib, sys, time\nfrom obscura.occupant import announced, occupied\n"
@@ -84,12 +86,9 @@ def test_a_command_waits_for_a_service_that_starts(tmp_path):
         )
         command = [sys.executable, "-c", start, str(data), server.url]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
             assert process.stdout.readline() == "1\n"
             asking = [sys.executable, "-m", "obscura.cli", "--data-dir", str(data), "accounts", "list", "--json"]
             with subprocess.Popen(asking, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
-                assert asked.stderr is not None
                 assert "is starting" in asked.stderr.readline()
                 process.stdin.write("\n")
                 process.stdin.flush()

@@ -17,14 +17,9 @@ CANARIES = {
 }
 
 
-def dicom_file(values: np.ndarray, *, preamble: bool = True, **tags: Any) -> bytes:
+def dicom_file(values: np.ndarray, **tags: Any) -> bytes:
     """A file of (h, w) numbers, (frames, h, w), or (h, w, 3) with PhotometricInterpretation="RGB"."""
     file = radiograph(values, **{"BitsStored": 8 * values.dtype.itemsize, **CANARIES, **tags})
     target = io.BytesIO()
-    if preamble:
-        file.save_as(target, enforce_file_format=True)
-    else:
-        file.preamble = None
-        del file.file_meta
-        file.save_as(target, implicit_vr=False, little_endian=True)
+    file.save_as(target, enforce_file_format=True)
     return target.getvalue()

@@ -1,4 +1,7 @@
-"""Folder names that identify people or records are asked about before they become public; names of classes are not."""
+"""Folder names that identify people or records are asked about before they become public; names of classes are not.
+
+Further names are inputs of the intake benchmark.
+"""
 
 import itertools
 
@@ -9,19 +12,16 @@ from obscura.preparing.questions import ask_about_classes
 from obscura.wire.meanings import masks_among
 
 
-def counted(*parts: str, start: int = 0) -> list[str]:
+def counted(*parts: str) -> list[str]:
     """Return the product of parts, where `a|b` lists alternatives."""
     return ["".join(words) for words in itertools.product(*(part.split("|") for part in parts))]
 
 
 IDENTIFIERS = {
     # people with a number, and something after or before it
-    "camelyon": counted("patient_", "004_node_4|009_node_1|010_node_4|012_node_0"),
-    "bids_sessions": counted("sub-", "04|09|11", "_ses-01"),
     "bids_labels": ["sub-CON01", "sub-CON02", "sub-PAT07"],
     "bids_guids": ["sub-NDARAA306NT2", "sub-NDARAB055BPR3"],
     "bids_runs": counted("sub-01_task-rest_run-", "1|2"),
-    "patient_sides": counted("patient_004_|patient_009_", "left|right"),
     "patient_views": counted("Patient 3 - |Patient 8 - ", "CC|MLO"),
     "patient_dates": ["patient12_2019-03-01", "patient14_2020-11-30"],
     "group_then_patient": ["AD_patient_3", "CN_patient_4"],
@@ -46,25 +46,19 @@ IDENTIFIERS = {
     "actors": ["Actor_01", "Actor_02"],
     "children": ["child 3 day 2", "child 4 day 1"],
     "one_among_classes": ["benign", "malignant", "patient_3_left"],
-    "eyes": ["10_left", "10_right", "11_left"],
     "knees": ["9001104_L", "9001400_R"],
     "sex_and_age": ["M45y", "F63y"],
     # initials and births
-    "initials_and_year": ["JD1961", "MK1958"],
     "initials_and_date": ["JD_1961-04-23", "MK_1958-12-01"],
     "initials_and_short_date": ["AB230461", "CD010158"],
     "dotted_initials": ["A.B. 1972", "C.D. 1980"],
     # identifiers of studies
     "tcga": ["TCGA-02-0006-01A", "TCGA-12-1600-01Z"],
-    "lidc": ["LIDC-IDRI-0001", "LIDC-IDRI-0002"],
     "lidc_unpadded": ["LIDC-IDRI-1001", "LIDC-IDRI-1012"],
     "lidc_alone": ["LIDC-IDRI-0078", "healthy"],
-    "adni": ["002_S_0295", "002_S_4213"],
-    "oasis": ["OAS1_0001_MR1", "OAS1_0002_MR1"],
     "oasis_3": ["OAS30001_MR_d0129", "OAS30002_MR_d0653"],
     "trials": ["NCT01234567", "NCT07654321"],
     "isic": ["ISIC_0024306", "ISIC_0024307"],
-    "dicom_files": ["IM-0001-0001", "IM-0001-0002"],
     "camera_files": ["IMG_0431", "IMG_0432", "DSC_0012"],
     "lung1": ["LUNG1-001", "LUNG1-417"],
     "cptac": ["C3L-00004", "C3N-00149"],
@@ -78,23 +72,17 @@ IDENTIFIERS = {
     "upenn": ["UPENN-GBM-00001", "UPENN-GBM-00630"],
     # numbers of hospitals and machines
     "mr_numbers": ["MR12345", "MR23456"],
-    "hospital_numbers": ["10024511", "10024512"],
     "short_hospital_numbers": ["4471", "8820", "9013"],
-    "padded_numbers": ["001", "002", "003"],
     "accessions": ["acc 4411", "acc 4417"],
     "uuids": ["3f2504e0-4f89-41d3-9a0c-0305e82c3301", "9b2d7f7a-5a9d-4d1e-8d5c-0b1c1a7f4d11"],
     "uuids_with_a_word": ["scan_3f2504e0-4f89-41d3-9a0c-0305e82c3301", "normal"],
     "hashes": ["9f86d081884c7d65", "60303ae22b998861"],
-    "hashes_with_a_word": ["anon_9f86d081", "anon_60303ae2"],
     "random_codes": ["K7Q2M9X4", "B1C5D8E2"],
     "ulids": ["01ARZ3NDEKTSV4RRFFQ69G5FAV", "01BX5ZZKBKACTAV9WEVGEMMVRZ"],
-    "dicom_uids": ["1.2.840.113619.2.55.3", "1.2.840.113619.2.55.4"],
     "dicom_uids_with_a_word": ["series 1.3.6.1.4.1.14519.5.2", "series 1.3.6.1.4.1.14519.5.3"],
     # one of many things
-    "samples": ["sample17", "sample23", "sample41"],
     "samples_that_count": ["sample_1", "sample_2", "sample_3"],
     "mice": ["mouse 1", "mouse 2"],
-    "slides_and_blocks": ["K12_b3", "K15_b1", "K15_b2"],
     "nodules": ["nodule-12", "nodule-15"],
     "gaps": ["rosa17", "rosa23", "rosa41", "rosa58"],
     "among_classes": ["normal", "tumor", "ROI_101", "ROI_107"],
@@ -115,21 +103,15 @@ IDENTIFIERS = {
     "codes": ["HC01", "PD03", "PD07"],
 }
 CLASSES = {
-    "digits": list("0123456789"),
     "two_digits": [f"{number:02}" for number in range(12)],
-    "grades": [f"grade_{number}" for number in range(1, 6)],
-    "birads": [f"bi-rads {number}" for number in range(7)],
     "birads_with_letters": ["BIRADS 4a", "BIRADS 4b", "BIRADS 4c", "BIRADS 5"],
     "pirads": [f"PI-RADS {number}" for number in range(1, 6)],
     "stages": ["stage I", "stage II", "stage IIIa", "stage IIIb", "stage IV"],
     "numbered_stages": [f"Stage{number}" for number in range(5)],
-    "padded_classes": [f"class_{number:03}" for number in range(10)],
     "wide_classes": [f"class_{number:04}" for number in range(30)],
     "wordnet": ["n01440764", "n02102040", "n02979186"],
     "wordnet_with_a_word": ["n02085620-Chihuahua", "n02085782-Japanese_spaniel"],
-    "covid": ["covid-19", "normal", "viral pneumonia"],
     "levels": ["level1", "level2", "level3"],
-    "diabetes": ["type 1 diabetes", "type 2 diabetes", "no diabetes"],
     "tumour_sizes": ["T1", "T2", "T3", "T4"],
     "pathological": ["pT1", "pT2", "pT3a", "pT3b"],
     "nodes": ["N0", "N1", "N2"],
@@ -140,7 +122,6 @@ CLASSES = {
     "retinopathy": ["0 - no DR", "1 - mild", "2 - moderate", "3 - severe"],
     "nyha": ["NYHA 1", "NYHA 2", "NYHA 3"],
     "markers": ["CD3", "CD4", "CD8", "CD20", "CD68"],
-    "ages": ["20-29", "30-39", "40-49"],
     "ages_with_a_word": ["age_20_30", "age_30_40", "age_40_50"],
     "ages_open": ["under 18", "18-25", "26-40", "over 40"],
     "days": ["day 3", "day 7", "day 14"],
@@ -208,20 +189,12 @@ def test_classes_with_numbers_pass(kind: str, images: int) -> None:
 
 
 MASKS = [
-    (["imagesTr", "labelsTr", "imagesTs"], ["labelsTr"]),
-    (
-        ["ISIC2018_Task1-2_Training_Input", "ISIC2018_Task1_Training_GroundTruth"],
-        ["ISIC2018_Task1_Training_GroundTruth"],
-    ),
     (["Training_Input", "Training_Ground_Truth"], ["Training_Ground_Truth"]),
-    (["images", "masks"], ["masks"]),
-    (["img", "seg"], ["seg"]),
     (["image", "label"], ["label"]),
     (["inputs", "targets"], ["targets"]),
     (["raw", "gt"], ["gt"]),
     (["train_images", "train_masks"], ["train_masks"]),
     (["images_train", "annotations_train"], ["annotations_train"]),
-    (["benign", "benign_mask", "malignant"], ["benign_mask"]),
     (["cells", "cells segmentation"], ["cells segmentation"]),
     (["benign (1)", "benign (1)_mask", "benign (1)_mask_1"], ["benign (1)_mask", "benign (1)_mask_1"]),
     (["001", "mask_001"], ["mask_001"]),

@@ -134,19 +134,6 @@ def test_enhanced_files_window_each_frame_by_its_own_group():
     assert (second[RAMP > 2050] == 255).all()
 
 
-def test_colours_planes_and_files_without_a_preamble():
-    colours = np.random.default_rng(5).integers(0, 256, (9, 7, 3), dtype=np.uint8)
-    rgb = dicom_file(colours, PhotometricInterpretation="RGB")
-    assert (shown(rgb) == colours).all()
-    planes = dicom_file(np.moveaxis(colours, 2, 0).copy().reshape(9, 7, 3), PhotometricInterpretation="RGB")
-    file = dcmread(io.BytesIO(planes))
-    file.PlanarConfiguration = 1
-    target = io.BytesIO()
-    file.save_as(target)
-    assert (shown(target.getvalue()) == colours).all()
-    assert (shown(dicom_file(RAMP, preamble=False, BitsStored=12)) == shown(dicom_file(RAMP, BitsStored=12))).all()
-
-
 def test_a_file_is_an_image_like_any_other():
     content = dicom_file(RAMP, BitsStored=12)
     seen = look(content)

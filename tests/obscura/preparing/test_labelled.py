@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from obscura.preparing import BrokenImages, ChoiceNeeded, Choices, PackingError, prepare
-from tests.obscura.preparing.conftest import shades
 
 
 def labelled(root: Path, paths: Sequence[str], cells: Sequence[str], head: str = "file", at: str = "t.csv") -> Path:
@@ -22,22 +21,6 @@ def labelled(root: Path, paths: Sequence[str], cells: Sequence[str], head: str =
 
 NAMES = [f"{number:04}.png" for number in range(1, 13)]
 NUMBERS = range(1, 13)
-
-
-@pytest.mark.parametrize(
-    ("cells", "one", "other", "cause"),
-    [
-        ([f"{n}.png" for n in NUMBERS], "'1.png'", "'0001.png'", "zeros"),
-        ([f"{n:04}.dcm" for n in NUMBERS], "'0001.dcm'", "'0001.png'", "endings differ: correct .dcm"),
-        ([f"x{n}" for n in NUMBERS], "'x1'", "'0001.png'", "--file-column"),
-    ],
-)
-def test_a_table_whose_names_match_nothing_says_why(tmp_path, cells, one, other, cause):
-    root = labelled(tmp_path, NAMES, cells)
-    with pytest.raises(PackingError, match=r"No name in column 'file' of t\.csv is the name of an image") as error:
-        prepare(root, Choices(labels="t.csv"))
-    assert not isinstance(error.value, BrokenImages)
-    assert all(words in str(error.value) for words in (one, other, cause))
 
 
 def test_zeros_that_are_lost_of_some_names_alone_are_not_left_out_as_broken(tmp_path):
@@ -63,19 +46,6 @@ def test_the_column_whose_cells_name_images_is_taken_or_proposed(tmp_path, head)
     assert error.value.flags == (f"--file-column {column}",)
     chosen = Choices(labels="t.csv", file_column=column, skip_broken=True)
     assert prepare(root, chosen).private_records == 12
-
-
-@pytest.mark.parametrize("at", ["metadata.csv", "labels.csv"])
-@pytest.mark.parametrize("around", ["", "data/"])
-def test_of_a_table_above_parts_train_is_taken_and_that_is_said(tmp_path, at, around):
-    paths = [f"{around}{part}/{number}.png" for part in ("train", "test", "val") for number in range(4)]
-    root = labelled(tmp_path, paths, paths, "file_name", at)
-    choices = {} if at == "metadata.csv" else {"labels": at}
-    package = prepare(root, Choices(**choices))
-    assert shades(package) == ["a 0", "a 2", "b 1", "b 3"]
-    assert f"{around}train/ (not test/ and val/; --split chooses), labels from {at}" in package.summary
-    package = prepare(root, Choices(**choices, split="test"))
-    assert shades(package) == ["a 4", "a 6", "b 5", "b 7"]
 
 
 def test_of_a_table_above_parts_without_train_one_is_chosen(tmp_path):

@@ -34,22 +34,6 @@ def test_what_is_neither_integer_nor_text_is_refused(values: Any) -> None:
         read_labels(values, 2, "x", Choices())
 
 
-@pytest.mark.parametrize("values", [[0], [[0, 1], [1, 0]], np.zeros((2, 1, 1), int)])
-def test_there_are_as_many_labels_as_images(values: Any) -> None:
-    with pytest.raises(PackingError, match="as many labels"):
-        read_labels(values, 2, "x", Choices())
-
-
-@pytest.mark.parametrize(
-    ("values", "left"), [([1, -1], (1, None)), (["a", "NaN"], ("a", None)), (["a", ""], ("a", None))]
-)
-def test_missing_labels_are_asked_about(values: Any, left: tuple[object, ...]) -> None:
-    with pytest.raises(ChoiceNeeded) as asked:
-        read_labels(values, 2, "x", Choices())
-    assert asked.value.flags == ("--skip-unlabelled",)
-    assert read_labels(values, 2, "x", Choices(skip_unlabelled=True)) == left
-
-
 def test_a_word_that_is_stated_is_a_class() -> None:
     assert read_labels(["none", "mass"], 2, "x", Choices(classes=("mass", "none"))) == ("none", "mass")
 

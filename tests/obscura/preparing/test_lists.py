@@ -125,15 +125,6 @@ def images(tmp_path: Path, *paths: str) -> Path:
     return tmp_path / "p"
 
 
-@pytest.mark.parametrize(("text", "said"), [*FAULTS, *REWRITTEN])
-def test_a_suspicious_id_ends_an_upload_and_says_where_it_is(tmp_path, text, said):
-    root = images(tmp_path, "1.png", "2.png")
-    cell = '"' + text.replace('"', '""') + '"'
-    (root / "t.csv").write_text(f"file,label,subject\n1.png,a,0010\n2.png,b,{cell}\n", encoding="utf-8")
-    with pytest.raises(PackingError, match=rf"(?i)line \d of t\.csv, column 'subject': .*{said}"):
-        prepare(root, Choices(labels="t.csv"), subjects=True)
-
-
 def test_suspicious_folders_of_subjects_end_an_upload(tmp_path):
     root = images(tmp_path, "a/0010/1.png", "b/12.0/2.png")
     with pytest.raises(ChoiceNeeded, match=r"^B/12\.0/2\.png: subject id '12\.0' is a number with decimals") as error:
@@ -149,33 +140,9 @@ def labelled(tmp_path: Path, *labels: str) -> Path:
     return root
 
 
-LISTS = [
-    *(("COVID-19", "Effusion", f"COVID-19{sign}Effusion") for sign in (", ", ";", "\n", "|", "/", " + ", " & ", " ")),
-    ("COVID-19", "Effusion", "covid-19 UND effusion"),
-    ("COVID-19", "Normal", "COVID-19, Effusion"),
-    ("COVID-19, Effusion", "Mass, Effusion", "Mass, Nodule"),
-    ("COVID-19", "Effusion", "['COVID-19', 'Effusion']"),
-    ("COVID-19|Mass; Effusion", "Effusion", "Mass"),
-]
-
-
-@pytest.mark.parametrize("labels", LISTS)
-def test_cells_with_several_findings_are_asked_about(tmp_path, labels):
-    root = labelled(tmp_path, *labels)
-    with pytest.raises(ChoiceNeeded, match="several labels in 'label'") as error:
-        prepare(root, Choices(labels="t.csv"))
-    assert error.value.flags[0].startswith("--attribute ")
-    has = prepare(root, Choices(labels="t.csv", attribute="Effusion")) if "UND" not in labels[2] else None
-    assert has is None or sum(has.private_counts.values()) == 3
-    assert has is None or has.private_counts["Effusion"] == sum("Effusion" in label for label in labels)
-    combined = prepare(root, Choices(labels="t.csv", combinations=True))
-    assert all("," not in name and ";" not in name for name in combined.classes)
-
-
 @pytest.mark.parametrize(
     "labels",
     [
-        ("mass, right", "none seen", "cyst"),
         ("black and white", "colour", "sepia"),
         ("no finding", "finding", "mass"),
         ("melanocytic nevus", "nevus", "other"),
@@ -220,13 +187,6 @@ def test_a_column_that_several_images_share_is_remarked_upon_in_an_account_of_re
 )
 def test_other_columns_are_not_remarked_upon(tmp_path, head, cells):
     assert prepare(of_records(tmp_path, head, *cells), Choices(labels="t.csv")).private_notes == ()
-
-
-def test_both_eyes_of_a_person_are_remarked_upon_in_an_account_of_records_alone(tmp_path):
-    root = images(tmp_path, *(f"{'ab'[n // 2 % 2]}/{10 + n // 2}_{('left', 'right')[n % 2]}.png" for n in range(8)))
-    (note,) = prepare(root).private_notes
-    assert "a/10_left.png and a/10_right.png" in note
-    assert prepare(root, subjects=None).private_notes == ()
 
 
 def test_the_screen_shows_how_many_subjects_there_are_and_where_their_ids_come_from(tmp_path):

@@ -1,6 +1,5 @@
 """Preparing on the owner's side: what is read off and sent, how subjects are numbered anew; names stay here."""
 
-import gzip
 import io
 import struct
 import zipfile
@@ -13,6 +12,7 @@ import pytest
 from PIL import Image
 
 from obscura.preparing import ChoiceNeeded, Choices, PackingError, prepare
+from tests.obscura.preparing.layouts.test_idx import write_pair
 
 
 @pytest.fixture
@@ -25,13 +25,6 @@ def folders(tmp_path: Path) -> Path:
             Image.new("RGB", (12, 8), (number, 0, 0)).save(root / name / f"CANARY-patient-{number}.png")
     (root / "cat" / "notes.txt").write_text("CANARY")
     return root
-
-
-def idx(folder: Path, split: str, count: int, *, packed: bool) -> None:
-    images = struct.pack(">4I", 0x803, count, 8, 12) + bytes(count * 96)
-    labels = struct.pack(">2I", 0x801, count) + bytes(number % 3 for number in range(count))
-    for name, body in ((f"{split}-images-idx3-ubyte", images), (f"{split}-labels-idx1-ubyte", labels)):
-        (folder / (name + ".gz" * packed)).write_bytes(gzip.compress(body) if packed else body)
 
 
 def sent(path: Path, **given: Any) -> bytes:
@@ -59,17 +52,6 @@ def test_class_folders(folders):
     assert b"".join(package.open()) == body  # the same bytes again
 
 
-def test_npz_and_zip(tmp_path, folders):
-    arrays, archive = tmp_path / "a.npz", tmp_path / "a.zip"
-    np.savez(arrays, images=np.zeros((9, 8, 12, 3), np.uint8), labels=np.arange(9) % 4)
-    package = prepare(arrays)
-    assert (package.format, package.private_records, package.channels) == ("npz", 9, 3)
-    assert package.classes == ("0", "1", "2", "3")
-    assert b"".join(package.open()) == arrays.read_bytes()
-    archive.write_bytes(sent(folders))
-    assert (prepare(archive).classes, prepare(archive).private_records) == (("cat", "dog"), 5)
-
-
 @pytest.mark.parametrize("content", [None, b"", b"not this", b"PK\x03\x04"])
 @pytest.mark.parametrize("suffix", [".npz", ".zip", ".tar", ""])
 def test_what_cannot_be_packed(tmp_path, suffix, content):
@@ -81,7 +63,7 @@ def test_what_cannot_be_packed(tmp_path, suffix, content):
 
 
 def test_broken_idx(tmp_path):
-    idx(tmp_path, "train", 7, packed=False)
+    write_pair(tmp_path, "train", np.zeros((7, 8, 12), np.uint8), packed=False)
     (tmp_path / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0")
     assert_refused(tmp_path, "damaged")
     (tmp_path / "train-labels-idx1-ubyte").unlink()
@@ -152,7 +134,7 @@ def test_zip_and_idx_files_with_subjects(people, tmp_path):
         more.writestr("cat/1.png", b"")
     assert_refused(archive, "class/subject/image", subjects=True)
     folder.mkdir()
-    idx(folder, "train", 4, packed=False)
+    write_pair(folder, "train", np.zeros((4, 8, 12), np.uint8), packed=False)
     assert_refused(folder, "train-subjects-idx1-int", subjects=True)
     third = folder / "train-subjects-idx1-int"
     third.write_bytes(struct.pack(">2I4i", 0xC01, 4, 7, 7, 9, 7))

@@ -110,17 +110,10 @@ def test_grey_and_colour(tmp_path, colours):
     assert {pixels.shape for _, pixels in images_of(package)} == {(48, 48)}
 
 
-def test_transparent_images_are_laid_on_white(tmp_path):
-    clear = Image.new("LA", (16, 16), (90, 0))
-    root = folder_of(tmp_path / "clear", a=clear, b=clear)
-    assert all((pixels == 255).all() for _, pixels in images_of(prepare(root)))
-    assert "turned to grey" not in prepare(root, Choices(grey=True)).summary
+WRONG = {"size": ["big", "7", "257x64", "64x"], "frames": ["some"], "slices": ["top"], "every": [0], "depth": ["1.5"]}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"size": "big"}, {"size": "7"}, {"size": "257x64"}, {"size": "64x"}],
-)
+@pytest.mark.parametrize("wrong", [{name: value} for name, values in WRONG.items() for value in values], ids=str)
 def test_words_that_are_not_understood(wrong):
     with pytest.raises(PackingError, match=f"--{next(iter(wrong))}"):
         Choices(**wrong)  # type: ignore[arg-type]

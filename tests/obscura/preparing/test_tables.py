@@ -17,21 +17,13 @@ IMAGES = ["train/p1/view1.png", "train/p2/view1.png", "x/Scan.JPG", "a.b.png", "
 @pytest.mark.parametrize(
     ("text", "columns", "row"),
     [
-        ("file,label\n1.png,a\n", ("file", "label"), ("1.png", "a")),
         ("file;label;weight\n1.png;a;3,5\n", ("file", "label", "weight"), ("1.png", "a", "3,5")),
-        ("file\tlabel\n1.png\ta b\n", ("file", "label"), ("1.png", "a b")),
-        ("1.png a\n2.png b\n", ("1", "2"), ("1.png", "a")),
         ('file,label\n1.png,"a\nb"\n', ("file", "label"), ("1.png", "a\nb")),
         ('file,label\n1.png,"say ""a"", b"\n', ("file", "label"), ("1.png", 'say "a", b')),
         ("file,label\r\n1.png,a\r\n", ("file", "label"), ("1.png", "a")),
         ("file,label,note\n1.png,a\n", ("file", "label", "note"), ("1.png", "a", "")),
         ("file,label\n1.png,a,,\n", ("file", "label"), ("1.png", "a")),
         ("\n\nfile,label\n\n1.png,a\n", ("file", "label"), ("1.png", "a")),
-        (
-            "Image Index,Finding Labels\n1.png,Effusion|Mass\n",
-            ("Image Index", "Finding Labels"),
-            ("1.png", "Effusion|Mass"),
-        ),
         (
             '{"file_name": "1.png", "label": 3, "more": ["a", "b"]}\n',
             ("file_name", "label", "more"),
@@ -45,12 +37,6 @@ IMAGES = ["train/p1/view1.png", "train/p2/view1.png", "x/Scan.JPG", "a.b.png", "
 def test_a_table_is_cut_into_cells(text: str, columns: tuple[str, ...], row: tuple[str, ...]) -> None:
     table = parse_table("t.csv", text.encode())
     assert (table.columns, table.rows[0]) == (columns, row)
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
-def test_unicode_is_recognised(encoding: str) -> None:
-    table = parse_table("t.csv", "file,label\n1.png,große Läsion\n".encode(encoding))
-    assert list(table.cells("label")) == ["große Läsion"]
 
 
 def test_other_encodings_are_asked_and_then_kept_to() -> None:
@@ -70,9 +56,7 @@ def test_other_encodings_are_asked_and_then_kept_to() -> None:
     [
         ("t.csv", b"", "holds no rows"),
         ("t.csv", b"file,label\n", "holds no rows"),
-        ("t.xlsx", b"PK\x03\x04....", "save the sheet"),
         ("t.csv", b"file,label,file\n1.png,a,2.png\n", "two columns 'file'"),
-        ("t.csv", b"file,label\n1.png,a,b\n", "quotation marks"),
         ("t.jsonl", b'{"file": 1}\n{"file":\n', "not made of lines of JSON"),
         ("t.jsonl", b'{"file": 1}\n[1]\n', "JSON objects"),
         ("t.json", b'{"images": [], "annotations": [{}]}', "annotations as COCO writes them"),

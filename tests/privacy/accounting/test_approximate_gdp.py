@@ -25,6 +25,7 @@ from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.accounting.gaussian import gaussian_deltas
 from privacy.errors import InvalidParameter
+from tests.privacy.accounting.test_gaussian import oracle_delta
 
 SAMPLED = PoissonGaussianEvent(512 / 60_000, 0.7, 352)
 JOBS = [
@@ -35,13 +36,6 @@ JOBS = [
     (PoissonGaussianEvent(0.01, 2.0, 50), PoissonGaussianEvent(0.1, 5.0, 100)),
 ]
 RATE = open_filter(3.0, 1e-5).rate
-
-
-def oracle_delta(mu: float, epsilon: float) -> mpmath.mpf:
-    """Delta of a mu-GDP mechanism by its definition, with 400 digits."""
-    with mpmath.workdps(400):
-        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
-        return mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)
 
 
 def finer(job: tuple[GaussianEvent | PoissonGaussianEvent, ...]) -> privacy_loss_distribution.PrivacyLossDistribution:

@@ -109,12 +109,6 @@ def test_a_sampled_stage_costs_no_less_than_its_privacy_losses_show(
         assert shown.get_delta(epsilon_shown) <= paid * (1 + 1e-3)
 
 
-def test_sampling_with_certainty_costs_what_a_plain_release_costs() -> None:
-    account = open_filter(1.0, DELTA)
-    sampled, plain = PoissonGaussianEvent(1.0, 4.0, 7), GaussianEvent(1.0, 4.0, 7)
-    assert account.price_nano(sampled) == account.price_nano(plain)
-
-
 def test_without_a_rate_sampling_saves_nothing() -> None:
     """As in accounts from before there was one: every event has a price, and Gaussian ones the same."""
     before = open_filter(1.0, DELTA, 0.0)

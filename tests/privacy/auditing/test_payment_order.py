@@ -67,15 +67,10 @@ def test_an_account_that_runs_dry_ends_the_releases() -> None:
     assert account.releases[VOTES] == 50
     assert journal.released == journal.paid
 
-    released = _released_with_a_late_check(plan)
-    assert sum(map(len, released.votes)) == 60
-
-
-def _released_with_a_late_check(plan: Plan) -> Tap:
-    tap = Tap()  # nobody watches
-    budget = LateBudget(PlanBudget(plan.stages, plan.price_nano - 1))
-    train(plan, POPULATION, flip_coins(100, 0), tap, budget, secrets.token_bytes(32))
-    return tap
+    unwatched = Tap()
+    late = LateBudget(PlanBudget(plan.stages, plan.price_nano - 1))
+    train(plan, POPULATION, flip_coins(100, 0), unwatched, late, secrets.token_bytes(32))
+    assert sum(map(len, unwatched.votes)) == 60
 
 
 def test_a_refused_charge_is_not_written_down_as_paid() -> None:

@@ -20,13 +20,9 @@ from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients
 from privacy.gradients.places import places_alike
-from tests.privacy.gradients.test_per_sample import Tokens
+from tests.privacy.gradients.test_per_sample import Tokens, losses
 
 Pass = tuple[nn.Module, Losses, torch.Tensor, torch.Tensor, int]  # network, losses, inputs, targets, repeats
-
-
-def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
 def classifier(architecture: str, size: int = 28) -> Callable[[int], Pass]:
@@ -34,7 +30,7 @@ def classifier(architecture: str, size: int = 28) -> Callable[[int], Pass]:
         model = PrivateClassifier(ClassifierConfig(architecture, tuple("abcdefghij"), 1, size, size))
         with torch.no_grad():
             inputs = model.features(torch.rand(n, 1, size, size))
-        return model.head, cross_entropy, inputs, torch.randint(0, 10, (n,)), 1
+        return model.head, losses, inputs, torch.randint(0, 10, (n,)), 1
 
     return make
 
@@ -57,7 +53,7 @@ def denoiser(n: int) -> Pass:
 
 
 def tokens(n: int) -> Pass:
-    return Tokens(), cross_entropy, torch.randint(0, 7, (n, 5)), torch.randint(0, 3, (n,)), 1
+    return Tokens(), losses, torch.randint(0, 7, (n, 5)), torch.randint(0, 3, (n,)), 1
 
 
 PASSES = {

@@ -19,18 +19,11 @@ from privacy.gradients.gep import Gep, basis_of_combinations, orthonormal_basis
 from privacy.gradients.integers import Outer, squares
 from privacy.gradients.per_sample import Traces, trace_gradients
 from privacy.gradients.topagg import TopAggSgd, norm_top_k
-from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.private_steps import FreezeSchedule
+from tests.privacy.gradients.test_dpsgd import noise
+from tests.privacy.gradients.test_per_sample import losses
 
 QUIET = {"noise_multiplier": 1e-6, "expected_batch": 1.0}
-
-
-def losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-
-def noise(label: str = "step") -> SecureNoise:
-    return SecureNoise.derive(b"a fixed secret for these tests", label)
 
 
 def network() -> nn.Module:

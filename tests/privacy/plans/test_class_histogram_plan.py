@@ -31,18 +31,6 @@ def test_the_noise_is_the_smallest_that_the_budget_pays_for(epsilon: float) -> N
     assert made.facts["standard_error"] == stddev
 
 
-def test_less_budget_means_more_noise() -> None:
-    errors = [plan(epsilon).facts["standard_error"] for epsilon in (0.01, 0.1, 1.0, 8.0)]
-    assert errors == sorted(errors, reverse=True)
-    assert errors[-1] > 2.0  # whatever the budget, the discrete noise keeps its floor
-
-
-def test_accounts_of_subjects_pay_the_same_for_one_record_of_each() -> None:
-    of_subjects = plan(0.1, facts=PublicFacts(FACTS.classes, 28, 28, 1, 60_000, "subject", 900))
-    assert of_subjects.stages == plan(0.1).stages
-    assert "subjects" in of_subjects.notes[0]
-
-
 def test_options_and_empty_budgets_are_refused() -> None:
     with pytest.raises(InvalidParameter, match="has none"):
         build_plan("class_histogram", {"stddev": 0.1}, ACCOUNT, ACCOUNT.nano_of(0.1), FACTS)

@@ -8,12 +8,11 @@ from typing import Any
 import dp_accounting.pld
 import pytest
 
-from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.plans import dp_diffusion, dpgan
-from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
+from privacy.plans.dp_diffusion import DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.private_steps import ESTIMATORS, STEPS
+from privacy.plans.private_steps import ESTIMATORS
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json
 
 FACTS = PublicFacts(tuple("0123456789"), 28, 28, 1, 60_000, "record")
@@ -51,26 +50,6 @@ def test_they_publish_generators_bound_subjects_and_name_every_estimator(recipe:
         assert made.stages == plan(recipe).stages
 
 
-def test_noise_levels_cost_nothing() -> None:
-    one, many = plan("dp_diffusion", multiplicity=1), plan("dp_diffusion", multiplicity=32)
-    assert one.stages == many.stages
-    assert any("32 noise levels" in note for note in many.notes)
-    assert not any("noise levels" in note for note in one.notes)
-
-
-def test_central_images_are_paid_from_the_same_budget() -> None:
-    made, without = plan("dp_diffusion", central_images=5, central_share=0.2), plan("dp_diffusion")
-    central, steps = made.stages
-    assert (central.name, steps.name) == (CENTRAL, STEPS)
-    assert isinstance(central.event, PoissonGaussianEvent)
-    assert (central.event.sampling_probability, central.event.count) == (0.1, 5)
-    assert central.price_nano <= 0.2 * ACCOUNT.capacity_nano
-    assert isinstance(steps.event, PoissonGaussianEvent)
-    assert isinstance(without.stages[0].event, PoissonGaussianEvent)
-    assert steps.event.noise_multiplier > without.stages[0].event.noise_multiplier
-    assert any("14 x 14" in note and "20%" in note for note in made.notes)
-
-
 def test_the_bound_of_a_central_image_grows_with_its_pixels() -> None:
     config = DpDiffusionConfig(central_clip=0.5)
     assert config.half_size(FACTS) == (14, 14)
@@ -78,11 +57,3 @@ def test_the_bound_of_a_central_image_grows_with_its_pixels() -> None:
     odd = dataclasses.replace(FACTS, height=7, width=9, channels=3)
     assert config.half_size(odd) == (4, 5)
     assert config.central_bound(odd) == pytest.approx(0.5 * 60**0.5)
-
-
-def test_people_read_when_the_generator_gets_fewer_steps() -> None:
-    adaptive, fixed = plan("dpgan"), plan("dpgan", accuracy_floor=0.0, discriminator_steps=10)
-    assert adaptive.facts["adaptive"] is True
-    assert any("60% of generated images" in note for note in adaptive.notes)
-    assert fixed.facts["adaptive"] is False
-    assert any("after every 10 of" in note for note in fixed.notes)

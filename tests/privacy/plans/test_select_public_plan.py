@@ -33,15 +33,6 @@ def test_iterations_share_the_budget_and_leave_nothing_of_it(iterations: int) ->
     assert plan_from_json(made.to_json()) == made
 
 
-def test_choices_follow_from_declared_numbers_and_noise() -> None:
-    few, many = plan().facts["choices"], plan(facts=PublicFacts(CLASSES, 64, 64, 3, 30_000, "record")).facts["choices"]
-    assert 2 <= plan(0.01).facts["choices"] <= few < many
-    of_subjects = plan(facts=PublicFacts(CLASSES, 64, 64, 3, 30_000, "subject", 3_000))
-    assert of_subjects.facts["choices"] == few
-    assert of_subjects.stages == plan().stages
-    assert "subject, by one of their records," in of_subjects.notes[1]
-
-
 def test_a_release_has_bounded_bytes_and_the_plan_says_how_many() -> None:
     assert plan(choices=50).facts["release_bytes"] == 50 * 2 * 64 * 64 * 3
     large = PublicFacts(CLASSES, 256, 256, 3, 10**6, "record")

@@ -39,7 +39,6 @@ def test_a_recipe_that_only_the_service_knows_is_listed_shown_planned_and_traine
 
 def test_the_client_reads_what_the_service_serves(newer):
     running = running_at(newer.data_dir)
-    assert running is not None
     with Client(running, (newer.data_dir / "admin.key").read_text().strip()) as client:
         toy = client.recipe("toy")
         assert toy in client.recipes()

@@ -54,17 +54,6 @@ def test_burnt_in_text_is_warned_of(tmp_path, value, warned):
     assert ("4 may show text" in package.summary) == warned
 
 
-def test_files_without_pixels_are_counted(tmp_path):
-    root = two_by_two(tmp_path)
-    content = dicom_file(RAMP)
-    pixels, rows = content.index(b"\xe0\x7f\x10\x00"), content.index(b"\x28\x00\x02\x00")
-    (root / "sick" / "report.dcm").write_bytes(content[:rows])
-    assert "1 DICOM file without pixels" in prepare(root, subjects=True).summary
-    (root / "sick" / "cut.dcm").write_bytes(content[:pixels])  # it says that it has pixels
-    with pytest.raises(BrokenImages, match="its pixels are missing"):
-        prepare(root, subjects=True)
-
-
 OBJECTS = {
     "segmentation": ("66.4", {"values": np.ones((3, 16, 16), np.uint8), "Modality": "SEG", "BitsStored": 8}),
     "label_map": ("66.7", {"values": np.ones((3, 16, 16), np.uint8), "Modality": "SEG", "BitsStored": 8}),
