@@ -15,7 +15,6 @@ from service.settings import Settings
 
 
 def main() -> None:
-    """Serve what the settings say."""
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_app(Settings(), send=_nobody_listens)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none", lifespan="on"))

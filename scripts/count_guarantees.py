@@ -30,20 +30,17 @@ HOSTILE = (
 
 
 def collected(*paths: str) -> int:
-    """Return the number of test cases below some paths."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", *paths]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return sum("::" in line for line in found.splitlines())
 
 
 def functions(module: ModuleType) -> int:
-    """Return the number of public functions that a module defines."""
     found = inspect.getmembers(module, lambda it: inspect.isfunction(it) and it.__module__ == module.__name__)
     return sum(not name.startswith("_") for name, _ in found)
 
 
 def invariants() -> int:
-    """Return the number of invariants in docs/states.md."""
     return len(re.findall(r"^\| I\d+ \|", (ROOT / "docs" / "states.md").read_text(encoding="utf-8"), re.MULTILINE))
 
 

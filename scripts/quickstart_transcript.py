@@ -32,7 +32,6 @@ PROGRAM = re.compile(r"(?<=```python\n).*?(?=```)", re.DOTALL)
 
 
 def write_digits(folder: Path) -> None:
-    """Write one folder of PNG files for each digit."""
     digits, rng = load_digits(), np.random.default_rng(0)
     for number in range(PICTURES):
         place = folder / str(digits.target[number])
@@ -59,8 +58,7 @@ def write_scans(folder: Path) -> None:
 def run(place: Path, *command: str, write: Callable[[Path], None] | None = None, stops: bool = False) -> str:
     """Run a command in a folder, after `write`; return its output without the progress of jobs.
 
-    Args:
-        stops: whether the command must fail.
+    `stops` states that the command must fail.
     """
     if write is not None:
         write(place)

@@ -80,8 +80,7 @@ for kind, port in (each.split(":") for each in sys.argv[1:]):
 class SwiftServer:
     """A server with one bucket, not yet started. Written objects survive `stop`.
 
-    Raises:
-        FileNotFoundError: Swift is not installed.
+    Raise FileNotFoundError if Swift is not installed.
     """
 
     def __init__(self, folder: Path) -> None:

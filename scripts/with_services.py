@@ -87,9 +87,8 @@ def postgresql_binaries() -> Path | None:
 class PostgresServer:
     """A new cluster in a folder, not yet started. Committed data survives `stop`.
 
-    Raises:
-        FileNotFoundError: PostgreSQL's programs, or `runuser` if the caller is root, are not installed.
-        CalledProcessError: initdb failed.
+    Raise FileNotFoundError without PostgreSQL's programs, or `runuser` if the caller is root; CalledProcessError if
+    initdb fails.
     """
 
     def __init__(self, folder: Path, *options: str) -> None:
@@ -124,8 +123,7 @@ class PostgresServer:
 class RedisServer:
     """A Redis server without persistence, not yet started: `stop` loses every message.
 
-    Raises:
-        FileNotFoundError: redis-server is not installed.
+    Raise FileNotFoundError if redis-server is not installed.
     """
 
     def __init__(self, folder: Path) -> None:

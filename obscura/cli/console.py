@@ -69,7 +69,6 @@ class Output:
         self.err.print(visible(text, lines=True))
 
     def record(self, record: BaseModel | dict[str, Any], title: str) -> None:
-        """Show one result."""
         values = record.model_dump(mode="json") if isinstance(record, BaseModel) else record
         if self.as_json:
             self._json(values)
@@ -149,7 +148,6 @@ def next_command(error: Exception) -> str:
 
 
 def exit_code(error: Exception) -> Exit:
-    """Return the exit code of an error's class."""
     if isinstance(error, CliError):
         return error.code
     if isinstance(error, BudgetError):
@@ -179,7 +177,6 @@ def reporting(as_json: bool) -> Iterator[Output]:
 
 
 def is_interactive() -> bool:
-    """Return whether there is a terminal."""
     return sys.stdin.isatty()
 
 

@@ -37,22 +37,15 @@ _RARE_SHOWN_MAX = 6
 
 @dataclass(frozen=True)
 class Onboarding:
-    """Prepared images and the service to send them to.
-
-    Attributes:
-        folder: The images, as named by their owner.
-        flags: Push options, as flags of `obscura datasets push`.
-        program: Start of every command.
-        beside: Process that must run next to a repeated command.
-    """
+    """Prepared images and the service to send them to."""
 
     client: Client
     output: Output
-    folder: Path
+    folder: Path  # the images, as named by their owner
     package: Package
-    flags: str
-    program: str = "obscura"
-    beside: str = ""
+    flags: str  # push options, as flags of `obscura datasets push`
+    program: str = "obscura"  # start of every command
+    beside: str = ""  # process that must run next to a repeated command
     options: Mapping[str, Any] = field(default_factory=dict)
     recipe: str = RECIPE
 
@@ -148,7 +141,6 @@ class Onboarding:
             self.output.notice(str(error))
 
     def send(self, dataset: Dataset) -> Dataset:
-        """Upload the images."""
         with preparation_progress(self.output.err) as watch:
             return self.client.datasets.send(dataset, self.package, watch.on_bytes)
 
@@ -198,7 +190,6 @@ def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> I
 
 
 def quoted(word: object) -> str:
-    """Quote a word for a shell if needed."""
     return shlex.quote(str(word))
 
 

@@ -57,7 +57,6 @@ class AccountClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
         self.transport.close()
 
     def ready(self) -> bool:
@@ -121,7 +120,6 @@ class AccountClient:
         return self.transport.post(AdminAnswer, "/v1/admins", body)
 
     def ask_removal(self, admin_id: str, *, reason: str) -> DecisionRecord:
-        """Request the removal of an admin."""
         return self.transport.post(DecisionRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
 
     def create_project(self, *, name: str) -> ProjectRecord:
@@ -140,7 +138,6 @@ class AccountClient:
         return only_one(self.projects(), name_or_id, "project")
 
     def rename_project(self, project_id: str, *, name: str) -> ProjectRecord:
-        """Rename a project."""
         return self.transport.post(ProjectRecord, f"/v1/projects/{project_id}/rename", {"name": name}, repeatable=True)
 
     def project(self, project_id: str) -> ProjectUseRecord:
@@ -225,7 +222,6 @@ class AccountClient:
         return self.transport.post(WebhookTestRecord, f"/v1/webhooks/{webhook_id}/test", {})
 
     def remove_webhook(self, webhook_id: str) -> WebhookRecord:
-        """Remove a webhook."""
         answer = self.transport.request("DELETE", f"/v1/webhooks/{webhook_id}")
         return self.transport.parse(WebhookRecord, answer)
 
@@ -264,7 +260,6 @@ class AccountClient:
         return Account.read(self.transport, account_id)
 
     def accounts(self) -> Iterator[Account]:
-        """Yield all accounts."""
         return Account.listed(self.transport)
 
     def entries(self, account_id: str) -> Iterator[EntryRecord]:
@@ -286,7 +281,6 @@ class AccountClient:
         return self.transport.post(Account, f"/v1/accounts/{account_id}/freeze", {"reason": reason}, repeatable=True)
 
     def unfreeze(self, account_id: str, *, reason: str) -> Account:
-        """Unfreeze an account."""
         return self.transport.post(Account, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}, repeatable=True)
 
     def close_to_data(self, account_id: str) -> Account:

@@ -98,16 +98,13 @@ class AsyncLive(BaseModel):
 
     @property
     def sync(self) -> Any:
-        """Return the synchronous record."""
         return self._sync
 
     @property
     def path(self) -> str:
-        """Return the path of the resource."""
         return str(self._sync.path)
 
     async def refresh(self) -> Self:
-        """Read the resource again."""
         return self.of(await in_thread(self._sync.refresh))
 
 
@@ -271,12 +268,9 @@ class AsyncDatasets:
 
 
 class AsyncClient:
-    """`Client` for asyncio, as an async context manager.
+    """`Client` for asyncio, as an async context manager. `connect` makes the synchronous client when the block starts.
 
     Callbacks such as `say` and `on_bytes` run in the worker thread; `on_event` and `on_change` run in the event loop.
-
-    Args:
-        connect: Returns the synchronous client when the block starts.
     """
 
     sync: Client

@@ -76,15 +76,13 @@ class Client(AccountClient):
     ) -> Job:
         """Request a training without waiting. Its cost is reserved at once.
 
-        Raises:
-            BudgetError: The account cannot pay. `numbers` holds what it can pay.
+        Raise BudgetError if the account cannot pay; its `numbers` hold what it can pay.
         """
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body["evaluation_dataset_id"] = evaluation_dataset_id
         return self.transport.create(Job, Job.PATH, body, idempotency_key)
 
     def job(self, job_id: str) -> Job:
-        """Return a job."""
         return Job.read(self.transport, job_id)
 
     def jobs(self) -> Iterator[Job]:
@@ -127,7 +125,6 @@ class Client(AccountClient):
     # --- releases and samples ---
 
     def release(self, release_id: str) -> Release:
-        """Return a release."""
         return Release.read(self.transport, release_id)
 
     def releases(self) -> Iterator[Release]:
@@ -139,7 +136,6 @@ class Client(AccountClient):
         return self.transport.pages(Evaluation, f"{Release.PATH}/{release_id}/evaluations")
 
     def sample(self, sample_id: str) -> Sample:
-        """Return a sample."""
         return Sample.read(self.transport, sample_id)
 
     def find_release(self, name_or_id: str) -> Release:

@@ -23,8 +23,6 @@ GONE = ("deleting", "deleted")
 
 
 class Datasets:
-    """The datasets of a service."""
-
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
@@ -194,7 +192,6 @@ def only_one(listed: Iterable[Named], name_or_id: str, noun: str) -> Named:
 
 
 def default_name(place: Path | Arrays) -> str:
-    """Return the default name of a dataset."""
     return "images" if isinstance(place, Arrays) else place.resolve().name
 
 

@@ -105,7 +105,6 @@ class LocalService:
             self.process.stdin.close()
 
     def wait(self) -> None:
-        """Wait until the service ends."""
         if self.process is not None:
             self.process.wait()
 

@@ -44,8 +44,7 @@ class Dataset(Live, schemas.DatasetRecord):
     def push(self, body: Iterable[bytes], *, format: UploadFormat, subjects_key_check: str | None = None) -> Self:
         """Stream the content to the service, which validates it; raise RequestError with the rule that it breaks.
 
-        Args:
-            subjects_key_check: From `obscura.preparing.subjects.key_check`; None for plain ids.
+        `subjects_key_check` comes from `obscura.preparing.subjects.key_check`; None for plain ids.
         """
         params = {"format": format} | ({} if subjects_key_check is None else {"subjects_key_check": subjects_key_check})
         return self._transport.parse(type(self), self._transport.upload(f"{self.path}/content", body, params))
@@ -53,9 +52,8 @@ class Dataset(Live, schemas.DatasetRecord):
     def delete(self, *, cancel_jobs: bool = False) -> Self:
         """Destroy the images forever. Spent budget stays spent; releases and the account's log stay.
 
-        Args:
-            cancel_jobs: Cancel the jobs that need the dataset, instead of raising ApiError. Their charges stay spent,
-                and they publish nothing. Until their processes have stopped, the dataset is `deleting`.
+        `cancel_jobs` cancels the jobs that need the dataset, instead of raising ApiError. Their charges stay spent, and
+        they publish nothing. Until their processes have stopped, the dataset is `deleting`.
         """
         answer = self._transport.request("DELETE", self.path, params={"cancel_jobs": cancel_jobs}, repeatable=True)
         return self._transport.parse(type(self), answer)
@@ -65,11 +63,8 @@ class _Cancellable(Live):
     def cancel(self, *, discard: bool = False) -> Self:
         """Ask a job, or every trial and evaluation of a sweep that has not ended, to end.
 
-        What was charged stays spent, and the rest of the hold returns.
-
-        Args:
-            discard: Publish nothing. Without it, a training that has charged publishes what it has made by then;
-                `publishes_if_cancelled` says whether there is anything.
+        What was charged stays spent, and the rest of the hold returns. A training that has charged publishes what it
+        has made by then, unless `discard` is set; `publishes_if_cancelled` says whether there is anything.
         """
         return self._transport.post(type(self), f"{self.path}/cancel", {"discard": discard}, repeatable=True)
 
@@ -80,7 +75,6 @@ class MadeByJob(Live):
     job_id: str
 
     def job(self) -> Job:
-        """Return the job."""
         return Job.read(self._transport, self.job_id)
 
     def wait(self, on_event: OnEvent | None = None) -> Self:
@@ -171,7 +165,6 @@ class Release(Live, release_schemas.ReleaseRecord):
         return _save(self, "receipt", path)
 
     def save_report(self, path: Path | str) -> Path:
-        """Save the HTML report."""
         return _save(self, "report.html", path)
 
     def save_grid(self, path: Path | str) -> Path:
@@ -256,7 +249,6 @@ class Evaluation(MadeByJob, release_schemas.EvaluationRecord):
     """One evaluation of a release on a public dataset, read from the list of its release."""
 
     def refresh(self) -> Self:
-        """Read the evaluation again."""
         listed = self._transport.pages(type(self), f"{Release.PATH}/{self.release_id}/evaluations")
         return next(evaluation for evaluation in listed if evaluation.id == self.id)
 

@@ -124,14 +124,11 @@ def environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
 
 
 class Transport:
-    """A connection to one service.
+    """A connection to one service. `proxy` is the address of the proxy in use, without its password.
 
     Retries idempotent requests (GET, and POST with an Idempotency-Key) on broken connections and on 429, 502, 503 and
     504, honouring Retry-After up to a minute. Raises ConnectionSettingsError if address, key, proxy or certificates are
     invalid.
-
-    Attributes:
-        proxy: Address of the proxy in use, without its password; None for a direct connection.
     """
 
     def __init__(
@@ -174,7 +171,6 @@ class Transport:
         return self.base_url if self.proxy is None else f"{self.base_url} through the proxy {self.proxy}"
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     def request(
@@ -247,7 +243,6 @@ class Transport:
         return record
 
     def get(self, record: type[Record], path: str) -> Record:
-        """GET and parse the answer."""
         return self.parse(record, self.request("GET", path))
 
     def post(self, record: type[Record], path: str, body: Any = None, *, repeatable: bool = False) -> Record:
@@ -373,14 +368,11 @@ class Live(BaseModel):
 
     @classmethod
     def read(cls, transport: Transport, id: str) -> Self:
-        """Read the resource with this id."""
         return transport.get(cls, f"{cls.PATH}/{id}")
 
     @property
     def path(self) -> str:
-        """Return the path of the resource."""
         return f"{self.PATH}/{self.id}"
 
     def refresh(self) -> Self:
-        """Read the resource again."""
         return self.read(self._transport, self.id)

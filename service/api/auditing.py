@@ -50,21 +50,17 @@ _CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
 class LogLimits:
     """Bounds of the audit log's writer.
 
-    Attributes:
-        gather_seconds: Events of this span share a transaction if no answer waits for them.
-        retry_seconds: Between attempts to write.
-        flood_seconds, alike_max: In a window, this many refusals of one kind by one sender leave an event each; the
-            others leave one event together.
-        floods_max: Counted at a time.
+    In a window of `flood_seconds`, `alike_max` refusals of one kind by one sender leave an event each; the others leave
+    one event together.
     """
 
-    gather_seconds: float = 0.25
+    gather_seconds: float = 0.25  # events of this span share a transaction if no answer waits for them
     waiting_max: int = 10_000
     per_transaction_max: int = 500
-    retry_seconds: float = 5.0
+    retry_seconds: float = 5.0  # between attempts to write
     flood_seconds: float = 60.0
     alike_max: int = 20
-    floods_max: int = 10_000
+    floods_max: int = 10_000  # counted at a time
 
 
 @dataclass
@@ -222,7 +218,6 @@ class Note(Recorder):
     _writing: bool = False
 
     def event(self, outcome: Outcome) -> Event:
-        """Return the event of the request."""
         object_id = next(iter(self.scope.get("path_params", {}).values()), None)
         action = f"{method_of(self.scope)} {route_of(self.scope)}"
         return event_of(known(self.scope), action, id_in(object_id), outcome, at=self.asked_at)

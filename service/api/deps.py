@@ -243,8 +243,6 @@ INSTALLATION = Depends(installation_admin)
 
 @dataclass(frozen=True)
 class PageRequest:
-    """Start and size of a page."""
-
     limit: int
     cursor: str | None
 

@@ -68,11 +68,7 @@ async def follow(
     """Yield each new snapshot as an event, and heartbeat comments in between. Between two reads it holds no thread.
 
     Ends after the final snapshot, after `limits.seconds_max`, when the service stops, or when the caller may no longer
-    read; the client reconnects.
-
-    Args:
-        read: Reads the job in a short transaction of its own, or returns None if the caller's key was revoked; runs in
-            a worker thread.
+    read; the client reconnects. `read` runs in a worker thread, and returns None if the caller's key was revoked.
     """
     yield f"retry: {RECONNECT_MILLISECONDS}\n\n"
     opened = last_sent = time.monotonic()

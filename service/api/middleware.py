@@ -37,20 +37,15 @@ Count = Callable[[str, str, int, float], None]
 
 @dataclass(frozen=True)
 class GateLimits:
-    """Bounds of the requests of one process.
+    """Bounds of the requests of one process."""
 
-    Attributes:
-        requests_max, per_address_max: Processed at a time. Half of the connections stay free, so that a liveness check
-            always finds one.
-        waiting_max, waiting_per_address_max: With incomplete bodies. With `requests_max` fewer than the connections.
-        body_seconds_max: From the moment a route asks for the body to its end.
-    """
-
+    # Processed at a time. Half of the connections stay free, so that a liveness check always finds one.
     requests_max: int = 500
     per_address_max: int = 250
+    # With incomplete bodies. Together with `requests_max` fewer than the connections.
     waiting_max: int = 250
     waiting_per_address_max: int = 25
-    body_seconds_max: float = 30.0
+    body_seconds_max: float = 30.0  # from the moment a route asks for the body to its end
 
 
 class Middleware(ABC):
@@ -93,14 +88,10 @@ class CommonHeaders(Middleware):
 
 
 class Traffic(Middleware):
-    """Counts each answer for the metrics and, if enabled, writes the access log.
+    """Counts each answer for the metrics and, if `logged`, writes the access log.
 
     Routes are named by template (`/v1/jobs/{job_id}`), callers by key id. Paths and queries, which hold identifiers and
-    names, are never recorded.
-
-    Args:
-        count: Takes method, route, status, and seconds until the answer started.
-        logged: Whether to write the access log.
+    names, are never recorded. `count` takes method, route, status, and seconds until the answer started.
     """
 
     def __init__(self, app: ASGIApp, *, count: Count, logged: bool) -> None:
@@ -131,7 +122,6 @@ class Traffic(Middleware):
 
 
 def method_of(scope: Scope) -> str:
-    """Return the HTTP method, or "other"."""
     return scope["method"] if scope["method"] in _METHODS else "other"
 
 
@@ -168,10 +158,9 @@ class CloseUnread(Middleware):
 
 
 def body_limit(bytes_max: int | None) -> Callable[[Endpoint], Endpoint]:
-    """Declare the largest body of a route; the default is BODY_BYTES_MAX.
+    """Declare the largest body of a route, capped by `Settings.body_bytes_max`; the default is BODY_BYTES_MAX.
 
-    Args:
-        bytes_max: Capped by `Settings.body_bytes_max`; None for a route that streams its body and bounds it itself.
+    None is for a route that streams its body and bounds it itself.
     """
 
     def declare(endpoint: Endpoint) -> Endpoint:
@@ -224,11 +213,9 @@ class Gate(Middleware):
     A request with an incomplete body does not count: it waits in a `WaitingRoom`, so that slow clients cannot keep
     others out. A request whose answer has started does not count either: the server closes connections that stall.
 
-    Bodies are limited by the bytes that arrive, whatever Content-Length says. A request with an invalid Host, path or
-    framing is refused, and its connection closed.
-
-    Args:
-        body_bytes_max: Of any body. A route without `body_limit` accepts at most BODY_BYTES_MAX.
+    Bodies are limited by the bytes that arrive, whatever Content-Length says: to `body_bytes_max`, and to
+    BODY_BYTES_MAX for a route without `body_limit`. A request with an invalid Host, path or framing is refused, and its
+    connection closed.
     """
 
     def __init__(

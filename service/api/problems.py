@@ -201,7 +201,6 @@ def problem_response(
     errors: list[FieldError] | None = None,
     headers: Mapping[str, str] = MappingProxyType({}),
 ) -> Response:
-    """Build the problem document of a code."""
     known_status, known_title = STATUSES.get(code, STATUSES["internal"])
     status = status or known_status
     problem = Problem(

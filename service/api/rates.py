@@ -72,13 +72,10 @@ class Window(NamedTuple):
 
 
 class Limiter:
-    """Counts hits in this process, or in Redis for all processes of an installation.
+    """Counts hits in this process, or in Redis (if there is a URL) for all processes of an installation.
 
-    While Redis does not answer, each process counts for itself. Nothing is written to disk.
-
-    Args:
-        url: of Redis; empty for none.
-        installation: a text that all processes of one installation share, and no other.
+    While Redis does not answer, each process counts for itself. Nothing is written to disk. `installation` is a text
+    that all processes of one installation share, and no other.
     """
 
     def __init__(self, url: str = "", installation: str = "", *, names_max: int = NAMES_MAX) -> None:
@@ -122,8 +119,7 @@ def limiter_of(settings: Settings) -> Limiter:
 class Rates:
     """Limits requests a minute: of a key, of all keys of a project, and without a key of an address.
 
-    Attributes:
-        requests_max: of a key or an address; 0 for no limit. A project may send PROJECT_KEYS times as many.
+    `requests_max` is for a key or an address, 0 for no limit. A project may send PROJECT_KEYS times as many.
     """
 
     requests_max: int
@@ -169,8 +165,7 @@ class WrongKeys:
     def count(self, address: str, claimed_id: str) -> float:
         """Count a wrong key, and return how many seconds its sender must wait; 0 if none.
 
-        Args:
-            claimed_id: the id in the token; empty if the text is no token.
+        `claimed_id` is the id in the token, or empty if the text is no token.
         """
         limits = {address: self.of_address_max, f"{address}:{claimed_id}": self.of_one_key_max}
         windows = [

@@ -65,7 +65,6 @@ class Slots(Generic[Limits]):
             self._taken[key_id, project_id] += 1
 
     def give_back(self, key_id: str, project_id: str | None = None) -> None:
-        """Release a slot."""
         with self._lock:
             self._taken[key_id, project_id] -= 1
             if self._taken[key_id, project_id] <= 0:

@@ -39,7 +39,6 @@ class UploadLimits(SlotLimits):
 
 
 def content_length(headers: Mapping[str, str]) -> int | None:
-    """Return the announced Content-Length, or None."""
     text = headers.get("content-length", "")
     return int(text) if text.isdecimal() and len(text) < 20 else None
 

@@ -187,7 +187,6 @@ def find_changed_rows(session: Session, accounts: Iterable[str], expected: Mappi
     """Yield orders of trainings and releases that are not as the logs commit to them.
 
     Args:
-        session: reading one moment.
         accounts: whose logs were replayed.
         expected: by account, how many entries of COMMITTING_KINDS the replay has read.
     """

@@ -42,36 +42,22 @@ _WHY = "it is older than the data folder, or belongs to another installation."
 
 @dataclass(frozen=True)
 class DataFolder:
-    """The contents of a data folder at one moment, by id.
+    """The contents of a data folder at one moment, by id."""
 
-    Attributes:
-        journals: of jobs.
-        releases: finished folders, published or not.
-        samples: likewise.
-        receipts: accounts with a kept receipt.
-        read: the journals that were read: all, or those of the jobs that were named.
-        uploaded: accepted uploads by dataset, by their journal.
-        contents: datasets with content in the storage.
-    """
-
-    journals: frozenset[str] = frozenset()
-    releases: frozenset[str] = frozenset()
-    samples: frozenset[str] = frozenset()
-    receipts: frozenset[str] = frozenset()
-    read: Mapping[str, Journalled] = field(default_factory=dict)
-    uploaded: Mapping[str, Uploaded] = field(default_factory=dict)
-    contents: frozenset[str] = frozenset()
+    journals: frozenset[str] = frozenset()  # of jobs
+    releases: frozenset[str] = frozenset()  # finished folders, published or not
+    samples: frozenset[str] = frozenset()  # likewise
+    receipts: frozenset[str] = frozenset()  # accounts with a kept receipt
+    read: Mapping[str, Journalled] = field(default_factory=dict)  # the journals that were read
+    uploaded: Mapping[str, Uploaded] = field(default_factory=dict)  # accepted uploads by dataset
+    contents: frozenset[str] = frozenset()  # datasets with content
 
     def __bool__(self) -> bool:
         return bool(self.journals or self.releases or self.samples or self.receipts)
 
 
 def read_data_folder(storage: Storage, journals: Collection[str] | None = None) -> DataFolder:
-    """Read a data folder. Call it before the snapshot of the database is taken.
-
-    Args:
-        journals: jobs whose journals are read; None for all.
-    """
+    """Read a data folder, and the journals of these jobs or of all. Call it before the database's snapshot is taken."""
     if journals is None:
         read = {job_id: shown for job_id, shown in all_journalled(storage).items() if is_id(job_id, "job")}
         names = frozenset(read)
@@ -107,21 +93,13 @@ def unknown_to(session: Session, folder: DataFolder) -> DataFolder:
 
 @dataclass(frozen=True)
 class Accepted:
-    """The proofs that the ACCEPT entries of all logs account for.
+    """The proofs that the ACCEPT entries of all logs account for."""
 
-    Attributes:
-        journals: nano-units by job and account.
-        jobs: whose journals are accounted for.
-        releases: folders of jobs that the database lacks.
-        checkpoints: hashes.
-        witnesses: by account, the sequence and hash of signed entries.
-    """
-
-    journals: Counter[tuple[str, str]] = field(default_factory=Counter)
-    jobs: set[str] = field(default_factory=set)
-    releases: set[str] = field(default_factory=set)
-    checkpoints: set[str] = field(default_factory=set)
-    witnesses: dict[str, set[tuple[int, str]]] = field(default_factory=dict)
+    journals: Counter[tuple[str, str]] = field(default_factory=Counter)  # nano-units by job and account
+    jobs: set[str] = field(default_factory=set)  # whose journals are accounted for
+    releases: set[str] = field(default_factory=set)  # folders of jobs that the database lacks
+    checkpoints: set[str] = field(default_factory=set)  # hashes
+    witnesses: dict[str, set[tuple[int, str]]] = field(default_factory=dict)  # sequence and hash by account
 
 
 def read_accepted(session: Session, account_id: str | None = None) -> Accepted:
@@ -144,32 +122,21 @@ def read_accepted(session: Session, account_id: str | None = None) -> Accepted:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """The releases that a job's journal shows, and those that the ledger neither counts nor accounts for.
+    """The releases that a job's journal shows, and those that the ledger neither counts nor accounts for."""
 
-    Attributes:
-        account_id: None where the journal holds no charge.
-    """
-
-    account_id: str | None
+    account_id: str | None  # None where the journal holds no charge
     shown_nano: int
     missing_nano: int
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """The proofs in a data folder that the database lacks and no ACCEPT entry accounts for.
+    """The proofs in a data folder that the database lacks and no ACCEPT entry accounts for."""
 
-    Attributes:
-        journals: by job.
-        unknown: the jobs among them that the database does not know.
-        releases: folders of jobs that the database does not know.
-        datasets: uploads by dataset; None where no journal names the account.
-    """
-
-    journals: Mapping[str, Shortfall]
-    unknown: frozenset[str]
-    releases: frozenset[str]
-    datasets: Mapping[str, Uploaded | None]
+    journals: Mapping[str, Shortfall]  # by job
+    unknown: frozenset[str]  # the jobs among them that the database does not know
+    releases: frozenset[str]  # folders of jobs that the database does not know
+    datasets: Mapping[str, Uploaded | None]  # None where no journal names the account
 
     def __bool__(self) -> bool:
         return bool(self.journals or self.releases or self.datasets)
@@ -229,33 +196,20 @@ def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> It
 
 @dataclass
 class Loss:
-    """Spending and uploads of one account that storage proves and the database lacks.
-
-    Attributes:
-        known: whether the database has the account.
-        head_sequence: of the log that was compared; 0 for an unknown account.
-        missing_nano: spending that journals, receipts or signed heads prove and the log does not count.
-        epsilon: of that spending alone, by the account's terms; None where they are not known.
-        terms: of an unknown account, by its newest receipt; empty without one.
-        journals: nano-units by job.
-        witnesses: sequence and hash of signed entries.
-        checkpoint: the hash of the kept checkpoint, where the database lacks it.
-        releases: folders of jobs that the database does not know, of this account or of none.
-        datasets: uploads that the database does not know; `unattributed` are those of no known account.
-    """
+    """Spending and uploads of one account that storage proves and the database lacks."""
 
     account_id: str
-    known: bool = False
-    head_sequence: int = 0
-    missing_nano: int = 0
-    epsilon: float | None = None
-    terms: Mapping[str, Any] = field(default_factory=dict)
-    journals: dict[str, int] = field(default_factory=dict)
-    witnesses: list[tuple[int, str]] = field(default_factory=list)
-    checkpoint: str | None = None
-    releases: list[str] = field(default_factory=list)
-    datasets: list[str] = field(default_factory=list)
-    unattributed: list[str] = field(default_factory=list)
+    known: bool = False  # whether the database has the account
+    head_sequence: int = 0  # of the log that was compared; 0 for an unknown account
+    missing_nano: int = 0  # proved by journals, receipts or signed heads, and not counted by the log
+    epsilon: float | None = None  # of `missing_nano` alone; None where the account's terms are not known
+    terms: Mapping[str, Any] = field(default_factory=dict)  # of an unknown account, by its newest receipt
+    journals: dict[str, int] = field(default_factory=dict)  # nano-units by job
+    witnesses: list[tuple[int, str]] = field(default_factory=list)  # sequence and hash of signed entries
+    checkpoint: str | None = None  # hash of the kept checkpoint, where the database lacks it
+    releases: list[str] = field(default_factory=list)  # folders of unknown jobs, of this account or of none
+    datasets: list[str] = field(default_factory=list)  # uploads that the database does not know
+    unattributed: list[str] = field(default_factory=list)  # uploads of no known account
 
 
 def find_losses(
@@ -266,11 +220,9 @@ def find_losses(
     kept: Signed | None,
     terms: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Loss]:
-    """Return the losses of a database by account.
+    """Return the losses of a database by account, in a snapshot that is younger than everything else that is given.
 
     Args:
-        session: in a snapshot.
-        folder: read before that snapshot, as was everything that follows.
         witnesses: entries that receipts prove.
         kept: the checkpoint beside the database.
         terms: of accounts, by their newest receipts.

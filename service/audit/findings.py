@@ -19,8 +19,6 @@ FINDINGS_MAX = 100
 
 
 class FindingCode(enum.StrEnum):
-    """The kinds of findings."""
-
     # One account's log
     ENTRY_MISSING = "entry_missing"
     LOG_UNREADABLE = "log_unreadable"
@@ -72,20 +70,13 @@ _KEPT = LOCKING | {FindingCode.INSTALLATION_MISMATCH.value}  # a mismatch explai
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault.
-
-    Attributes:
-        message: for an operator; public facts only.
-        account_id: of the log or row; None where the finding concerns no account or all of them.
-        sequence: of the first bad entry; None where no entry is concerned.
-        stops: whether it stops arming; False for doubts about a file that somebody supplied.
-    """
+    """One fault."""
 
     code: FindingCode
-    message: str
-    account_id: str | None = None
-    sequence: int | None = None
-    stops: bool = True
+    message: str  # for an operator; public facts only
+    account_id: str | None = None  # None: it concerns no account, or all of them
+    sequence: int | None = None  # of the first bad entry, if an entry is concerned
+    stops: bool = True  # arming; False for doubts about a file that somebody supplied
 
     @property
     def scope(self) -> str:
@@ -98,26 +89,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a verification: how much was read, and what was found.
+    """The result of a verification: how much was read, and what was found."""
 
-    Attributes:
-        full: whether every entry was read; otherwise those since the newest checkpoint.
-        releases: releases that were compared with the capture that paid for them.
-        witnesses: receipts and heads from outside the log that were looked up in it.
-        artifacts: release folders whose digest was recomputed.
-        findings: at most FINDINGS_MAX; empty for a sound ledger.
-        heads: by account, [sequence, hash, spent_nano] of its newest verified entry.
-    """
-
-    full: bool
+    full: bool  # every entry was read; otherwise those since the newest checkpoint
     accounts: int = 0
     entries: int = 0
     holds: int = 0
-    releases: int = 0
+    releases: int = 0  # compared with the capture that paid for them
     checkpoints: int = 0
-    witnesses: int = 0
-    artifacts: int = 0
-    findings: tuple[Finding, ...] = ()
+    witnesses: int = 0  # receipts and heads from outside the log that were looked up in it
+    artifacts: int = 0  # release folders whose digest was recomputed
+    findings: tuple[Finding, ...] = ()  # at most FINDINGS_MAX; empty for a sound ledger
+    # [sequence, hash, spent_nano] of the newest verified entry, by account
     heads: dict[str, list[Any]] = field(default_factory=dict, repr=False)
 
     @property
@@ -136,11 +119,7 @@ class Report:
 
 
 class Fault(Exception):
-    """The first bad entry of a log.
-
-    Args:
-        sequence: of the entry; None for the next one of the log.
-    """
+    """The first bad entry of a log; without a sequence number, the next one."""
 
     def __init__(self, code: FindingCode, message: str, sequence: int | None = None) -> None:
         super().__init__(message)
@@ -148,7 +127,6 @@ class Fault(Exception):
 
 
 def require(condition: bool, code: FindingCode, message: str) -> None:
-    """Raise Fault unless a condition holds."""
     if not condition:
         raise Fault(code, message)
 

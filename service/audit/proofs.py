@@ -82,8 +82,7 @@ def make_receipt(session: Session, capture: Entry, *, release_id: str, key: Sign
 def check_receipt(document: object, trusted: Mapping[str, bytes]) -> dict[str, Any]:
     """Return the statement of a receipt of any type, after a check of its signature and its consistency.
 
-    Raises:
-        SignatureRefused: it is malformed, contradicts itself, or no trusted key (by fingerprint) has signed it.
+    Raise SignatureRefused if it is malformed, contradicts itself, or no trusted key (by fingerprint) has signed it.
     """
     statement = check_signed(document, format=RECEIPT_FORMAT, version=VERSION, trusted=trusted)
     try:
@@ -126,13 +125,10 @@ def kept_receipts(storage: Storage) -> dict[str, bytes | None]:
 
 
 def keep_receipt(storage: Storage, receipt: Mapping[str, Any]) -> bool:
-    """Keep a receipt beside the database unless a newer one is there. Call it after the commit.
+    """Keep a receipt beside the database unless a newer one is there; return whether it was written.
 
-    After a crash between commit and file, the file is one receipt behind until `keep_newest` runs; no false alarm
-    follows. A newer file proves that the database is too old, so it stays.
-
-    Returns:
-        True if the file was written.
+    Call it after the commit. After a crash in between, the file is one receipt behind until `keep_newest` runs; no
+    false alarm follows. A newer file proves that the database is too old, so it stays.
     """
     name = f"{receipt['statement']['entry']['account_id']}.json"
     if not _RECEIPT_NAME.fullmatch(name):
@@ -196,8 +192,7 @@ def checkpoint_due(session: Session, *, now: datetime) -> bool:
 def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: SigningKey, now: datetime) -> Checkpoint:
     """Sign heads that were just verified: [sequence, hash, spent_nano] of the newest entry, by account.
 
-    Raises:
-        sqlalchemy.exc.IntegrityError: another process has written this checkpoint.
+    Raise IntegrityError if another process has written this checkpoint.
     """
     newest = newest_checkpoint(session)
     sequence, previous_hash = (newest.sequence + 1, newest.hash) if newest else (1, GENESIS_HASH)
@@ -236,8 +231,7 @@ def keep_checkpoint(storage: Storage, checkpoint: Checkpoint, trusted: Mapping[s
 def read_checkpoint_file(storage: Storage, trusted: Mapping[str, bytes]) -> Signed | None:
     """Return the checkpoint beside the database; None if there is no such file.
 
-    Raises:
-        SignatureRefused: it cannot be read, or no trusted key has signed it.
+    Raise SignatureRefused if it cannot be read, or no trusted key has signed it.
     """
     if not storage.holds(f"{RECEIPTS}/{CHECKPOINT_FILE}"):
         return None
@@ -251,13 +245,11 @@ def check_checkpoints(
 ) -> tuple[list[Witness], list[Finding], Signed | None]:
     """Check the hashes, links and signatures of the checkpoints.
 
+    Return the entries that sound checkpoints prove, each once; the findings; and the newest sound checkpoint.
+
     Args:
-        trusted: public keys by fingerprint.
         kept: the checkpoint beside the database, which must be among them.
         newest_alone: skip the checkpoints before the newest, and its link to them.
-
-    Returns:
-        The entries that sound checkpoints prove, each once; the findings; and the newest sound checkpoint.
     """
     witnesses: dict[tuple[str, int, str], Witness] = {}
     findings: list[Finding] = []

@@ -97,8 +97,7 @@ class Prices:
     ) -> None:
         """Compare a charge with the price of its event, and its event with the one that was planned.
 
-        Args:
-            made: earlier releases of the stage, if it is priced as a whole.
+        `made` counts earlier releases of the stage, if it is priced as a whole.
         """
         if details.get("event") is None:
             require(not self._required, FindingCode.PRICE_UNKNOWN, "does not say what is paid for")
@@ -140,19 +139,13 @@ class Prices:
 
 @dataclass(slots=True)
 class HoldReplay:
-    """A hold, replayed from its entries.
-
-    Attributes:
-        sequence: of the entry that opened it.
-        stages: of its plan, by name; empty if the entry names none.
-        released: the number of releases by stage, of stages that are priced as a whole.
-    """
+    """A hold, replayed from its entries."""
 
     id: str
     job_id: str
-    sequence: int
+    sequence: int  # of the entry that opened it
     amount_nano: int
-    stages: dict[str, Mapping[str, Any]]
+    stages: dict[str, Mapping[str, Any]]  # of its plan, by name; empty if the entry names none
     created_at: str
     updated_at: str
     last_sequence: int
@@ -160,7 +153,7 @@ class HoldReplay:
     charged_nano: int = 0
     captured_nano: int = 0
     armed_attempt: int = 0
-    released: dict[str, int] = field(default_factory=dict)
+    released: dict[str, int] = field(default_factory=dict)  # by stage, if it is priced as a whole
 
     @classmethod
     def opened_by(cls, line: Line, stages: dict[str, Mapping[str, Any]]) -> HoldReplay:
@@ -229,10 +222,7 @@ class HoldReplay:
 def replay_hold(account_id: str, lines: list[Line]) -> HoldReplay | None:
     """Return the open hold of a job's entries, oldest first; None if they do not begin with a HOLD, or end it.
 
-    Prices are not checked: they were when the checkpoint was written.
-
-    Raises:
-        Fault: the entries contradict each other.
+    Raise Fault if the entries contradict each other. Prices are not checked: they were for the checkpoint.
     """
     hold = None
     for line in lines:

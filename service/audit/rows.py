@@ -77,8 +77,7 @@ class EntryReader:
     def after(self, account_id: str, sequence: int) -> Iterator[Line]:
         """Yield an account's entries after a sequence number, in order; 0 begins with the first.
 
-        Raises:
-            Fault: names the last entry that can be read, where the database cannot read further.
+        Raise a Fault that names the last readable entry, where the database cannot read further.
         """
         after, count = sequence or _BEFORE_ALL, PAGE_ROWS
         while True:
@@ -135,12 +134,9 @@ def checkpoints_after(session: Session, sequence: int) -> Sequence[Row[Any]]:
 
 
 class RowReader:
-    """Reads rows of any table as plain values: enums as text, times in the form that is hashed, JSON parsed.
+    """Reads rows of any table by a key column: enums as text, times in the form that is hashed, JSON parsed.
 
     A value that is not of its column's type is returned in a list, and so equals nothing.
-
-    Args:
-        key: the column by which rows are looked up.
     """
 
     def __init__(self, session: Session, table: Table, key: str = "id") -> None:

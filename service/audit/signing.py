@@ -75,10 +75,7 @@ class SigningKey:
 def make_signing_key(path: Path) -> SigningKey:
     """Return the signing key; create it, and its public half beside it, if they are missing.
 
-    Several processes may call this at once: all get the same key.
-
-    Raises:
-        SigningKeyUnusable: the file exists and is not usable.
+    Several processes may call this at once: all get the same key. Raise SigningKeyUnusable if the file is not usable.
     """
     if not path.exists():
         made = Ed25519PrivateKey.generate()
@@ -91,10 +88,9 @@ def make_signing_key(path: Path) -> SigningKey:
 
 
 def open_signing_key(path: Path) -> SigningKey:
-    """Read the signing key. Never create one here: no verification would trust another key.
+    """Read the signing key, or raise SigningKeyUnusable.
 
-    Raises:
-        SigningKeyUnusable: the file is missing or not usable.
+    Never create one here: no verification would trust another key.
     """
     if not path.exists():
         raise SigningKeyUnusable(f"There is no signing key at {path}: a service makes it as it starts.")
@@ -115,10 +111,8 @@ def open_signing_key(path: Path) -> SigningKey:
 def trusted_keys(path: Path) -> dict[str, bytes]:
     """Return the trusted public keys by fingerprint: every `*.pub.pem` beside the signing key.
 
-    The public half of a retired key stays there under another name, so that its signatures can still be checked.
-
-    Raises:
-        SigningKeyUnusable: one of the files is not a public Ed25519 key.
+    The public half of a retired key stays there under another name, so that its signatures can still be checked. Raise
+    SigningKeyUnusable if one of the files is not a public Ed25519 key.
     """
     keys: dict[str, bytes] = {}
     for file in sorted(path.parent.glob(f"*{PUBLIC_SUFFIX}")):
@@ -136,8 +130,7 @@ def trusted_keys(path: Path) -> dict[str, bytes]:
 def check_signed(document: object, *, format: str, version: int, trusted: Mapping[str, bytes]) -> dict[str, Any]:
     """Return the statement of a signed document of any type, after a check of its format, key and signature.
 
-    Raises:
-        SignatureRefused: it is malformed, or no trusted key (by fingerprint) has signed it.
+    Raise SignatureRefused if it is malformed, or no trusted key (by fingerprint) has signed it.
     """
     if not isinstance(document, dict) or set(document) != {"statement", "public_key", "signature"}:
         raise SignatureRefused("It is not a signed statement.")
@@ -187,15 +180,10 @@ def bytes_of(document: Mapping[str, Any]) -> bytes:
 
 
 def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], age_of: Callable[[Any], Any]) -> bool:
-    """Write a signed document among the receipts, unless the file that is there is as new, or unreadable.
+    """Write a signed document among the receipts, unless the file there is as new by `age_of`, or unreadable.
 
-    An unreadable file may be evidence: verification reports it, and nothing overwrites it.
-
-    Args:
-        age_of: returns the key that orders documents by age.
-
-    Returns:
-        True if the file was written.
+    An unreadable file may be evidence: verification reports it, and nothing overwrites it. Return True if it was
+    written.
     """
     if storage.holds(f"{RECEIPTS}/{name}"):
         try:

@@ -56,13 +56,12 @@ def verify(
     full: bool = True,
     prices_required: bool = True,
 ) -> Report:
-    """Verify every account.
+    """Verify every account. Receipts and the kept checkpoint were read before the session's snapshot began.
 
     Args:
-        session: in a snapshot.
         trusted: public keys by fingerprint; checkpoints and receipts of other keys are findings.
-        known: entries that receipts prove; read before the transaction began.
-        kept: the checkpoint beside the database; read before the transaction began.
+        known: entries that receipts prove.
+        kept: the checkpoint beside the database.
         full: read every entry, and rows of other tables; otherwise only entries after the newest sound checkpoint,
             whose heads were verified when it was written. Without a checkpoint every verification is full.
         prices_required: whether an entry that does not name the releases it pays for is a finding.

@@ -12,7 +12,6 @@ __all__ = ["add_commands", "installed_recipes", "look_around"]
 
 
 def add_commands(app: typer.Typer, admins: typer.Typer) -> None:
-    """Add the commands that run a service or work on its database."""
     app.command("up")(server.up)
     app.command("demo")(server.demo)
     app.command("openapi")(server.openapi)
@@ -23,7 +22,6 @@ def add_commands(app: typer.Typer, admins: typer.Typer) -> None:
 
 
 def installed_recipes() -> list[RecipeRecord]:
-    """Return the records of the installed recipes."""
     from privacy.plans.registry import RECIPES
     from service.api.routes.jobs import describe_recipe
 

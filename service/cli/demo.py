@@ -80,34 +80,24 @@ for name, chosen in (("digits", ~public), ("test", public)):
 
 @dataclass(frozen=True)
 class DemoImages:
-    """Real images and their public facts.
-
-    Attributes:
-        source: Where the files came from.
-        folder: Training images for `obscura datasets push` with `flags`.
-        delta: Of the account; at most 1 / records.
-        options: Of the recipe.
-    """
+    """Real images and their public facts."""
 
     name: str
-    source: str
-    folder: Path
+    source: str  # where the files came from
+    folder: Path  # training images for `obscura datasets push` with `flags`
     flags: str
     private: Package
     public: Package
     private_at_most: int
     public_at_most: int
-    delta: float
-    options: dict[str, Any]
+    delta: float  # of the account; at most 1 / records
+    options: dict[str, Any]  # of the recipe
 
 
 def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool = False) -> None:
-    """Fetch real images, train twice, evaluate, and write `summary.json`.
+    """Fetch real images, train twice, evaluate, and write `summary.json`; replace earlier results of a demo.
 
-    Args:
-        out: Folder of the results; earlier results of a demo are replaced.
-        images: "fashion-mnist" or "digits"; None takes the first available.
-        keep: Leave the service running until Ctrl-C.
+    `images` is "fashion-mnist", "digits" or None for the first available. With `keep`, the service runs until Ctrl-C.
     """
     seconds: dict[str, float] = {}
     began = time.monotonic()
@@ -229,13 +219,7 @@ def _show(output: Output, summary: dict[str, Any], out: Path) -> None:
 
 
 def find_images(cache: Path, say: Callable[[str], None], wanted: str | None = None) -> DemoImages:
-    """Find Fashion-MNIST, or fall back to the bundled digits and say so.
-
-    Args:
-        cache: Folder for downloads.
-        say: Prints progress.
-        wanted: "fashion-mnist" or "digits"; None takes the first available.
-    """
+    """Find Fashion-MNIST, or fall back to the bundled digits and say so; `wanted` is one of the two, or None."""
     if wanted not in (None, "fashion-mnist", "digits"):
         raise CliError("--images is fashion-mnist or digits.")
     if wanted != "digits":

@@ -1,7 +1,6 @@
 """The server-rendered dashboard, readable without JavaScript. `mount(app)` adds it to an application.
 
-Forms use the schemas and functions of the API. Pages never show private data, and every form carries its session's
-token.
+Forms call the API, with the token of their session. Pages never show private data.
 """
 
 from __future__ import annotations

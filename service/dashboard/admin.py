@@ -1,4 +1,4 @@
-"""Pages and forms for admins: freezing, limits, admins, decisions, projects with webhooks, and the audit log."""
+"""Pages for admins: admins and keys, decisions, projects with webhooks, and the audit log."""
 
 from __future__ import annotations
 

@@ -62,19 +62,12 @@ def spend_chart(points: Sequence[SpendPoint], now: datetime) -> SpendChart | Non
 
 @dataclass(frozen=True)
 class SweepChart(Chart):
-    """Accuracy of trials by epsilon, from zero to the largest.
+    """Accuracy of trials by epsilon, from zero to the largest."""
 
-    Attributes:
-        dots: x, y, and whether the trial is the best.
-        percents: Horizontal lines with their heights.
-        epsilons: Axis labels with their places.
-        chance: Height of the line of random guessing.
-    """
-
-    dots: tuple[tuple[float, float, bool], ...]
-    percents: tuple[tuple[int, float], ...]
-    epsilons: tuple[tuple[float, float], ...]
-    chance: float
+    dots: tuple[tuple[float, float, bool], ...]  # x, y, and whether the trial is the best
+    percents: tuple[tuple[int, float], ...]  # horizontal lines with their heights
+    epsilons: tuple[tuple[float, float], ...]  # axis labels with their places
+    chance: float  # height of the line of random guessing
 
 
 def sweep_chart(sweep: SweepRecord, classes: int) -> SweepChart | None:

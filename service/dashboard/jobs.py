@@ -1,4 +1,4 @@
-"""Pages of jobs and sweeps, and the forms that cancel them."""
+"""Pages of jobs and sweeps."""
 
 from __future__ import annotations
 

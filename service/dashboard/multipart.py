@@ -18,11 +18,7 @@ HEAD_BYTES_MAX = 64 * 1024  # before the block with the start of the file
 
 
 class FileForm:
-    """A form whose fields are read, and whose file can be read once.
-
-    Attributes:
-        fields: All fields except the file.
-    """
+    """A form whose fields before the file are read, and whose file can be read once."""
 
     def __init__(self, content_type: str, blocks: Iterator[bytes]) -> None:
         kind, options = parse_options_header(content_type)

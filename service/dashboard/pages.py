@@ -122,7 +122,6 @@ def answer_unknown_with_pages(app: FastAPI) -> None:
 
 
 def page(request: Request, template: str, *, status_code: int = 200, **values: Any) -> HTMLResponse:
-    """Render a template."""
     values.setdefault("viewer", getattr(request.state, "viewer", None))
     text = _templates().get_template(template).render(path=request.scope["path"], **values)
     return HTMLResponse(text, status_code=status_code)
@@ -154,7 +153,6 @@ def asset_version() -> str:
 
 @lru_cache(maxsize=4096)
 def time_element(at: datetime) -> str:
-    """Return a `<time>` element, to the minute."""
     return do_mark_safe(f'<time datetime="{at.isoformat(timespec="minutes")}">{show_time(at)}</time>')
 
 

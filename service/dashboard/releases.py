@@ -1,4 +1,4 @@
-"""Pages of releases, their files, and the forms that generate, evaluate and share."""
+"""Pages of releases, and their files."""
 
 from __future__ import annotations
 

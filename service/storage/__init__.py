@@ -39,11 +39,7 @@ def is_elsewhere(settings: Settings) -> bool:
 
 
 def storage_of(settings: Settings) -> Storage:
-    """Return the storage that OBSCURA_STORAGE names.
-
-    Raises:
-        InvalidInput: there is no such storage.
-    """
+    """Return the storage that OBSCURA_STORAGE names; raise InvalidInput if there is no such storage."""
     make = BACKENDS.get(settings.storage.partition("://")[0])
     if make is None:
         raise InvalidInput(f"OBSCURA_STORAGE is {settings.storage}; choose one of {', '.join(BACKENDS)}.")

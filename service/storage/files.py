@@ -13,11 +13,7 @@ from service.errors import InvalidInput, NotFound
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading without following a link at the last step.
-
-    Raises:
-        NotFound: there is no such file, or it is a link or a special file.
-    """
+    """Open a regular file for reading; raise NotFound for anything else, links at the last step included."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -37,9 +33,7 @@ def digest_file(path: Path) -> str:
 def digest_directory(directory: Path) -> str:
     """Return the SHA-256 (hex) of the canonical JSON that maps each file's relative path to its SHA-256.
 
-    Raises:
-        InvalidInput: the folder holds a link or a special file.
-        NotFound: there is no such folder.
+    Raise InvalidInput for links and special files, NotFound if there is no such folder.
     """
     if directory.is_symlink() or not directory.is_dir():
         raise NotFound("There are no files under this identifier.")
@@ -48,11 +42,7 @@ def digest_directory(directory: Path) -> str:
 
 
 def regular_files(directory: Path) -> list[Path]:
-    """Return the files at and below a folder, in order.
-
-    Raises:
-        InvalidInput: the folder holds a link or a special file.
-    """
+    """Return the files at and below a folder, in order; raise InvalidInput for links and special files."""
     files: list[Path] = []
     for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
         if entry.is_dir(follow_symlinks=False):

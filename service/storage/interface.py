@@ -88,8 +88,7 @@ class Storage(ABC):
     def open(self, key: str, file: str = "") -> Path:
         """Return a local path to a folder, or to a file in it, for reading only.
 
-        Raises:
-            NotFound: there is no such folder, or no such regular file in it; links are not followed.
+        Raise NotFound if there is no such folder, or no such regular file in it; links are not followed.
         """
 
     @abstractmethod
@@ -108,12 +107,9 @@ class Storage(ABC):
 
     @abstractmethod
     def move(self, key: str, target: str) -> None:
-        """Durably rename a file or folder and everything below it.
+        """Durably rename a file or folder and everything below it; raise NotFound if another process has just moved it.
 
         After an interruption everything is under one of the two keys, or both.
-
-        Raises:
-            NotFound: there is nothing under the key, perhaps because another process has just moved it.
         """
 
     @abstractmethod
@@ -124,8 +120,7 @@ class Storage(ABC):
     def read(self, key: str, file: str, *, bytes_max: int = -1) -> bytes:
         """Return a small file of a folder; of one that is longer than `bytes_max`, one byte more than that.
 
-        Raises:
-            NotFound: there is no such regular file.
+        Raise NotFound if there is no such regular file.
         """
         with open_regular(self.open(key, file)) as opened:
             return opened.read(bytes_max + 1 if bytes_max >= 0 else -1)
@@ -134,8 +129,7 @@ class Storage(ABC):
     def read_all(self, key: str, begins: str = "", *, bytes_max: int = -1) -> dict[str, bytes | None]:
         """Return the small files directly below a key whose names begin so, by name; None for an unreadable one.
 
-        Raises:
-            StorageUnavailable: the storage as a whole does not answer.
+        Raise StorageUnavailable if the storage as a whole does not answer.
         """
         names = (name for name in self.list(key) if name.startswith(begins))
         return {name: self._read_if_possible(key, name, bytes_max) for name in names}
@@ -158,11 +152,7 @@ class Storage(ABC):
 
 
 def key_of(identifier: str) -> str:
-    """Return the key of a dataset's content, a release or a sample.
-
-    Raises:
-        InvalidInput: the identifier is malformed.
-    """
+    """Return the key of a dataset's content, a release or a sample; raise InvalidInput for a malformed identifier."""
     if not _IDENTIFIER.fullmatch(identifier):
         raise InvalidInput("This is not an identifier of a dataset, release or sample.")
     return f"{_SHELVES[identifier.split('_', 1)[0]]}/{identifier}"

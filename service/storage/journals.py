@@ -70,17 +70,12 @@ def journalled(storage: Storage, job_id: str) -> Journalled:
 
 
 def all_journalled(storage: Storage) -> dict[str, Journalled]:
-    """Add up the lines of every job's journal, by job.
-
-    Raises:
-        NotFound: one cannot be read, so what its job charged is not known.
-    """
+    """Add up every job's journal, by job; raise NotFound if one cannot be read, as its charges are not known."""
     texts = _texts(storage, "job_")
     return {job_id: _added_up(_parsed(text, lambda record: Line(**record))) for job_id, text in texts}
 
 
 def journalled_jobs(storage: Storage) -> list[str]:
-    """Return the ids of the jobs that have a journal."""
     return [name for name in _listed(storage) if name.startswith("job_")]
 
 
@@ -126,11 +121,7 @@ def write_uploaded(storage: Storage, dataset_id: str, upload: Uploaded) -> None:
 
 
 def read_uploaded(storage: Storage) -> dict[str, Uploaded]:
-    """Return the accepted uploads by dataset.
-
-    Raises:
-        NotFound: one of their lists cannot be read.
-    """
+    """Return the accepted uploads by dataset; raise NotFound if one of their lists cannot be read."""
     uploads: dict[str, Uploaded] = {}
     for name, text in _texts(storage, _UPLOADED):
         account_id = name.removeprefix(_UPLOADED)

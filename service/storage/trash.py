@@ -22,8 +22,7 @@ _NAME = re.compile(r"(\d{8}T\d{6}Z)\.[a-z]+\.[A-Za-z0-9_.]+")
 def put_away(storage: Storage, key: str, *, now: datetime) -> bool:
     """Move a key of two steps, such as `releases/rel_...`, into the trash; the grace period begins now.
 
-    Returns:
-        False if it could not be moved or does not exist: another process may just have moved it.
+    Return False if it could not be moved or does not exist: another process may just have moved it.
     """
     target = f"{_SHELF}/{now.astimezone(UTC).strftime(_MOVED_AT)}.{key.replace('/', '.')}"
     try:

@@ -114,11 +114,7 @@ def read(session: Session, account_id: str) -> Payer:
 
 
 def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer], str | None]:
-    """Return a page of accounts, oldest first, compared with their logs, and the last id if there are more.
-
-    Args:
-        after: Id of the last account of the previous page.
-    """
+    """Return a page of accounts after an id, oldest first, compared with their logs."""
     order = Account.created_at, Account.id
     query = visible(session, Account, select(Account.id)).order_by(*order).limit(limit + 1)
     if after is not None:

@@ -52,13 +52,11 @@ def decisions(session: Session, rows: Sequence[Decision], now: datetime) -> list
 
 
 def decision(session: Session, row: Decision, now: datetime) -> DecisionRecord:
-    """Return the record of one request."""
     (record,) = decisions(session, [row], now)
     return record
 
 
 def project_uses(session: Session, rows: Sequence[Project]) -> list[ProjectUseRecord]:
-    """Return projects with their quotas and unfinished jobs."""
     unfinished = quotas.unfinished_jobs(session, [row.id for row in rows])
     return [record_of(ProjectUseRecord, row, jobs_unfinished=unfinished[row.id]) for row in rows]
 

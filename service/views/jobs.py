@@ -53,7 +53,6 @@ def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
 
 
 def record(session: Session, row: Job) -> JobRecord:
-    """Return the record of one job."""
     return records(session, [row])[0]
 
 
@@ -74,7 +73,6 @@ def event(session: Session, row: Job) -> EventRecord:
 
 
 def payments_of(session: Session, rows: Sequence[AnyJob]) -> Payments:
-    """Return the holds and accounts of jobs."""
     return Payments.read(session, [row.account_id for row in rows], [row.hold_id for row in rows])
 
 
@@ -183,7 +181,6 @@ def _views(
 
 
 def view(session: Session, job_id: str, now: datetime) -> tuple[WholeJob, dict[str, Any]]:
-    """Return one job and its plan."""
     query = visible(session, Job, ON_PAGES.add_columns(Job.plan)).where(Job.id == job_id)
     row = session.execute(query).one_or_none()
     if row is None:
@@ -204,9 +201,7 @@ def page(
 ) -> tuple[list[JobView], str | None]:
     """Return a page of jobs and the id to continue from: unfinished ones first, on the first page, then ended ones.
 
-    Args:
-        limit: Of ended jobs.
-        before: Id of the last job of the previous page.
+    `limit` is for ended jobs. `before` is the id of the last job of the previous page.
     """
     active = _unfinished(session, *narrowed) if before is None else []
     rows, last = _ended(session, *narrowed, limit=limit, before=before)

@@ -113,7 +113,6 @@ class WholeRelease(ReleaseView):
 
 
 def view(session: Session, release_id: str) -> WholeRelease:
-    """Return one release."""
     query = visible(session, Release).options(_with_job(Release), joinedload(Release.dataset))
     row = session.scalar(query.where(Release.id == release_id))
     if row is None:
@@ -134,7 +133,6 @@ def view(session: Session, release_id: str) -> WholeRelease:
 
 
 def shares(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
-    """Return the records of shares."""
     names = projects.names(session, [row.project_id for row in rows])
     return [
         record_of(

@@ -23,12 +23,9 @@ def newest(
     columns: Select[*tuple[Any, ...]] | None = None,
     moment: str = "created_at",
 ) -> tuple[Sequence[Any], str | None]:
-    """Return a page of visible rows, newest first, and the last id if there are more.
+    """Return a page of visible rows before an id, newest first by `moment`, and the last id if there are more.
 
-    Args:
-        before: Id of the last row of the previous page.
-        columns: A query of whole rows, or of columns including `id`; None for whole rows.
-        moment: Column to sort by.
+    `columns` is a query of whole rows, or of columns including `id`; None for whole rows.
     """
     at = getattr(table, moment)
     query = (visible(session, table) if columns is None else visible(session, table, columns)).where(*conditions)

@@ -115,12 +115,10 @@ class SweepView:
 
     @property
     def ended(self) -> int:
-        """Number of ended trials."""
         return sum(trial.state in FINAL_STATES for trial in self.sweep.trials)
 
 
 def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
-    """Return a sweep with its trials."""
     row = find(session, Sweep, sweep_id)
     rows = _trials(session, [row])
     paid = payments_of(session, rows)

@@ -121,7 +121,6 @@ class LedgerRecord(_Facts):
 
 
 def read_ledger(session: Session) -> LedgerRecord:
-    """Read the state of the ledger's verification."""
     stops = [
         StopFacts(
             account_id=None if row.scope == EVERYWHERE else row.scope,
@@ -155,8 +154,6 @@ audit_router = APIRouter(prefix="/v1/audit-events", tags=["audit"], responses=PR
 
 
 class Lines(Response):
-    """JSON lines."""
-
     media_type = "application/jsonl"
 
 

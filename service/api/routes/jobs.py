@@ -74,7 +74,6 @@ def read_recipe(request: Request, recipe: Annotated[Name, Path()]) -> Response:
 
 
 def describe_recipe(recipe: Recipe) -> RecipeRecord:
-    """Return the record of a recipe."""
     presets = {name: dict(chosen) for name, chosen in recipe.presets.items()}
     sets = {"units": sorted(recipe.units), "follows": sorted(recipe.follows)}
     return record_of(RecipeRecord, recipe, presets=presets, **sets)

@@ -48,21 +48,13 @@ class File(_Json):
 
 
 class Entry(_Json):
-    """A publication.
-
-    Attributes:
-        id: of this publication.
-        origin: the key that it was first published under.
-        is_folder: otherwise one file, whose name in `files` is empty.
-        hour: timestamp of its files, in seconds since 1970.
-        files: by their paths in the folder.
-    """
+    """A publication."""
 
     id: str
-    origin: str
-    is_folder: bool
-    hour: int
-    files: Mapping[str, File]
+    origin: str  # the key that it was first published under
+    is_folder: bool  # otherwise one file, whose name in `files` is empty
+    hour: int  # timestamp of its files, in seconds since 1970
+    files: Mapping[str, File]  # by their paths in the folder
 
     def part_name(self, file: int, part: int) -> str:
         """Return the name of the object that holds a part of a file, both by number."""
@@ -74,7 +66,6 @@ class Entry(_Json):
         return [self.part_name(number, part) for number, file in files for part in range(len(file.parts))]
 
     def digests(self) -> dict[str, str]:
-        """Return the SHA-256 of each file."""
         return {name: file.sha256 for name, file in self.files.items()}
 
     def sources(self, name: str) -> dict[str, Source]:
@@ -88,20 +79,13 @@ class Entry(_Json):
 
 @dataclass(frozen=True)
 class Source:
-    """A file that can be copied to this machine.
+    """A file that can be copied to this machine."""
 
-    Attributes:
-        id: of its publication.
-        path: in the publication.
-        hour: timestamp of the copy.
-        parts: the objects that hold it, each with its digest.
-    """
-
-    id: str
-    path: str
-    hour: int
+    id: str  # of its publication
+    path: str  # in the publication
+    hour: int  # timestamp of the copy
     file: File
-    parts: tuple[tuple[str, str], ...]
+    parts: tuple[tuple[str, str], ...]  # the objects that hold it, each with its digest
 
 
 def new_id() -> str:
@@ -110,17 +94,11 @@ def new_id() -> str:
 
 
 class Entries:
-    """Reads the entries of a bucket."""
-
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
 
     def entry(self, key: str) -> Entry | None:
-        """Return what is published under exactly this key, or about to be.
-
-        Raises:
-            NotFound: it is damaged.
-        """
+        """Return what is published under exactly this key, or about to be; raise NotFound if it is damaged."""
         content = self._bucket.get(KEYS + key)
         try:
             return None if content is None else Entry.model_validate_json(content)
@@ -178,7 +156,6 @@ def grown_files(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def last_of(key: str) -> str:
-    """Return the last step of a key."""
     return key.rpartition("/")[2]
 
 
@@ -189,18 +166,14 @@ def below(key: str, name: str) -> str:
 
 @contextmanager
 def alone(bucket: Bucket, key: str, exists: Callable[[], bool]) -> Iterator[bool]:
-    """Yield True while no other process may write the first entry of a key; False once the entry exists.
+    """Yield True while no other process may write the first entry of a key; False once the entry `exists`.
 
     Not every S3 server supports conditional writes (OpenStack Swift does not). So a writer puts a claim beside the key
     and lists all claims: if it sees another one, it withdraws and retries. Of two writers at least one lists after the
     other's claim was written, so two never proceed, provided that lists show what was written before. A claim that a
     crash has left expires after longer than any request of its owner can take.
 
-    Args:
-        exists: returns whether the entry exists.
-
-    Raises:
-        StorageUnavailable: other processes kept their claims for too long.
+    Raise StorageUnavailable if other processes keep their claims for too long.
     """
     request_seconds, claim_seconds = bucket.patience.request_seconds, bucket.patience.claim_seconds
     until, pause = time.monotonic() + 2 * claim_seconds, _PAUSE_SECONDS

@@ -54,11 +54,8 @@ class S3Storage(Storage):
     """Keeps everything in a bucket, and copies of recently read content in a folder of this machine.
 
     Args:
-        url: `s3://BUCKET` or `s3://BUCKET/PREFIX`.
-        folder: of this machine.
         part_bytes: of one part; one at a time is in memory.
         small_bytes: of a publication that is stored in its entry.
-        bucket: the requests to use; made from the URL by default.
     """
 
     def __init__(
@@ -297,8 +294,7 @@ class Copies:
     def open(self, files: Mapping[str, Source]) -> Path:
         """Copy the files that are not here yet, and return a folder with exactly these paths, or the one file.
 
-        Raises:
-            FileNotFoundError: the bucket no longer has one of them (NotFound: one is damaged).
+        Raise FileNotFoundError if the bucket no longer has one of them, NotFound if one is damaged.
         """
         make_private_folder(self._copies)
         for source in files.values():
