@@ -43,7 +43,7 @@ class OutOfDisk(ObscuraError):
 
 def folders_written_to(settings: Settings) -> dict[str, Path]:
     """Return the folders that may be on separate disks, by purpose."""
-    folders = {"data": settings.local_path, "keys": settings.keys_path, "work": settings.work_path}
+    folders = {"data": settings.data_dir, "keys": settings.keys_path, "work": settings.work_path}
     database = make_url(settings.database_url)
     if database.get_backend_name() == "sqlite" and database.database:
         folders["database"] = Path(database.database).parent

@@ -241,12 +241,8 @@ def may_remove(session: Session, settings: Settings) -> bool:
     return installation.belongs(session, settings) and not arming_stops(session) and clean
 
 
-def verify_before_removal(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
-    """Verify the newest entries and the data folder, and return whether that found nothing."""
-    return _verified(settings, factory, full=False, now=now).clean
-
-
-def _verified(settings: Settings, factory: SessionFactory, *, full: bool, now: datetime) -> Report:
+def verify_again(settings: Settings, factory: SessionFactory, *, full: bool, now: datetime) -> Report:
+    """Verify the ledger and the data folder, and follow up the findings. Raise if database or storage fails."""
     try:
         report = inspect_ledger(settings, factory, full=full)
     except (SQLAlchemyError, StorageUnavailable):  # the next round tries again
@@ -276,7 +272,7 @@ def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) ->
         full = full and count_entries(session) <= ENTRIES_UNASKED_MAX
     if not due and not full:
         return
-    report = _verified(settings, factory, full=full, now=now)
+    report = verify_again(settings, factory, full=full, now=now)
     if report.clean and due:
         try:
             sign_heads(settings, factory, report, now=now)

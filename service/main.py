@@ -194,8 +194,8 @@ def _prepare(service: Service) -> str | None:
     no findings. Returns the warning of `inspect_at_start`.
     """
     settings, factory = service.settings, service.factory
-    make_private_folder(settings.local_path)
-    open_to_others = sum(make_tree_private(folder) for folder in {settings.local_path, settings.keys_path})
+    make_private_folder(settings.data_dir)
+    open_to_others = sum(make_tree_private(folder) for folder in {settings.data_dir, settings.keys_path})
     if open_to_others:
         get_logger(__name__).warning("files_open_to_others", count=open_to_others)
     upgrade_schema(settings.database_url)
@@ -204,7 +204,8 @@ def _prepare(service: Service) -> str | None:
     warning = inspect_at_start(settings, factory, now=service.clock())
     if not ours:
         return warning
-    service.do(states.check_keys, settings)
+    with transaction(factory) as session:
+        states.check_keys(session, settings)
     with transaction(factory) as session:
         fingerprints.wait_for_others(session)  # of processes that start together, one creates what all need
         admins.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())

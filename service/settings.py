@@ -177,11 +177,6 @@ class Settings(BaseSettings):
         ]
 
     @property
-    def local_path(self) -> Path:
-        """This machine's own folder: an SQLite database, keys, logs, locks and scratch, and the folder storage."""
-        return self.data_dir
-
-    @property
     def work_path(self) -> Path:
         """The scratch folders of jobs on this machine, which may be private."""
         return self.data_dir / "work"

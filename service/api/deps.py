@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from fastapi import Depends, Header, Query, Request, Response, Security, params
 from fastapi.concurrency import run_in_threadpool
@@ -15,7 +15,6 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
 from sqlalchemy import Engine
-from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import Identifier
 from service.api.browser import FORM_TOKEN, cookie_name, require_same_origin
@@ -49,8 +48,6 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 JSON_VALUES_MAX = 12_000  # a value takes up to 10 microseconds of the thread that serves all connections
 READINESS_AT_A_TIME_MAX = 8  # concurrent readiness checks of the database, hanging ones included
-Given = ParamSpec("Given")
-Out = TypeVar("Out")
 
 
 @dataclass(frozen=True)
@@ -80,11 +77,6 @@ class Service:
     @property
     def storage(self) -> Storage:
         return storage_of(self.settings)
-
-    def do(self, act: Callable[Concatenate[Session, Given], Out], *args: Given.args, **named: Given.kwargs) -> Out:
-        """Call a function in a writing transaction of its own."""
-        with transaction(self.factory) as session:
-            return act(session, *args, **named)
 
 
 async def running_service(request: Request) -> Service:

@@ -146,7 +146,7 @@ def back_up(settings: Settings, factory: SessionFactory, out: Path, *, with_keys
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BackupRefused(f"{out} is not empty. Choose an empty or new folder.")
-    if out.resolve().is_relative_to(settings.local_path.resolve()):
+    if out.resolve().is_relative_to(settings.data_dir.resolve()):
         raise BackupRefused("A backup inside the data folder is lost with it. Choose a folder on another disk.")
     storage, database = storage_of(settings), str(factory.kw["bind"].dialect.name)
     with transaction(factory, read_only=True) as session:

@@ -65,7 +65,7 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
     manifest = read_manifest(backup)
     storage, discarded = storage_of(settings), 0
     _require_place(settings, storage, manifest, keep_files=keep_files)
-    make_private_folder(settings.local_path)
+    make_private_folder(settings.data_dir)
     _bring_keys(settings, backup, manifest)
     if not keep_files:
         _publish_files(storage, backup, manifest)

@@ -48,10 +48,10 @@ def restore(
 def look_around(folder: Path) -> Iterator[Finding]:
     """Check data folder, database, storage and supervisor."""
     settings = Settings.at(folder)
-    if not settings.local_path.is_dir():
-        yield Finding("data folder", "missing", f"{settings.local_path} is not there; a service makes it: obscura up")
+    if not settings.data_dir.is_dir():
+        yield Finding("data folder", "missing", f"{settings.data_dir} is not there; a service makes it: obscura up")
         return
-    place = settings.local_path
+    place = settings.data_dir
     if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
         yield Finding("data folder", "bad", f"{place} is not yours to write: choose another --data-dir")
     elif place.stat().st_mode & 0o077:
@@ -133,8 +133,8 @@ def _trainer(settings: Settings) -> Finding:
         return Finding("supervisor", "ok", "workers elsewhere: celery --app workers.supervise.app inspect ping")
     if find_spec("torch") is None:
         return Finding("supervisor", "bad", f"a service here cannot train: pip install '{WORKER}'")
-    running = running_at(settings.local_path)
-    if running is None and is_occupied(settings.local_path):
+    running = running_at(settings.data_dir)
+    if running is None and is_occupied(settings.data_dir):
         return Finding("supervisor", "bad", "a service runs on this folder and does not answer yet: try again")
     if running is None:
         return Finding("supervisor", "missing", "no service runs on this folder, so nothing is trained: obscura up")

@@ -191,12 +191,12 @@ def serve(settings: Settings, output: Output) -> None:
     configure_logging(settings.log_level, for_people=sys.stderr.isatty())
     keep_new_files_private()
     with explained(settings, Exit.OTHER), ExitStack() as stack:
-        make_private_folder(settings.local_path)
-        first = stack.enter_context(occupied(settings.local_path))
+        make_private_folder(settings.data_dir)
+        first = stack.enter_context(occupied(settings.data_dir))
         if not first and settings.mode == "embedded":
-            where = address_of(settings.local_path)
+            where = address_of(settings.data_dir)
             raise CliError(
-                f"A service runs on {settings.local_path} already{f', at {where}' if where else ''}. Two would "
+                f"A service runs on {settings.data_dir} already{f', at {where}' if where else ''}. Two would "
                 "train at the same time and compete for this machine: use that one, stop it first, or choose another "
                 "--data-dir.",
                 Exit.OTHER,
@@ -213,7 +213,7 @@ def _serve(settings: Settings, output: Output, *, first: bool) -> None:
         signal.signal(number, _leave)
     prepare(app)  # the server would log the error and exit with code 0
     config = server_config(app, connections_max=raise_open_files())
-    output.record({"url": url, "data_dir": str(settings.local_path), "mode": settings.mode}, "obscura")
+    output.record({"url": url, "data_dir": str(settings.data_dir), "mode": settings.mode}, "obscura")
     output.notice(f"The admin key is in {settings.admin_key_path.resolve()}. Stop with Ctrl-C.")
     if settings.dashboard_public:
         get_logger(__name__).warning("dashboard_open_to_everybody", setting="OBSCURA_DASHBOARD_PUBLIC")
@@ -222,7 +222,7 @@ def _serve(settings: Settings, output: Output, *, first: bool) -> None:
         )
     # For a person at a terminal only: a log must not contain a sign-in link.
     server = Server(config, output, (settings.public_url or url) if sys.stderr.isatty() else None)
-    with announced(settings.local_path, url) if first else nullcontext():
+    with announced(settings.data_dir, url) if first else nullcontext():
         server.run(sockets=[listener])
     if not server.started:
         raise CliError("The service did not start. The lines of the log above say why.", Exit.OTHER)

@@ -87,7 +87,8 @@ def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Re
             form = FileForm(request.headers.get("content-type", ""), body.blocks())
             uploader = require_acting(viewer, form.fields.get("token", ""), Scope.DATA)
             declaration = _declaration(form.fields)
-            dataset_id = service.do(states.declare, settings, **declaration, now=service.clock()).id
+            with transaction(service.factory) as session:
+                dataset_id = states.declare(session, settings, **declaration, now=service.clock()).id
             try:
                 context = DatasetContext.of(settings, service.factory, service.clock)
                 sent = Sent(form.file(), form.fields.get("format", ""))

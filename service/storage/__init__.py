@@ -29,7 +29,7 @@ def _bucket(url: str, folder: Path) -> Storage:
 
 BACKENDS: dict[str, Callable[[Settings], Storage]] = {
     "folder": lambda settings: FolderStorage(settings.data_dir),
-    "s3": lambda settings: _bucket(settings.storage, settings.local_path / "storage"),
+    "s3": lambda settings: _bucket(settings.storage, settings.data_dir / "storage"),
 }
 
 

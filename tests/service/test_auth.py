@@ -1,4 +1,4 @@
-"""API keys: tokens are shown once and kept as hashes; scopes; revocation; the first admin key."""
+"""API keys: tokens are shown once and kept as hashes; revocation; the first admin key."""
 
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ from sqlalchemy import select, text
 
 from service.db.access_tables import ApiKey
 from service.db.session import SessionFactory, transaction
-from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
+from service.errors import InvalidInput, NotFound, Unauthorized
 from service.identity.access import Principal, Scope
 from service.identity.admins import bootstrap_admin
 from service.identity.auth import authenticate, create_key, is_usable, revoke, revoke_key
@@ -78,17 +78,6 @@ def test_a_revoked_key_opens_nothing(factory, now):
         who(factory, token)
     with pytest.raises(NotFound), transaction(factory) as session:
         revoke_key(session, key_id="key_none", admin_id=None, now=now)
-
-
-def test_scopes_are_required_and_admin_has_them_all():
-    reader, admin = Principal("key_r", frozenset({Scope.READ})), Principal("key_a", frozenset({Scope.ADMIN}))
-    reader.require(Scope.READ)
-    for scope in Scope:
-        admin.require(scope)
-    with pytest.raises(Forbidden, match="'train'; this key has read"):
-        reader.require(Scope.TRAIN)
-    with pytest.raises(Forbidden):
-        reader.require(Scope.ADMIN)
 
 
 @pytest.mark.parametrize(

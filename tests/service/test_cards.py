@@ -1,8 +1,8 @@
-"""Cards: a YAML header that comes back as it was written, and text that stays text."""
+"""Cards, whose YAML header is read back and whose text is escaped, and the folders of classes."""
 
 import yaml
 
-from service.cards import class_label, guarantee, one_line, write_card
+from service.cards import class_label, folder_names, guarantee, one_line, write_card
 
 CARD = {"epsilon": 0.5, "delta": 1e-6, "unit": "subject", "adjacency": "add_remove"}
 
@@ -26,3 +26,21 @@ def test_the_guarantee_names_epsilon_delta_unit_and_adjacency():
 
 def test_text_can_be_neither_markup_nor_a_line_of_its_own():
     assert one_line("a|b\n<i> `c` [d]\\") == "a\\|b \\<i\\> \\`c\\` \\[d\\]\\\\"
+
+
+DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
+
+
+def test_folders_are_harmless_distinct_and_in_label_order():
+    assert folder_names(("0", "1", "2")) == ("0", "1", "2")
+    assert folder_names(("T-shirt/top", "../../etc/passwd", "a b")) == ("0_T-shirt_top", "1_etc_passwd", "2_a_b")
+    assert folder_names(("b", "a")) == ("0_b", "1_a")
+    assert folder_names(("Cat", "cat")) == ("0_Cat", "1_cat")
+    assert folder_names(("\x00", "日本", "CON")) == ("0_class", "1_class", "2_CON")
+    assert folder_names(("con", "sick")) == ("0_con", "1_sick")
+    for device in ("AUX", "com1", "lpt9", "nul", "prn.", "CON "):
+        assert folder_names((device, "z"))[0].lower().strip("_ .") not in DEVICES
+    assert folder_names(("com", "confusion", "console")) == ("com", "confusion", "console")
+    many = folder_names(tuple(f"c{label}" for label in range(12)))
+    assert list(many) == sorted(many)
+    assert many[10] == "10_c10"

@@ -57,42 +57,25 @@ MAY: dict[str, set[str]] = {
     "releases": {*READS, "viewer"},
     "train": {"owner", "analyst", "admin"},
 }
-OF_INSTALLATION = {
-    *("POST /v1/accounts", "POST /v1/projects", "GET /v1/ledger", "POST /v1/projects/{project_id}/quota"),
-}
-OF_PROJECTS = {
-    "POST /v1/accounts/{account_id}/withdrawals",
-    "POST /v1/datasets",
-}  # not for an admin, where there are several
+OF_INSTALLATION = {f"POST /v1/{place}" for place in ("accounts", "projects", "projects/{project_id}/quota")}
+OF_INSTALLATION |= {"GET /v1/ledger"}
+# Not for an admin, where there are several.
+OF_PROJECTS = {"POST /v1/accounts/{account_id}/withdrawals", "POST /v1/datasets"}
 PAGES = {"GET /admins": "admin", "GET /audit": "audit", "POST /datasets/new": "data"}
-HIDDEN_FROM_ADMINS = {
-    "{dataset_id}",
-    "{job_id}",
-    "{sweep_id}",
-    "{release_id}",
-    "{sample_id}",
-    "{preview_id}",
-    "{made_id}",
-}
+HIDDEN_FROM_ADMINS = {f"{{{noun}_id}}" for noun in ("dataset", "job", "sweep", "release", "sample", "preview", "made")}
 # What a share opens, and the answer of each to whoever may.
-SHARED = {
-    "GET /v1/releases/{release_id}": 200,
-    "GET /v1/releases/{release_id}/card": 200,
-    "GET /v1/releases/{release_id}/grid.png": 200,
-    "GET /v1/releases/{release_id}/files/{name}": 200,
-    "GET /v1/releases/{release_id}/evaluations": 200,
-    "GET /v1/releases/{release_id}/report.html": 200,
-    "GET /v1/releases/{release_id}/report.json": 200,
-    "GET /v1/releases/{release_id}/shares": 200,
-    "POST /v1/releases/{release_id}/samples": 202,
-    "GET /v1/samples/{sample_id}": 200,
-    "GET /v1/samples/{sample_id}/content": 200,
-    "GET /compare": 200,
-    "GET /releases/{release_id}": 200,
-    "GET /releases/{release_id}/grid.png": 200,
-    "GET /releases/{release_id}/files/{name}": 200,
-    "GET /releases/{release_id}/report": 200,
-    "GET /samples/{sample_id}/content": 200,
+SHARED = {"POST /v1/releases/{release_id}/samples": 202, "GET /compare": 200}
+SHARED |= {
+    f"GET {place}{part}": 200
+    for place, parts in {
+        "/v1/releases/{release_id}": (
+            *("", "/card", "/grid.png", "/files/{name}", "/evaluations", "/report.html", "/report.json", "/shares"),
+        ),
+        "/releases/{release_id}": ("", "/grid.png", "/files/{name}", "/report"),
+        "/v1/samples/{sample_id}": ("", "/content"),
+        "/samples/{sample_id}": ("/content",),
+    }.items()
+    for part in parts
 }
 STAYS = "Only the project that trained this release may see this"
 

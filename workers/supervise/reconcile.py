@@ -27,7 +27,7 @@ from service.db.job_tables import Job, Release, Sample
 from service.db.session import SessionFactory, among, transaction
 from service.disk import short_of_room
 from service.identity import recording
-from service.inspection import may_remove, verify_before_removal, watch_over
+from service.inspection import may_remove, verify_again, watch_over
 from service.installation import belongs
 from service.jobs import kinds
 from service.jobs.kinds import KINDS
@@ -157,7 +157,7 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
         return 0
     with transaction(factory, read_only=True) as session:
         allowed = may_remove(session, settings)
-    if not allowed or not verify_before_removal(settings, factory, now=now):
+    if not allowed or not verify_again(settings, factory, full=False, now=now).clean:
         get_logger(__name__).warning("sweep_withheld", folders=len(doomed) + len(old), trash=len(overdue))
         return 0
     if old:  # recorded first: after a crash in between, the next sweep finds them

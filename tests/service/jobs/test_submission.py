@@ -78,11 +78,13 @@ def test_more_than_the_rest_is_refused_with_numbers_and_a_free_alternative(shop)
     release_id = shop.released()
     shop.train(epsilon=7.0)
     before = shop.counts()
-    with pytest.raises(InsufficientBudget, match=rf"needs epsilon 5\.0.*sample release \*{release_id}\*") as caught:
+    told = r"needs epsilon 5\.0\. Account \*patients\* has .* left of 8\.0 \(.* spent, .* held; .* You can: "
+    told += rf"ask for .*, sample release \*{release_id}\* again at no cost, or ask the owner\.$"
+    with pytest.raises(InsufficientBudget, match=told) as caught:
         shop.train(epsilon=5.0)
     error = caught.value
     assert error.held_nano + error.spent_nano + error.left_nano == error.capacity_nano
-    assert (error.limit_epsilon, error.requested_epsilon) == (8.0, 5.0)
+    assert (error.limit_epsilon, error.requested_epsilon, error.numbers["release_id"]) == (8.0, 5.0, release_id)
     assert shop.counts() == before
     shop.train(epsilon=error.affordable_epsilon)  # what the error offers is admitted
 

@@ -184,11 +184,3 @@ def test_cancelling_returns_what_has_not_started_and_leaves_what_has_ended(shop)
     assert trials[1].cancel_requested
     balance = shop.balance()
     assert (balance.spent_nano, balance.held_nano) == (77, trials[1].plan["price_nano"])
-
-
-def test_an_unknown_sweep_is_not_found(shop):
-    with transaction(shop.factory) as session:
-        with pytest.raises(NotFound):
-            find(session, Sweep, "swp_x")
-        with pytest.raises(NotFound):
-            jobs.cancel_sweep(session, sweep_id="swp_x", now=shop.now)

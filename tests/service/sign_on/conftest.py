@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -79,18 +79,15 @@ class RunningProvider:
 
     @property
     def issuer(self) -> str:
-        """Its name for itself."""
         return f"http://{self.host}:{self.port}"
 
     def start(self) -> None:
-        """Start it, with nobody in it."""
         pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
         self.process = subprocess.Popen(["node", self.program], stdin=pipe, stdout=pipe, stderr=quiet, text=True)
         client = CLIENT | {"redirect_uris": [f"{self.site}/login/callback"]}
         self.tell(issuer=self.issuer, port=self.port, client=client)
 
     def tell(self, **said: Any) -> None:
-        """Say who is there."""
         assert self.process is not None
         into: IO[str] = self.process.stdin  # type: ignore[assignment]  # a pipe, as asked for
         into.write(json.dumps(said) + "\n")
@@ -103,7 +100,6 @@ class RunningProvider:
         self.tell(people=people)
 
     def stop(self) -> None:
-        """End it: nobody answers any more."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -124,21 +120,18 @@ def program() -> Path:
 
 @pytest.fixture(scope="session")
 def running(program: Path) -> Iterator[RunningProvider]:
-    """A provider that runs."""
     provider = RunningProvider(program, free_port())
     provider.start()
     yield provider
     provider.stop()
 
 
-@dataclass
 class Clock:
     """The service's time, which a test moves on."""
 
-    ahead: timedelta = field(default_factory=timedelta)
+    ahead = timedelta()
 
     def __call__(self) -> datetime:
-        """The time, aware."""
         return datetime.now().astimezone() + self.ahead
 
 
@@ -163,7 +156,6 @@ class House:
         return TestClient(self.app, base_url=SITE, follow_redirects=False, headers={"Origin": SITE})
 
     def program(self, token: str) -> TestClient:
-        """A program with a key."""
         return TestClient(self.app, base_url=SITE, headers={"Authorization": f"Bearer {token}"})
 
     def sign_in(self, login: str, browser: TestClient | None = None, next: str = "/") -> TestClient:
@@ -246,12 +238,14 @@ def opened(running: RunningProvider, url: str, folder: Path, **changes: Any) -> 
         yield House(app, app.state.factory, settings, running, clock, admin, heart)
 
 
-@pytest.fixture
-def house(
-    running: RunningProvider, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[House]:
-    """A service on SQLite with Ana and Ben, who own the heart, and Eve, who works there; a test says when it asks."""
+@pytest.fixture(autouse=True)
+def _asks_when_a_test_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.identity.people.ROUND_SECONDS", 3600.0)
+
+
+@pytest.fixture
+def house(running: RunningProvider, sqlite_url: str, tmp_path: Path) -> Iterator[House]:
+    """A service on SQLite with Ana and Ben, who own the heart, and Eve, who works there."""
     running.people(ana=ANA, ben=BEN, eve=EVE)
     with opened(running, sqlite_url, tmp_path / "data") as house:
         yield house

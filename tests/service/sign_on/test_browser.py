@@ -6,7 +6,6 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
 import uvicorn
 
 from scripts.with_services import free_port
@@ -17,9 +16,8 @@ pytestmark = in_chromium
 
 
 def test_a_browser_is_led_to_the_provider_and_back_and_stays_signed_in(
-    program: Path, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Path, sqlite_url: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("service.identity.people.ROUND_SECONDS", 3600.0)
     port = free_port()
     site = f"http://127.0.0.1:{port}"
     provider = RunningProvider(program, free_port(), site, "localhost")

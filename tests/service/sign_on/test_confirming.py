@@ -13,9 +13,6 @@ from sqlalchemy import select
 from service.api.browser import COOKIE
 from service.db.access_tables import Admin, ApiKey, Person
 from service.db.session import transaction
-from service.errors import Forbidden
-from service.identity import decisions
-from service.identity.access import PEOPLE_DECIDE
 from service.identity.provider import ProviderUnavailable
 from service.identity.sessions import form_token
 from tests.service.sign_on.conftest import ANA, BEN, EVE, House, RunningProvider, form_token_of, opened
@@ -203,7 +200,9 @@ def test_nobody_without_session_and_keys_is_asked_about(house: House) -> None:
 
 
 def test_two_people_decide_and_one_person_with_two_keys_does_not(house: House) -> None:
-    account = account_of(house)
+    terms = {"name": "hearts", "owner": "o", "epsilon": 2, "delta": 1e-6, "unit": "record", "adjacency": "add_remove"}
+    opened = house.admin.post("/v1/accounts", json=terms | {"project_id": house.heart})
+    account = opened.raise_for_status().json()["id"]
     ana, ben = (house.program(house.key_of(house.sign_in(login))) for login in ("ana", "ben"))
     second = house.program(house.key_of(house.sign_in("ana"), name="second"))
     body = {"epsilon": 4.0, "reason": "a second study"}
@@ -215,23 +214,9 @@ def test_two_people_decide_and_one_person_with_two_keys_does_not(house: House) -
     for same in (ana, second):
         answer = same.post(approve)
         assert (answer.status_code, "It takes two people" in answer.text) == (403, True)
-    with transaction(
-        house.factory
-    ) as session:  # a key that nobody of the provider has made, of an admin before all that
-        admin = session.scalars(select(ApiKey).where(ApiKey.person_id.is_(None), ApiKey.admin_id.is_not(None))).first()
-        assert admin is not None
     assert house.admin.post(approve).status_code == 403
     done = ben.post(approve)
     assert (done.status_code, done.json()["state"]) == (200, "approved")
-
-
-def account_of(house: House) -> str:
-    """An account of the heart, with a limit of 2."""
-    terms = {"name": "hearts", "owner": "o", "epsilon": 2, "delta": 1e-6, "unit": "record", "adjacency": "add_remove"}
-    opened = house.admin.post("/v1/accounts", json=terms | {"project_id": house.heart})
-    assert opened.status_code == 201, opened.text
-    account_id: str = opened.json()["id"]
-    return account_id
 
 
 def test_owners_by_a_group_are_removed_at_the_provider_and_count_for_no_local_admin(house: House) -> None:
@@ -334,31 +319,16 @@ def test_a_key_that_an_admin_made_has_no_person_and_no_page_of_keys(house: House
     page = browser.get("/you")
     assert (page.status_code, "heart" in page.text, "Make a key" in page.text) == (200, True, False)
     refused = browser.post(
-        "/you/keys", data={"token": form_token_in(browser), "name": "k", "scope": "all", "days": "7"}
+        "/you/keys", data={"token": form_token(browser.cookies[COOKIE]), "name": "k", "scope": "all", "days": "7"}
     )
     assert refused.status_code == 403
     assert opens(house.program(made["token"]))
 
 
-def form_token_in(browser: Any) -> str:
-    return form_token(browser.cookies[COOKIE])
-
-
-def test_decisions_without_a_provider_are_as_ever(house: House) -> None:
-    """The rule is one of sessions that a service with a provider opens; all others know nothing of it."""
-    with transaction(house.factory) as session:
-        key = session.scalars(select(ApiKey).where(ApiKey.person_id.is_(None), ApiKey.admin_id.is_not(None))).one()
-        with pytest.raises(Forbidden, match="sign-in provider"):
-            decisions.acting_key(session, key.id)
-        session.info.pop(PEOPLE_DECIDE)
-        assert decisions.acting_key(session, key.id).id == key.id
-
-
 @pytest.mark.services
 def test_on_postgresql_a_person_comes_changes_and_leaves(
-    running: RunningProvider, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    running: RunningProvider, postgres_url: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("service.identity.people.ROUND_SECONDS", 3600.0)
     running.people(ana=ANA, ben=BEN)
     with opened(running, postgres_url, tmp_path / "data") as house:
         browser, program = house.sign_in("ana"), house.program(house.key_of(house.sign_in("ben")))

@@ -249,8 +249,7 @@ def test_somebody_with_several_roles_goes_from_one_to_the_other(house: House) ->
     assert strangers.post("/you/project", data={"token": "0" * 64, "role": roles[None].id}).status_code == 403
 
 
-def test_signing_in_and_what_is_refused_stand_in_the_audit_log(running, sqlite_url, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("service.identity.people.ROUND_SECONDS", 3600.0)
+def test_signing_in_and_what_is_refused_stand_in_the_audit_log(running, sqlite_url, tmp_path) -> None:
     running.people(ana=ANA)
     with opened(running, sqlite_url, tmp_path / "data", audit_log="required") as house:
         browser = house.sign_in("ana")

@@ -18,7 +18,7 @@ from service.datasets.vault import Vault, make_fingerprint_key
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.errors import InvalidInput
-from service.inspection import inspect_at_start, verify_before_removal
+from service.inspection import inspect_at_start, verify_again
 from service.ledger.stops import arming_stops
 from service.settings import Settings
 from service.storage import storage_of
@@ -78,7 +78,7 @@ def test_a_storage_that_is_away_is_no_finding(shop, bucket):
     with pytest.raises(StorageUnavailable):
         inspect_at_start(shop.settings, shop.factory, now=NOW)
     with pytest.raises(StorageUnavailable):
-        verify_before_removal(shop.settings, shop.factory, now=NOW)
+        verify_again(shop.settings, shop.factory, full=False, now=NOW)
     with pytest.raises(StorageUnavailable):
         claim_next(shop.settings, shop.factory, kind="train", worker="test", now=NOW)
     assert shop.do(arming_stops) == []

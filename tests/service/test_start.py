@@ -1,14 +1,16 @@
-"""A process whose clock is wrong does not start, takes no job, and says why in one sentence."""
+"""Starting: a process with a wrong clock does not start, and the key that signs for the ledger is made once."""
 
 import json
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import select
 
 from obscura.wire.words import EntryKind
 from service import ledger, times
+from service.audit.signing import open_signing_key
 from service.audit.verify import verify
 from service.db.access_tables import Installation
 from service.db.base import new_id
@@ -32,20 +34,44 @@ def test_a_service_does_not_start_by_a_wrong_clock(sqlite_url, sqlite_factory, o
     open_account(sqlite_factory)
     settings = Settings(data_dir=tmp_path / "data", database_url=sqlite_url, mode="celery")
     configure_logging("INFO")
-    app = create_app(settings, clock=lambda: clock, send=lambda _name, _args: None)
-    with pytest.raises(ClockRefused), TestClient(app):
-        pytest.fail("it has started")
+    with pytest.raises(ClockRefused):
+        start(settings, clock=lambda: clock)
     said = [json.loads(line) for line in capfd.readouterr().err.splitlines() if "clock_refused" in line]
     assert said[0]["message"].startswith("The clock of this machine is wrong: ")
     assert not settings.admin_key_path.exists()  # nothing was dated by it, a key neither
 
 
+def start(settings: Settings, **changes: Any) -> None:
+    app = create_app(settings, send=lambda _name, _args: None, **changes)
+    with TestClient(app, base_url="http://127.0.0.1:8420") as client:
+        assert client.get("/v1/health/live").status_code == 200
+
+
 def test_a_service_starts_by_a_right_clock(sqlite_url, sqlite_factory, open_account, tmp_path, now):
     open_account(sqlite_factory)
     settings = Settings(data_dir=tmp_path / "data", database_url=sqlite_url, mode="celery")
-    app = create_app(settings, clock=lambda: now + timedelta(days=1), send=lambda _name, _args: None)
-    with TestClient(app, base_url="http://127.0.0.1:8420") as client:
-        assert client.get("/v1/health/live").status_code == 200
+    start(settings, clock=lambda: now + timedelta(days=1))
+
+
+def test_the_first_start_makes_the_key_and_later_ones_keep_it(sqlite_url, tmp_path):
+    settings = Settings(data_dir=tmp_path / "data", database_url=sqlite_url, mode="celery")
+    start(settings)
+    made, public = open_signing_key(settings.ledger_key_path), settings.ledger_key_path.with_suffix(".pub.pem")
+    assert public.read_text() == made.public_pem()
+    public.unlink()
+    start(settings)
+    assert open_signing_key(settings.ledger_key_path).key_id == made.key_id
+    assert public.read_text() == made.public_pem()
+
+
+def test_a_key_that_cannot_be_used_does_not_keep_the_service_from_starting(sqlite_url, tmp_path, capfd):
+    path = tmp_path / "ledger.pem"
+    path.write_bytes(b"nothing")
+    configure_logging("INFO")
+    start(Settings(data_dir=tmp_path / "data", database_url=sqlite_url, mode="celery", ledger_key_file=path))
+    said = [json.loads(line) for line in capfd.readouterr().err.splitlines() if "ledger_not_signed" in line]
+    assert "cannot be read" in said[0]["reason"]
+    assert path.read_bytes() == b"nothing"
 
 
 JUMP = timedelta(days=40)
