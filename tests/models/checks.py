@@ -11,6 +11,14 @@ def stream(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def filled(network: Any) -> Any:
+    """Add noise to every tensor of a network, and return it."""
+    for value in network.state_dict().values():
+        noise = 0.1 * torch.randn(value.shape, generator=stream(value.numel()))
+        value += noise if value.is_floating_point() else (1000 * noise.abs()).byte()
+    return network
+
+
 def assert_drawn_from_seed_and_labels(generator: Any, labels: torch.Tensor, block: int) -> None:
     """Images in the unit interval that follow from labels and stream alone, drawn in blocks of so many."""
     images = generator.sample(labels, stream(4))

@@ -1,49 +1,27 @@
-"""Trainings of moments on 1,797 digits, each in a folder of its own, and the change that one image makes to a sum."""
-
-from __future__ import annotations
+"""The change that one image makes to a sum of the moments, and private steps of a toy."""
 
 import math
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 import torch
 from torch import nn
 
-from models.portable.generator import Generator
 from privacy.accounting.events import PoissonGaussianEvent
-from privacy.accounting.filter import open_filter
 from privacy.gradients.build import build_estimator
 from privacy.gradients.estimator import Curator
 from privacy.gradients.per_sample import trace_gradients
 from privacy.plans.moments import MomentsConfig
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
-from privacy.plans.registry import build_plan
 from privacy.plans.warm_start import CLUSTER_ROUNDS, CLUSTERS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, action_of
-from service.storage.folder import FolderStorage
-from tests.workers.small_trainings import DIGITS, SECRET, Constant, Purse, digits
-from workers.recipes.interface import Run, TrainingData, TrustedCurator
+from tests.workers.small_trainings import Constant, Purse
+from workers.recipes.interface import TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task
-from workers.recipes.registry import TRAINERS
 from workers.recipes.released_sums import Kept
 from workers.recipes.warm_start import NoiseScales, warm_start
-from workers.train.orders import SealedFolder
-
-FACTS = PublicFacts(DIGITS, 8, 8, 1, 1797, "record")
-ACCOUNT = open_filter(1.0, 1e-5)
-
-
-def moments_plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    small = {"components": 10, "frequencies": 6, "mean_share": 0.1, "pooled_share": 0.45, "class_share": 0.45}
-    return build_plan("moments", {**small, "texture": False, **options}, ACCOUNT, ACCOUNT.capacity_nano, facts)
-
-
-def work_in(directory: Path) -> SealedFolder:
-    return SealedFolder(FolderStorage(directory), "work", bytes(32), "test")
 
 
 def change_by_one(
@@ -122,18 +100,3 @@ def toy_steps(
     )
     event, means = PoissonGaussianEvent(probability, 1.0, count), TrustedCurator(budget=Purse(), secret=bytes(32))
     return PrivateSteps(Task(**{**fields, **task}), config, event, FreezeSchedule(0.0), estimator, means)
-
-
-@pytest.fixture(scope="module")
-def data() -> TrainingData:
-    return digits(None)
-
-
-@pytest.fixture
-def train(data: TrainingData, tmp_path: Path) -> Callable[..., Generator]:
-    def trained(plan: Plan, purse: Purse | None = None, **changes: Any) -> Generator:
-        options = {"data": data, "facts": FACTS, "secret": SECRET, "checkpoints": work_in(tmp_path / "work"), **changes}
-        made: Generator = TRAINERS[plan.recipe](Run(plan=plan, budget=purse or Purse(), **options))
-        return made
-
-    return trained

@@ -1,8 +1,7 @@
 """GEP's anchors from a public dataset: the basis depends on that dataset alone, and without it nothing is paid."""
 
-from __future__ import annotations
-
 import dataclasses
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,21 +9,13 @@ import pytest
 import torch
 
 from privacy.gradients.gep import Gep
-from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import StepsConfig
-from privacy.plans.registry import build_plan
-from tests.workers.small_trainings import ACCOUNT, Purse
-from workers.recipes.interface import Run, TrainingData
+from tests.workers.small_trainings import DIGITS, FACTS, Purse, small_plan, train
+from workers.recipes.interface import TrainingData
 from workers.recipes.records import AnchorsMissing, anchor_images
-from workers.recipes.registry import TRAINERS
 
-FACTS = PublicFacts(("a", "b"), 8, 8, 1, 60, "record")
 ANCHORED = StepsConfig(estimator="gep", anchors=20, anchors_dataset_id="ds_public")
-SMALL: dict[str, dict[str, Any]] = {
-    "dp_classifier": {"architecture": "cnn"},
-    "dpgan": {"features": 4, "latent": 4, "generator_batch": 4},
-    "dp_diffusion": {"features": 8, "blocks": 1, "multiplicity": 1, "sampling_steps": 2},
-}
+RECIPES = ("dp_classifier", "dp_diffusion", "dpgan")
 
 
 def picture(seed: int, count: int = 60, *shape: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -33,22 +24,14 @@ def picture(seed: int, count: int = 60, *shape: int) -> np.ndarray[Any, np.dtype
 
 def data(private: int = 1, public: int | None = 2) -> TrainingData:
     """Private images and public anchors, each from a seed of its own."""
-    labels = np.arange(60, dtype=np.int64) % 2
     anchors = None if public is None else picture(public, 30, 12, 10, 3)
-    return TrainingData(picture(private), labels, ("a", "b"), public_anchors=anchors)
+    return TrainingData(picture(private), np.arange(60) % 10, DIGITS, public_anchors=anchors)
 
 
-def plan_of(recipe: str, **options: Any) -> Plan:
-    chosen = {"estimator": "gep", "anchors": 20, "basis_size": 40, "expected_batch": 20, "epochs": 0.3}
-    chosen |= {"anchors_dataset_id": "ds_public", **SMALL[recipe], **options}
-    return build_plan(recipe, chosen, ACCOUNT, ACCOUNT.nano_of(8.0), FACTS)
+anchored_plan = partial(small_plan, estimator="gep", anchors=20, epochs=0.1)
 
 
-def train(plan: Plan, given: TrainingData, purse: Purse) -> None:
-    TRAINERS[plan.recipe](Run(plan=plan, facts=FACTS, data=given, budget=purse, secret=bytes(32)))
-
-
-def test_images_of_any_shape_are_brought_to_the_declared_one_and_without_a_dataset_they_are_patterns() -> None:
+def test_images_of_any_shape_are_brought_to_the_declared_one_and_without_a_dataset_they_are_patterns():
     found = anchor_images(ANCHORED, FACTS, data())
     assert found.shape == (20, 1, 8, 8)
     assert 0 <= found.min() < found.max() <= 1
@@ -70,8 +53,8 @@ def test_images_of_any_shape_are_brought_to_the_declared_one_and_without_a_datas
     assert not torch.equal(patterns, anchor_images(ANCHORED, FACTS, data()))
 
 
-@pytest.mark.parametrize("recipe", SMALL)
-def test_the_basis_depends_on_the_public_dataset_alone(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_basis_depends_on_the_public_dataset_alone(recipe, monkeypatch):
     """The first step's, as the networks of later ones know what was released."""
     bases: list[torch.Tensor] = []
     find = Gep.find_basis
@@ -82,9 +65,9 @@ def test_the_basis_depends_on_the_public_dataset_alone(recipe: str, monkeypatch:
 
     monkeypatch.setattr(Gep, "find_basis", watched)
 
-    def first_basis(given: TrainingData, **options: Any) -> torch.Tensor:
+    def first_basis(given: TrainingData, anchors_dataset_id: str = "ds_public") -> torch.Tensor:
         bases.clear()
-        train(plan_of(recipe, **options), given, Purse())
+        train(anchored_plan(recipe, anchors_dataset_id=anchors_dataset_id), given)
         return bases[0]
 
     basis = first_basis(data())
@@ -93,10 +76,10 @@ def test_the_basis_depends_on_the_public_dataset_alone(recipe: str, monkeypatch:
     assert not torch.allclose(first_basis(data(), anchors_dataset_id=""), basis, rtol=1e-2)
 
 
-@pytest.mark.parametrize("recipe", SMALL)
-def test_without_the_images_nothing_is_paid(recipe: str) -> None:
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_without_the_images_nothing_is_paid(recipe):
     for given in (data(public=None), dataclasses.replace(data(), public_anchors=picture(2, 0, 8, 8))):
         purse = Purse()
         with pytest.raises(AnchorsMissing):
-            train(plan_of(recipe), given, purse)
+            train(anchored_plan(recipe, anchors_dataset_id="ds_public"), given, budget=purse)
         assert purse.paid == []

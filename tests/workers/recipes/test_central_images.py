@@ -1,14 +1,11 @@
 """Central images: clipped sums of half-size images, divided by a public constant, with the noise that was paid for."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 import torch
 
 from privacy.accounting.events import PoissonGaussianEvent
@@ -33,7 +30,7 @@ def flat(images: npt.NDArray[np.uint8], labels: list[int], **more: Any) -> Train
     return TrainingData(images, np.array(labels, dtype=np.int64), tuple("0123456789"), **more)
 
 
-def test_sums_are_those_of_a_slow_loop() -> None:
+def test_sums_are_those_of_a_slow_loop():
     data = digits(60)
     expected = np.zeros((10, 4, 4))
     for image, label in zip(data.private_images / 255.0, data.private_labels, strict=True):
@@ -44,7 +41,7 @@ def test_sums_are_those_of_a_slow_loop() -> None:
     assert np.linalg.norm(data.private_images[0].reshape(4, 2, 4, 2).mean(axis=(1, 3)) / 255) > CONFIG.bound, "clips"
 
 
-def test_the_brightest_image_attains_the_bound_and_a_subject_never_passes_it() -> None:
+def test_the_brightest_image_attains_the_bound_and_a_subject_never_passes_it():
     white = np.full((7, 8, 8), 255, np.uint8)
 
     def norm(labels: list[int], records: list[int], rows_each: int) -> float:
@@ -58,7 +55,7 @@ def test_the_brightest_image_attains_the_bound_and_a_subject_never_passes_it() -
     assert norm([0] * 7, [NOBODY] * 7, 7) == 0
 
 
-def test_sums_are_divided_by_a_public_constant_whatever_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_are_divided_by_a_public_constant_whatever_was_drawn(monkeypatch):
     monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
     grey = np.full((100, 8, 8), 51, np.uint8)  # 0.2 of full brightness, below the bound
     half, whole = (noisy_images(CONFIG, flat(grey[:n], [4] * n)) for n in (50, 100))
@@ -67,7 +64,7 @@ def test_sums_are_divided_by_a_public_constant_whatever_was_drawn(monkeypatch: p
     assert not half[[0, 1, 2, 3, 5, 6, 7, 8, 9]].any()
 
 
-def test_the_noise_is_as_large_as_was_paid_for() -> None:
+def test_the_noise_is_as_large_as_was_paid_for():
     """Measured where nothing is clamped: on sums of one half of full brightness."""
     config = dataclasses.replace(CONFIG, size=(8, 8), bound=100.0, expected_each=4000.0)
     data = flat(np.full((4000, 8, 8), 127, np.uint8), [label % 10 for label in range(4000)])
@@ -78,7 +75,7 @@ def test_the_noise_is_as_large_as_was_paid_for() -> None:
     assert 0.85 < deviation / (0.2 * 100.0) < 1.15
 
 
-def test_a_sample_is_poisson_and_its_units_are_the_accounts() -> None:
+def test_a_sample_is_poisson_and_its_units_are_the_accounts():
     data, owners = digits(200), np.repeat(np.arange(20), 10)
     owned = TrainingData(data.private_images, data.private_labels, data.classes, owners)
     subjects = dataclasses.replace(FACTS, unit="subject", subjects_declared=20)

@@ -1,12 +1,9 @@
 """The class histogram: its sensitivity, its noise, and its way from a paid job to a release that is no generator."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,14 +18,13 @@ from privacy.accounting.events import event_from_json
 from privacy.errors import BudgetExceeded
 from privacy.plans.class_histogram import COUNTS, SENSITIVITY
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import build_plan
 from service.errors import Conflict, InvalidInput
 from service.storage.files import digest_directory
 from tests.workers.conftest import on_either_database
-from tests.workers.small_trainings import ACCOUNT, SECRET, Purse, published_by
+from tests.workers.small_trainings import SECRET, Purse, plan_of, published_by, train
 from workers.recipes import records as units
-from workers.recipes.class_histogram import ClassHistogram, count_classes, read_histogram, train
-from workers.recipes.interface import Run, TrainingData
+from workers.recipes.class_histogram import ClassHistogram, count_classes, read_histogram
+from workers.recipes.interface import TrainingData
 from workers.recipes.records import records_of_rank, records_to_sum
 
 LABELS = st.lists(st.integers(0, 3), max_size=30)
@@ -41,29 +37,19 @@ def facts_of(classes: int, **changes: Any) -> PublicFacts:
 
 
 def privatised(
-    labels: npt.NDArray[np.int64],
-    facts: PublicFacts,
-    *,
-    secret: bytes = SECRET,
-    attempt: int = 1,
-    plan: Plan | None = None,
-    purse: Purse | None = None,
-    subjects: npt.NDArray[np.int64] | None = None,
+    labels: npt.NDArray[np.int64], facts: PublicFacts, plan: Plan | None = None, **changes: Any
 ) -> ClassHistogram:
     images = np.zeros((len(labels), 2, 2), dtype=np.uint8)
     images[:, 0, 0] = np.arange(len(labels)) % 251
-    plan = plan or build_plan("class_histogram", {}, ACCOUNT, ACCOUNT.nano_of(0.5), facts)
-    data = TrainingData(images, labels, facts.classes, subjects)
-    return train(Run(plan=plan, facts=facts, data=data, budget=purse or Purse(), secret=secret, attempt=attempt))
+    plan = plan or plan_of("class_histogram", {}, facts, 0.5)
+    return train(plan, TrainingData(images, labels, facts.classes), facts, **changes)
 
 
 # --- sensitivity ----------------------------------------------------------------------------------------------------
 
 
 @given(LABELS, st.integers(0, 3), st.integers(0, 30), st.integers(2, 5))
-def test_one_record_more_leaves_every_other_record_at_its_rank(
-    labels: list[int], one: int, at: int, ranks: int
-) -> None:
+def test_one_record_more_leaves_every_other_record_at_its_rank(labels, one, at, ranks):
     def at_ranks(labels: list[int], names: list[int]) -> list[list[int]]:
         images = np.array(names, dtype=np.uint8).reshape(-1, 1, 1).repeat(4, axis=1)
         found = []
@@ -84,19 +70,19 @@ def test_one_record_more_leaves_every_other_record_at_its_rank(
 
 
 @given(LABELS, st.integers(0, 3), st.integers(0, 30))
-def test_every_record_more_attains_the_sensitivity_and_none_exceeds_it(labels: list[int], one: int, at: int) -> None:
+def test_every_record_more_attains_the_sensitivity_and_none_exceeds_it(labels, one, at):
     less = count_classes(np.array(labels, dtype=np.int64), 4)
     more = count_classes(np.array([*labels[:at], one, *labels[at:]], dtype=np.int64), 4)
     assert np.linalg.norm(more - less) == SENSITIVITY
     assert less.sum() == len(labels)
 
 
-def test_labels_that_name_no_class_count_nowhere() -> None:
+def test_labels_that_name_no_class_count_nowhere():
     assert count_classes(np.array([0, 5, -1, 1, 2**40]), 3).tolist() == [1, 1, 0]
     assert count_classes(np.array([], dtype=np.int64), 3).tolist() == [0, 0, 0]
 
 
-def test_a_subject_with_fifty_records_of_all_classes_changes_one_count_by_one() -> None:
+def test_a_subject_with_fifty_records_of_all_classes_changes_one_count_by_one():
     facts = facts_of(4, unit="subject", subjects_declared=100)
     labels = np.arange(90) % 4
     subjects = np.concatenate([np.arange(40) % 8, np.full(50, 99)])  # the last fifty records are one person's
@@ -126,22 +112,22 @@ def p_value(noise: npt.NDArray[np.int64], stddev: float) -> float:
     return float(stats.chisquare([*observed, len(noise) - sum(observed)], expected).pvalue)
 
 
-def test_the_noise_is_the_planned_one_and_other_noise_is_recognised() -> None:
+def test_the_noise_is_the_planned_one_and_other_noise_is_recognised():
     facts = facts_of(2000)
-    plan = build_plan("class_histogram", {}, ACCOUNT, ACCOUNT.nano_of(0.5), facts)
+    plan = plan_of("class_histogram", {}, facts, 0.5)
     stddev = plan.noise_stddev[COUNTS]
     labels = np.repeat(np.arange(2000), 3)
-    drawn = [privatised(labels, facts, attempt=attempt, plan=plan).noisy_counts for attempt in range(1, 4)]
+    drawn = [privatised(labels, facts, plan, attempt=attempt).noisy_counts for attempt in range(1, 4)]
     noise = np.array(drawn).ravel() - 3
     assert p_value(noise, stddev) > 1e-6
     for wrong in (2 / 3, 3 / 2):
         narrow = dataclasses.replace(plan, stages=(dataclasses.replace(plan.stages[0], noise_stddev=stddev * wrong),))
-        drawn = [privatised(labels, facts, attempt=attempt, plan=narrow).noisy_counts for attempt in range(1, 4)]
+        drawn = [privatised(labels, facts, narrow, attempt=attempt).noisy_counts for attempt in range(1, 4)]
         assert p_value(np.array(drawn).ravel() - 3, stddev) < 1e-12
     assert p_value(np.zeros_like(noise), stddev) < 1e-12
 
 
-def test_attempts_and_jobs_share_no_noise_and_the_same_attempt_repeats_its_own() -> None:
+def test_attempts_and_jobs_share_no_noise_and_the_same_attempt_repeats_its_own():
     facts, labels = facts_of(50), np.zeros(10, dtype=np.int64)
     first = privatised(labels, facts)
     assert privatised(labels, facts) == first
@@ -149,19 +135,19 @@ def test_attempts_and_jobs_share_no_noise_and_the_same_attempt_repeats_its_own()
     assert len({first.noisy_counts, *(other.noisy_counts for other in others)}) == 3
 
 
-def test_it_pays_for_one_release_before_the_noise_and_not_at_all_when_it_cannot() -> None:
+def test_it_pays_for_one_release_before_the_noise_and_not_at_all_when_it_cannot():
     facts, purse = facts_of(3), Purse(releases=1)
-    privatised(np.array([0, 1, 1]), facts, purse=purse)
+    privatised(np.array([0, 1, 1]), facts, budget=purse)
     ((stage, event),) = purse.paid
     assert (stage, event.count, event.sensitivity) == (COUNTS, 1, 1.0)
     with pytest.raises(BudgetExceeded):
-        privatised(np.array([0, 1, 1]), facts, purse=purse)
+        privatised(np.array([0, 1, 1]), facts, budget=purse)
 
 
 # --- what is published ----------------------------------------------------------------------------------------------
 
 
-def test_shown_counts_lie_where_counts_can_lie_and_the_noisy_ones_stay(tmp_path: Path) -> None:
+def test_shown_counts_lie_where_counts_can_lie_and_the_noisy_ones_stay(tmp_path):
     made = ClassHistogram(("a", "b", "c"), (-4, 7, 130), 5.5, units_declared=100)
     assert made.counts == (0, 7, 100)
     made.save(tmp_path)
@@ -179,7 +165,7 @@ def count(workshop: Any, *, evaluate: bool = False) -> str:
 
 
 @on_either_database
-def test_a_paid_job_becomes_a_histogram_that_nobody_can_sample(workshop: Any) -> None:
+def test_a_paid_job_becomes_a_histogram_that_nobody_can_sample(workshop):
     job_id = count(workshop)
     published = published_by(workshop, job_id)
     kinds = [entry.kind for entry in workshop.entries()]
@@ -202,7 +188,7 @@ def test_a_paid_job_becomes_a_histogram_that_nobody_can_sample(workshop: Any) ->
     assert workshop.balance().spent_nano == workshop.hold(job_id).captured_nano
 
 
-def test_counts_are_not_measured_on_images(workshop: Any) -> None:
+def test_counts_are_not_measured_on_images(workshop):
     with pytest.raises(InvalidInput, match="leave the evaluation dataset out"):
         count(workshop, evaluate=True)
     assert workshop.balance().held_nano == 0

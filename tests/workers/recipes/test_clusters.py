@@ -1,7 +1,5 @@
 """Clusters within classes: what a round of k-means can reveal, what it finds, and mixtures that are drawn from it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -36,7 +34,7 @@ Numbers = npt.NDArray[np.float64]
 
 @pytest.mark.parametrize("earlier_rounds", [0, 1, 2])
 @pytest.mark.parametrize("clip", [0.05, 50.0])
-def test_in_every_round_a_record_attains_the_sensitivity_and_never_exceeds_it(clip: float, earlier_rounds: int) -> None:
+def test_in_every_round_a_record_attains_the_sensitivity_and_never_exceeds_it(clip, earlier_rounds):
     config = CONFIG.with_values(noise_shape=0.25, component_clip=clip)
     images = np.random.default_rng(0).integers(0, 256, (4, 8, 8)).astype(np.uint8)
     change, _ = change_by_one(config, FACTS, f"{CLUSTERS} {1 + earlier_rounds}", images)
@@ -45,7 +43,7 @@ def test_in_every_round_a_record_attains_the_sensitivity_and_never_exceeds_it(cl
     assert change <= largest
 
 
-def test_the_cluster_of_a_record_ignores_the_other_records_to_the_last_bit() -> None:
+def test_the_cluster_of_a_record_ignores_the_other_records_to_the_last_bit():
     rng = np.random.default_rng(0)
     rows, labels = rng.normal(size=(200, 12)), rng.integers(0, 3, 200)
     rows[50:100] = rows[50:100].round(1)  # among them ties
@@ -57,7 +55,7 @@ def test_the_cluster_of_a_record_ignores_the_other_records_to_the_last_bit() -> 
     assert (exact == whole).mean() > 0.99
 
 
-def test_centres_that_follow_the_data_without_noise_would_be_a_violation() -> None:
+def test_centres_that_follow_the_data_without_noise_would_be_a_violation():
     """Control: with centres of the round's own, one record moves others from cluster to cluster, and their sums."""
     rng = np.random.default_rng(3)
     rows = np.concatenate([rng.normal(size=(40, 2)) * 0.3, [[40.0, 0.0]]])
@@ -92,7 +90,7 @@ def found(releases: Kept, stddev: float = 3.0) -> Clusters | None:
 
 
 @pytest.mark.parametrize("stddev", [3.0, 3e3])
-def test_clusters_that_stand_apart_are_found_with_their_sizes(stddev: float) -> None:
+def test_clusters_that_stand_apart_are_found_with_their_sizes(stddev):
     clusters = found(Kept({}, partial(secret, "blobs")), stddev)
     assert clusters is not None
     expected = blobs()[2]
@@ -102,16 +100,15 @@ def test_clusters_that_stand_apart_are_found_with_their_sizes(stddev: float) -> 
     np.testing.assert_allclose(clusters.shares.sum(1), 1)
 
 
-def test_much_noise_leaves_valid_clusters_near_the_middle() -> None:
+def test_much_noise_leaves_valid_clusters_near_the_middle():
     clusters = found(Kept({}, partial(secret, "noise")), 1e9)
-    assert clusters is not None
     assert np.isfinite(clusters.centres).all()
     assert (clusters.shares > 0).all()
     assert np.abs(clusters.centres).max() < 3.1 * np.abs(blobs()[0]).max()
 
 
 @pytest.mark.parametrize("paid", range(CLUSTER_ROUNDS + 1))
-def test_a_round_that_cannot_be_paid_leaves_what_earlier_ones_found(paid: int) -> None:
+def test_a_round_that_cannot_be_paid_leaves_what_earlier_ones_found(paid):
     kept: dict[str, Any] = {}
 
     def noise(name: str) -> SecureNoise:
@@ -127,7 +124,7 @@ def test_a_round_that_cannot_be_paid_leaves_what_earlier_ones_found(paid: int) -
         assert np.array_equal(clusters.centres, again.centres)
 
 
-def test_centres_become_latents() -> None:
+def test_centres_become_latents():
     """root (latent) is the centre again, times the shape; beyond the leading components nothing is moved."""
     rng = np.random.default_rng(0)
     roots = [np.eye(6), np.eye(6)]
@@ -142,7 +139,7 @@ def test_centres_become_latents() -> None:
         np.testing.assert_allclose(moved[:, 4:], 0, atol=1e-12)
 
 
-def test_a_generator_draws_around_the_centres_by_their_shares() -> None:
+def test_a_generator_draws_around_the_centres_by_their_shares():
     config = GeneratorConfig(classes=2, channels=1, height=2, width=2, components=3, features=0, clusters=2)
     generator = Generator(config)
     generator.mean.fill_(0.5)
@@ -170,7 +167,7 @@ def plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
 
 
 @pytest.mark.parametrize("texture", [False, True])
-def test_a_training_pays_for_every_round_and_draws_mixtures(texture: bool) -> None:
+def test_a_training_pays_for_every_round_and_draws_mixtures(texture):
     made = plan(texture=texture)
     assert [(stage.name, stage.event.count) for stage in made.stages] == [
         *[(MEANS, 1), (POOLED, 1), (CLUSTERS, CLUSTER_ROUNDS), (BY_CLASS, 1)]
@@ -201,7 +198,7 @@ def test_a_training_pays_for_every_round_and_draws_mixtures(texture: bool) -> No
     ],
     ids=str,
 )
-def test_clusters_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
+def test_clusters_that_cannot_be_are_refused(options):
     with pytest.raises(InvalidParameter) as refused:
         plan(**options)
     assert refused.value.name == "clusters"

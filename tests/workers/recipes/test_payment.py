@@ -1,14 +1,8 @@
-"""What class moments pay and when: the plan in its order, before any noise, and once for what was kept."""
+"""What class moments pay: the plan in its order, and once for what was kept."""
 
-from __future__ import annotations
-
-from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -18,14 +12,29 @@ from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan
 from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
-from tests.workers.recipes.conftest import ACCOUNT, work_in
-from tests.workers.recipes.conftest import moments_plan as plan
-from tests.workers.small_trainings import Purse, stop_at
+from tests.workers import small_trainings
+from tests.workers.small_trainings import ACCOUNT, Memory, Purse, digits, plan_of, stop_at
 from workers.recipes import moments as loop
 from workers.recipes.interface import Cancelled, load_checkpoint
 
 Train = Callable[..., Generator]
 STATISTICS = (MEANS, POOLED, BY_CLASS)
+
+
+def plan(**options: Any) -> Plan:
+    small = {"components": 10, "frequencies": 6, "mean_share": 0.1, "pooled_share": 0.45, "class_share": 0.45}
+    return plan_of("moments", {**small, "texture": False, **options})
+
+
+@pytest.fixture
+def train() -> Train:
+    """Train on digits; the trainings of a test share its checkpoint, unless they are given another."""
+    memory = Memory()
+
+    def trained(made: Plan, purse: Purse | None = None, **changes: Any) -> Generator:
+        return small_trainings.train(made, digits(), **{"budget": purse or Purse(), "checkpoints": memory, **changes})
+
+    return trained
 
 
 @pytest.fixture
@@ -42,8 +51,7 @@ def noise_keys(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | int, ...]]:
     return keys
 
 
-def test_the_charges_are_the_plan_in_order(train: Train) -> None:
-    """Every charge is a planned event; together they are the whole plan and its price."""
+def test_the_charges_are_the_plan_in_order(train):
     made, purse, reports = plan(), Purse(), list[tuple[str, int, int]]()
     generator = train(made, purse, progress=lambda *, stage, step, steps: reports.append((stage, step, steps)))
     assert purse.paid == [(stage.name, stage.event) for stage in made.stages]
@@ -57,29 +65,12 @@ def test_the_charges_are_the_plan_in_order(train: Train) -> None:
     assert torch.isfinite(images).all()
 
 
-def test_no_noise_is_drawn_before_it_is_paid(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    purse, drawn = Purse(), Counter[str]()
-    f, d = 36, 10  # coefficients and components
-    numbers = {MEANS: 10 * (f + 1), POOLED: f * (f + 1) // 2, BY_CLASS: 10 * d * (d + 1) // 2}
-    draw = SecureNoise.discrete_gaussian
-
-    def watched(self: SecureNoise, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
-        drawn["numbers"] += int(np.prod(shape))
-        assert drawn["numbers"] <= sum(numbers[stage] for stage, _ in purse.paid)
-        return draw(self, shape, stddev)
-
-    monkeypatch.setattr(SecureNoise, "discrete_gaussian", watched)
-    train(plan(coefficients=None), purse)
-    assert drawn["numbers"] == sum(numbers.values())
-
-
 @pytest.mark.parametrize(("closed", "kept"), [(MEANS, set()), (POOLED, {MEANS})])
-def test_a_start_that_is_not_paid_releases_nothing_more(
-    closed: str, kept: set[str], train: Train, tmp_path: Path
-) -> None:
+def test_a_start_that_is_not_paid_releases_nothing_more(closed, kept, train):
+    memory = Memory()
     with pytest.raises(BudgetExceeded):
-        train(plan(), Purse(closed=(closed,)))
-    found = load_checkpoint(work_in(tmp_path / "work"))
+        train(plan(), Purse(closed=(closed,)), checkpoints=memory)
+    found = load_checkpoint(memory)
     assert set(found.state["start"] if found is not None else {}) == kept
 
 
@@ -102,7 +93,7 @@ class Hold(Purse):
         super().charge(event, stage)
 
 
-def test_whatever_was_kept_is_not_paid_again(train: Train, noise_keys: list[tuple[str | int, ...]]) -> None:
+def test_whatever_was_kept_is_not_paid_again(train, noise_keys):
     """Stopped after each statistic: four attempts pay the plan once, and no noise key is used twice."""
     made = plan()
     hold = Hold(made)
@@ -119,9 +110,7 @@ def test_whatever_was_kept_is_not_paid_again(train: Train, noise_keys: list[tupl
 
 
 @pytest.mark.parametrize("lost", range(3))
-def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the_job(
-    lost: int, train: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the_job(lost, train, monkeypatch):
     """What was paid and not kept is paid again; what the hold then lacks is left out at the end."""
     made = plan(texture=lost == 2)
     hold, saved, save = Hold(made), 0, loop.save_checkpoint
@@ -143,11 +132,8 @@ def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the
     assert generator.factor.any()
 
 
-def test_equal_secrets_give_equal_generators_and_other_attempts_others(train: Train, tmp_path: Path) -> None:
-    one, two, three = (
-        train(plan(), attempt=attempt, checkpoints=work_in(tmp_path / str(index)))
-        for index, attempt in enumerate((1, 1, 2))
-    )
+def test_equal_secrets_give_equal_generators_and_other_attempts_others(train):
+    one, two, three = (train(plan(), attempt=attempt, checkpoints=Memory()) for attempt in (1, 1, 2))
     assert torch.equal(one.mean, two.mean)
     assert torch.equal(one.factor, two.factor)
     assert not torch.equal(one.mean, three.mean)

@@ -1,7 +1,5 @@
 """The production step: neighbours' sums differ by what one unit adds, to the last bit, whatever the places."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -25,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("contestant", CONTESTANTS)
-def test_sums_of_neighbours_are_one_clip_apart_to_the_last_bit(contestant: str) -> None:
+def test_sums_of_neighbours_are_one_clip_apart_to_the_last_bit(contestant):
     """The unit more stands before all others, which move to other places."""
     units = collection("alike", 700)
     first = step_sums(contestant, 1.0, units)
@@ -33,7 +31,7 @@ def test_sums_of_neighbours_are_one_clip_apart_to_the_last_bit(contestant: str) 
     assert 0.95 * 2.0**30 < moved <= 2.0**30
 
 
-def test_sixty_thousand_units_do_not_drift() -> None:
+def test_sixty_thousand_units_do_not_drift():
     """Running float32 sums of these were 1.41 clips apart: a unit more turned the rounding of each micro-batch."""
     grain = 2.0**-8  # of a float32 between 32,768 and 65,536
     length = (126 + 0.49 * grain) / 128
@@ -57,14 +55,14 @@ def test_sixty_thousand_units_do_not_drift() -> None:
     assert 0.999 * 2**30 < summed(np.insert(base, 0, 1.0)) - summed(base) <= 2**30
 
 
-def test_a_unit_more_adds_what_it_adds_alone() -> None:
+def test_a_unit_more_adds_what_it_adds_alone():
     alone = step_sums("dpsgd", 1.0, np.array([1023]))
     units = collection("random", 500)
     first, second = step_sums("dpsgd", 1.0, units), step_sums("dpsgd", 1.0, np.insert(units, 250, 1023))
     assert torch.equal(second - first, alone)
 
 
-def test_passes_have_one_size_are_filled_up_and_empty_places_add_nothing() -> None:
+def test_passes_have_one_size_are_filled_up_and_empty_places_add_nothing():
     seen: list[np.ndarray[Any, Any]] = []
     made = toy_steps(nn.Linear(16, 16), 100, 40.0, probability=0.4)
     rows = made.task.rows
@@ -82,7 +80,7 @@ def test_passes_have_one_size_are_filled_up_and_empty_places_add_nothing() -> No
     assert len(set(everybody.tolist())) == len(everybody)
 
 
-def test_rate_and_weights_decay_as_planned() -> None:
+def test_rate_and_weights_decay_as_planned():
     """Gradients of zero and hardly any noise: what is left of the weights is what decay leaves."""
     model = nn.Linear(16, 16, bias=False)
     start = model.weight.detach().clone()
@@ -97,7 +95,7 @@ def test_rate_and_weights_decay_as_planned() -> None:
 
 
 @pytest.mark.parametrize("period", [1, 3])
-def test_a_mask_stays_for_its_period(period: int) -> None:
+def test_a_mask_stays_for_its_period(period):
     made = toy_steps(nn.Linear(16, 16), 10, 10.0)
     schedule = FreezeSchedule(0.5, cooling_steps=3, period=period)
     config, event = StepsConfig(freeze="random"), dataclasses.replace(made.event, count=6)
@@ -105,21 +103,20 @@ def test_a_mask_stays_for_its_period(period: int) -> None:
     masks = []
     for _ in range(6):
         made.step()
-        assert made.estimator.active is not None
         masks.append(made.estimator.active.clone())
     changes = [step for step in range(1, 6) if not torch.equal(masks[step], masks[step - 1])]
     assert changes == ([1, 2, 3, 4, 5] if period == 1 else [3])
     assert int((~masks[-1]).sum()) == round(0.5 * masks[-1].numel())
 
 
-def test_a_machine_whose_places_are_not_alike_gets_passes_whose_are() -> None:
+def test_a_machine_whose_places_are_not_alike_gets_passes_whose_are():
     for limit, size in ((128, 128), (64, 64), (63, 32), (16, 16), (1, 1), (0, 128)):  # from place 0 on, all are alike
         made = toy_steps(Uneven(limit), 100, 100.0)
         made.step()
         assert made._size == size
 
 
-def test_the_size_of_a_pass_follows_from_public_numbers() -> None:
+def test_the_size_of_a_pass_follows_from_public_numbers():
     def size(
         expected: float, repeats: int = 1, device: str = "cpu", width: int = 16, conv: bool = False, inputs: int = 10**6
     ) -> int:
@@ -137,6 +134,6 @@ def test_the_size_of_a_pass_follows_from_public_numbers() -> None:
     assert [size(10**6, device="cuda", width=width) for width in (512, 2048)] == [256, 16]
 
 
-def test_more_units_than_add_up_exactly_are_refused() -> None:
+def test_more_units_than_add_up_exactly_are_refused():
     with pytest.raises(InvalidParameter, match="units"):
         toy_steps(nn.Linear(16, 16), 1, 2.0**33)

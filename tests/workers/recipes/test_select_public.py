@@ -1,7 +1,5 @@
 """select_public: what a unit adds, what is paid and when, what goes on after a kill, and what the release holds."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -15,12 +13,12 @@ from models.released import load_released, save_released
 from privacy.errors import BudgetExceeded, ContributionUnbounded
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import build_plan
 from privacy.plans.select_public import SENSITIVITY, VOTES
+from tests.workers import small_trainings
 from tests.workers.small_trainings import ACCOUNT, SECRET, Memory, Purse, silence, stop_at
 from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.records import AnchorsMissing
-from workers.recipes.select_public import Space, cluster, colours_and_texture, count_votes, shares_of, train, winners
+from workers.recipes.select_public import Space, cluster, colours_and_texture, count_votes, shares_of, winners
 
 FACTS = PublicFacts(("light", "dark"), 16, 16, 3, 60, "record")
 LEVELS = (20, 70, 120, 170, 220)  # of the public pictures
@@ -42,15 +40,12 @@ def data(**changes: Any) -> TrainingData:
     return dataclasses.replace(made, **changes)
 
 
-def plan_of(epsilon: float = 8.0, facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    asked = {"public_dataset_id": "ds_public", "choices": 5, **options}
-    return build_plan("select_public", asked, ACCOUNT, ACCOUNT.nano_of(epsilon), facts)
+def plan_of(facts: PublicFacts = FACTS, **options: Any) -> Plan:
+    return small_trainings.plan_of("select_public", {"public_dataset_id": "ds_public", "choices": 5, **options}, facts)
 
 
-def run_of(plan: Plan, given: TrainingData, **changes: Any) -> Run:
-    return Run(
-        plan=plan, facts=changes.pop("facts", FACTS), data=given, **{"budget": Purse(), "secret": SECRET, **changes}
-    )
+def train(plan: Plan, given: TrainingData, **changes: Any) -> SelectedPictures:
+    return small_trainings.train(plan, given, FACTS, **changes)
 
 
 def levels_drawn(generator: SelectedPictures, label: int) -> torch.Tensor:
@@ -61,14 +56,15 @@ def levels_drawn(generator: SelectedPictures, label: int) -> torch.Tensor:
 def votes_of(given: TrainingData, facts: PublicFacts = FACTS) -> torch.Tensor:
     public = torch.from_numpy(pictures(LEVELS)).permute(0, 3, 1, 2) / 255
     space = Space(colours_and_texture(public), colours_and_texture)
-    return count_votes(run_of(plan_of(facts=facts), given, facts=facts), space, space.public.expand(2, -1, -1))
+    run = Run(plan=plan_of(facts), facts=facts, data=given, budget=Purse(), secret=SECRET)
+    return count_votes(run, space, space.public.expand(2, -1, -1))
 
 
 # --- sensitivity ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at", [0, 31, 59])
-def test_every_record_more_attains_the_sensitivity(at: int) -> None:
+def test_every_record_more_attains_the_sensitivity(at):
     kept = np.delete(np.arange(60), at)
     less = data(private_images=data().private_images[kept], private_labels=data().private_labels[kept])
     difference = votes_of(data()) - votes_of(less)
@@ -76,13 +72,13 @@ def test_every_record_more_attains_the_sensitivity(at: int) -> None:
     assert difference.nonzero()[0].tolist() == ([0, 4] if at % 2 == 0 else [1, 0]), "in its class, for what is nearest"
 
 
-def test_a_label_that_names_no_class_votes_nowhere() -> None:
+def test_a_label_that_names_no_class_votes_nowhere():
     labels = data().private_labels.copy()
     labels[[3, 4, 5]] = (-1, 2, 9)
     assert int(votes_of(data(private_labels=labels)).sum()) == 57
 
 
-def test_a_subject_votes_once_however_many_records_it_has() -> None:
+def test_a_subject_votes_once_however_many_records_it_has():
     facts = dataclasses.replace(FACTS, unit="subject", subjects_declared=30)
     subjects = np.where(np.arange(60) < 40, np.arange(60) % 8, 99)  # the last twenty are one person's
     everyone = votes_of(data(private_subjects=subjects), facts)
@@ -96,7 +92,7 @@ def test_a_subject_votes_once_however_many_records_it_has() -> None:
 # --- payment and noise ----------------------------------------------------------------------------------------------
 
 
-def test_each_iteration_is_paid_before_its_noise_and_has_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_iteration_is_paid_before_its_noise_and_has_noise_of_its_own(monkeypatch):
     plan, purse, drawn = plan_of(), Purse(), []
     original = SecureNoise.discrete_gaussian
 
@@ -106,28 +102,28 @@ def test_each_iteration_is_paid_before_its_noise_and_has_noise_of_its_own(monkey
         return found
 
     monkeypatch.setattr(SecureNoise, "discrete_gaussian", watched)
-    train(run_of(plan, data(), budget=purse))
+    train(plan, data(), budget=purse)
     assert [(paid, stddev) for paid, stddev, _ in drawn] == [(at, plan.noise_stddev[VOTES]) for at in (1, 2)]
     assert not np.array_equal(drawn[0][2], drawn[1][2])
     assert [(stage, event.count, event.sensitivity) for stage, event in purse.paid] == [(VOTES, 1, 1.0)] * 2
     assert sum(ACCOUNT.price_nano(event) for event in purse.events) == plan.price_nano <= plan.budget_nano
 
 
-def test_without_budget_nothing_is_released_and_after_one_iteration_its_winners_are() -> None:
+def test_without_budget_nothing_is_released_and_after_one_iteration_its_winners_are():
     with pytest.raises(BudgetExceeded):
-        train(run_of(plan_of(), data(), budget=Purse(0)))
-    generator = train(run_of(plan_of(), data(), budget=Purse(1)))
+        train(plan_of(), data(), budget=Purse(0))
+    generator = train(plan_of(), data(), budget=Purse(1))
     assert float(levels_drawn(generator, 0).median()) > 200
 
 
-def test_after_a_kill_it_goes_on_without_drawing_a_release_again() -> None:
+def test_after_a_kill_it_goes_on_without_drawing_a_release_again():
     plan, memory = plan_of(), Memory()
     with pytest.raises(Cancelled):
-        train(run_of(plan, data(), checkpoints=memory, progress=stop_at(1, VOTES)))
+        train(plan, data(), checkpoints=memory, progress=stop_at(1, VOTES))
     purse = Purse()
-    resumed = train(run_of(plan, data(), checkpoints=memory, budget=purse, attempt=2))
+    resumed = train(plan, data(), checkpoints=memory, budget=purse, attempt=2)
     assert purse.releases(VOTES) == 1
-    ended = train(run_of(plan, data(), checkpoints=memory, budget=Purse(0), attempt=3))
+    ended = train(plan, data(), checkpoints=memory, budget=Purse(0), attempt=3)
     assert all(torch.equal(value, ended.state_dict()[name]) for name, value in resumed.state_dict().items())
 
 
@@ -135,22 +131,22 @@ def test_after_a_kill_it_goes_on_without_drawing_a_release_again() -> None:
 
 
 @pytest.mark.parametrize("iterations", [1, 2])
-def test_classes_draw_the_public_pictures_that_look_like_their_records(iterations: int) -> None:
-    generator = train(run_of(plan_of(iterations=iterations), data()))
+def test_classes_draw_the_public_pictures_that_look_like_their_records(iterations):
+    generator = train(plan_of(iterations=iterations), data())
     light, dark = levels_drawn(generator, 0), levels_drawn(generator, 1)
     assert ((light - 220).abs() < 30).float().mean() > 0.9
     assert ((dark - 20).abs() < 30).float().mean() > 0.9
 
 
-def test_without_noise_it_is_a_function_of_votes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_noise_it_is_a_function_of_votes_alone(monkeypatch):
     monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
-    first, second = (train(run_of(plan_of(), data(), secret=secret)) for secret in (SECRET, bytes(32)))
+    first, second = (train(plan_of(), data(), secret=secret) for secret in (SECRET, bytes(32)))
     assert all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
 
 
-def test_the_release_holds_public_pictures_alone_and_draws_alike_from_its_files(tmp_path: Any) -> None:
+def test_the_release_holds_public_pictures_alone_and_draws_alike_from_its_files(tmp_path):
     plan = plan_of(shift=0.0, colour=0.0)
-    generator = train(run_of(plan, data(public_anchors=pictures(np.tile(LEVELS, 8)))))
+    generator = train(plan, data(public_anchors=pictures(np.tile(LEVELS, 8))))
     public = {picture.tobytes() for picture in pictures(np.tile(LEVELS, 8))}
     held = {picture.permute(1, 2, 0).contiguous().numpy().tobytes() for picture in generator.pictures.flatten(0, 1)}
     assert held <= public
@@ -166,35 +162,35 @@ def test_the_release_holds_public_pictures_alone_and_draws_alike_from_its_files(
     assert labels[:4].tolist() == [0, 1, 0, 1]
 
 
-def test_with_public_labels_a_class_selects_among_its_own() -> None:
+def test_with_public_labels_a_class_selects_among_its_own():
     labels = np.where(np.tile(LEVELS, 8) < 100, 1, 0)  # the darker ones are called light
     given = data(public_anchor_labels=labels, public_anchor_classes=("dark", "light"))
-    generator = train(run_of(plan_of(public_labels=True), given))
+    generator = train(plan_of(public_labels=True), given)
     assert float(levels_drawn(generator, 0).max()) < 110
     with pytest.raises(AnchorsMissing, match="the class light"):
-        train(run_of(plan_of(public_labels=True), dataclasses.replace(given, public_anchor_classes=("dark", "x"))))
+        train(plan_of(public_labels=True), dataclasses.replace(given, public_anchor_classes=("dark", "x")))
 
 
 @pytest.mark.parametrize("public", [None, pictures([])[:0], pictures([7])])
-def test_without_public_pictures_nothing_is_paid(public: Any) -> None:
+def test_without_public_pictures_nothing_is_paid(public):
     purse = Purse()
     with pytest.raises(AnchorsMissing):
-        train(run_of(plan_of(), data(public_anchors=public), budget=purse))
+        train(plan_of(), data(public_anchors=public), budget=purse)
     assert not purse.paid
 
 
-def test_an_operators_network_may_say_what_is_near() -> None:
+def test_an_operators_network_may_say_what_is_near():
     def darkness(shown: torch.Tensor) -> torch.Tensor:
         return torch.stack([1 - shown.mean((1, 2, 3)), shown.std((1, 2, 3))], dim=1)
 
-    generator = train(run_of(plan_of(extractor="darkness"), data(public_extractor=darkness)))
+    generator = train(plan_of(extractor="darkness"), data(public_extractor=darkness))
     assert float(levels_drawn(generator, 0).median()) > 200
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def test_winners_come_in_proportion_and_again_where_a_cluster_is_small() -> None:
+def test_winners_come_in_proportion_and_again_where_a_cluster_is_small():
     places = torch.tensor([[0], [10], [900], [910], [940], [905]])
     clusters = cluster(places, np.arange(6), 2)
     near = 0 if clusters.centres[0] < 500 else 1
@@ -205,7 +201,7 @@ def test_winners_come_in_proportion_and_again_where_a_cluster_is_small() -> None
     assert sorted(repeats) == [0, 0, 0, 0, 1]
 
 
-def test_votes_below_the_noise_count_as_none_and_none_at_all_as_even() -> None:
+def test_votes_below_the_noise_count_as_none_and_none_at_all_as_even():
     assert shares_of(torch.tensor([8, 2, -3]), 3.0).tolist() == [1, 0, 0]
     assert shares_of(torch.tensor([1, 3, -3]), 9.0).tolist() == [0.25, 0.75, 0]
     assert shares_of(torch.tensor([-1, 0, -3]), 9.0).tolist() == [1 / 3] * 3

@@ -1,7 +1,5 @@
 """Declared symmetries: how they act on what is released, what a record can change, and what is drawn."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -41,8 +39,8 @@ def pictures(n: int, height: int = 8, width: int = 8) -> Images:
     return np.random.default_rng(0).integers(0, 256, (n, height, width, 3)).astype(np.uint8)
 
 
-def changed(images: Images, number: int) -> Images:
-    """Apply a symmetry to images (n, h, w, c): rows and columns swapped first, then mirrored."""
+def changed(images: Any, number: int) -> Any:
+    """Apply a symmetry to images (n, h, w, ...): rows and columns swapped first, then mirrored."""
     images = images.swapaxes(1, 2) if number & 4 else images
     images = images[:, ::-1] if number & 2 else images
     return np.ascontiguousarray(images[:, :, ::-1] if number & 1 else images)
@@ -52,9 +50,7 @@ def changed(images: Images, number: int) -> Images:
     ("symmetry", "height", "width", "kept"),
     [("mirror", 8, 12, None), ("mirror", 8, 12, 101), ("square", 8, 8, None), ("square", 12, 12, 101)],
 )
-def test_the_numbers_of_a_changed_image_are_the_changed_numbers_to_the_last_bit(
-    symmetry: Symmetry, height: int, width: int, kept: int | None
-) -> None:
+def test_the_numbers_of_a_changed_image_are_the_changed_numbers_to_the_last_bit(symmetry, height, width, kept):
     """On 300 images of noise, where nothing is symmetric by itself."""
     facts = dataclasses.replace(FACTS, height=height, width=width)
     config = CONFIG.with_values(symmetry=symmetry, frequencies=64, coefficients=kept, texture_waves=kept or 1024)
@@ -76,7 +72,7 @@ def test_the_numbers_of_a_changed_image_are_the_changed_numbers_to_the_last_bit(
 
 
 @pytest.mark.parametrize("symmetry", BOTH)
-def test_what_is_not_released_is_zero_over_all_symmetries_and_nothing_else_is(symmetry: Symmetry) -> None:
+def test_what_is_not_released_is_zero_over_all_symmetries_and_nothing_else_is(symmetry):
     """Averaged over the group, the moments of any record are zero outside the blocks: the declaration in numbers."""
     action = action_of(CONFIG.with_values(symmetry=symmetry), FACTS)
     record = np.random.default_rng(1).normal(size=len(action.across))
@@ -96,7 +92,7 @@ def test_what_is_not_released_is_zero_over_all_symmetries_and_nothing_else_is(sy
         np.testing.assert_allclose(*[products[np.ix_(places, places)] for places in (pair[0], pair[-1])])
 
 
-def test_pairs_of_components_stay_together() -> None:
+def test_pairs_of_components_stay_together():
     """Of five numbers two are a pair: where one place is left, a component alone takes it, or nothing does."""
     pair, alone = np.array([1, 0, 2, 3, 4]), np.array([-1.0, 1.0, 1.0, 1.0, 1.0])
     action = Action("square", alone, np.array([1.0, -1.0, 1.0, 1.0, 1.0]), pair, np.ones(5))
@@ -111,7 +107,7 @@ def test_pairs_of_components_stay_together() -> None:
 
 @pytest.mark.parametrize("stage", [MEANS, POOLED, f"{CLUSTERS} 2", BY_CLASS])
 @pytest.mark.parametrize("symmetry", ["none", *BOTH])
-def test_a_record_attains_each_sensitivity_and_never_exceeds_it(symmetry: Symmetry, stage: str) -> None:
+def test_a_record_attains_each_sensitivity_and_never_exceeds_it(symmetry, stage):
     """What a declaration says is zero is not summed, and gets no noise."""
     small = dict.fromkeys(("mean_clip", "deviation_clip", "component_clip"), 0.001)  # every record is beyond
     config = CONFIG.with_values(symmetry=symmetry, **small)
@@ -133,7 +129,6 @@ def gaussians(symmetry: Symmetry, stddev: float, **options: Any) -> ClassGaussia
 
 def moments_of(found: ClassGaussians) -> tuple[Numbers, Numbers]:
     """Return the mean of the images (classes, h, w, c) that are drawn, and their covariance (classes, h, w, c, D)."""
-    assert found.clusters is not None
     shares, centres = found.clusters.shares[:, :, None], found.clusters.centres
     middle = (shares * centres).sum(axis=1)
     apart = np.eye(centres.shape[2]) + np.einsum("ckd,cke->cde", shares * centres, centres)
@@ -150,31 +145,23 @@ def moments_of(found: ClassGaussians) -> tuple[Numbers, Numbers]:
 @pytest.mark.parametrize("stddev", [10.0, 1e5])
 @pytest.mark.parametrize("components", [3, 30])
 @pytest.mark.parametrize("symmetry", BOTH)
-def test_images_are_as_likely_as_their_mirror_images_whatever_the_noise(
-    symmetry: Symmetry, components: int, stddev: float
-) -> None:
+def test_images_are_as_likely_as_their_mirror_images_whatever_the_noise(symmetry, components, stddev):
     """So that mirroring half of what is drawn would change nothing, and is not done."""
     mean, covariance = moments_of(gaussians(symmetry, stddev, components=components))
     pixel = np.arange(FACTS.pixels).reshape(FACTS.channels, FACTS.height, FACTS.width)
     for number in range(1, ORDER[symmetry]):
-        np.testing.assert_allclose(changed_of(mean, number), mean, atol=1e-9)
-        other = np.moveaxis(changed_of(np.moveaxis(pixel, 0, 2)[None], number), 3, 1).ravel()
-        np.testing.assert_allclose(changed_of(covariance, number), covariance[..., other.argsort()], atol=1e-9)
+        np.testing.assert_allclose(changed(mean, number), mean, atol=1e-9)
+        other = np.moveaxis(changed(np.moveaxis(pixel, 0, 2)[None], number), 3, 1).ravel()
+        np.testing.assert_allclose(changed(covariance, number), covariance[..., other.argsort()], atol=1e-9)
 
 
-def changed_of(found: Any, number: int) -> Any:
-    found = found.swapaxes(1, 2) if number & 4 else found
-    found = found[:, ::-1] if number & 2 else found
-    return found[:, :, ::-1] if number & 1 else found
-
-
-def test_without_a_declaration_they_are_not() -> None:
+def test_without_a_declaration_they_are_not():
     """Control of the test above."""
     mean, _ = moments_of(gaussians("none", 1e3))
     assert np.abs(mean[:, :, ::-1] - mean).max() > 1e-3
 
 
-def test_a_cluster_and_its_twin_are_found_together() -> None:
+def test_a_cluster_and_its_twin_are_found_together():
     """Records on both sides: a cluster learns from those that are nearer to its twin, turned back."""
     rng = np.random.default_rng(0)
     centres = np.array([[2.0, 3.0, 0.0], [-1.0, 0.5, 2.5]])
@@ -183,7 +170,6 @@ def test_a_cluster_and_its_twin_are_found_together() -> None:
     action = Action("mirror", np.array([1.0, -1.0, -1.0]), np.ones(3), np.arange(3), np.ones(3))
     labels, counts, rounds = np.zeros(4000, dtype=np.int64), np.array([4000.0]), KMeans(2, 8.0, 1e4, action)
     found = noisy_clusters(rows, labels, (rows**2).mean(axis=0), counts, rounds, Kept({}, secret))
-    assert found is not None
     assert found.centres.shape == (1, 4, 3)
     expected = np.concatenate([centres, action.turned(centres, 1)])
     apart = np.square(expected[:, None] - found.centres[0][None]).sum(axis=2)
@@ -197,7 +183,7 @@ def plan(options: Mapping[str, Any], facts: PublicFacts = FACTS) -> Plan:
 
 
 @pytest.mark.parametrize("symmetry", BOTH)
-def test_a_training_pays_what_one_without_a_declaration_pays_and_draws_twins(symmetry: Symmetry) -> None:
+def test_a_training_pays_what_one_without_a_declaration_pays_and_draws_twins(symmetry):
     options = {"clusters": 2, "components": 12, **SHARES}
     declared, plain = (plan({**options, "symmetry": each}) for each in (symmetry, "none"))
     assert [(stage.name, stage.event) for stage in declared.stages] == [
@@ -213,7 +199,7 @@ def test_a_training_pays_what_one_without_a_declaration_pays_and_draws_twins(sym
     assert torch.isfinite(generator.sample(torch.arange(30) % 3, torch.Generator().manual_seed(0))).all()
 
 
-def test_a_square_has_equal_sides() -> None:
+def test_a_square_has_equal_sides():
     facts = dataclasses.replace(FACTS, width=12)
     assert plan({"symmetry": "mirror"}, facts).config_of(MomentsConfig).symmetry == "mirror"
     with pytest.raises(InvalidParameter) as refused:

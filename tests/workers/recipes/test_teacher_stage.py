@@ -1,7 +1,5 @@
 """Algorithm 1: what is paid, what is released, what one record can change, and resuming."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -86,7 +84,7 @@ def run(
     return run_teacher_stage(cfg, shards, pupil, state, means, **options), state, pupil
 
 
-def test_it_pays_one_release_per_image_in_groups(shards: Shards) -> None:
+def test_it_pays_one_release_per_image_in_groups(shards):
     purse, cfg = Purse(), config()
     releases, state, pupil = run(cfg, shards, purse=purse)
     assert [(stage, event.count) for stage, event in purse.paid] == [("votes", 12), ("votes", 12), ("votes", 6)]
@@ -95,13 +93,13 @@ def test_it_pays_one_release_per_image_in_groups(shards: Shards) -> None:
     assert len(releases) == len(pupil.lessons) == state.iteration == 5
 
 
-def test_it_stops_where_the_budget_ends(shards: Shards) -> None:
+def test_it_stops_where_the_budget_ends(shards):
     releases, state, _ = run(config(), shards, purse=Purse(13))
     assert len(releases) == state.iteration == 2
     assert run(config(), shards, purse=Purse(11))[0] == []
 
 
-def test_a_release_follows_the_algorithm(shards: Shards) -> None:
+def test_a_release_follows_the_algorithm(shards):
     cfg = config(gamma=0.25)
     for release in run(cfg, shards)[0]:
         assert release.released_inputs.shape == release.released_sums.shape == (6, INPUTS)
@@ -112,7 +110,7 @@ def test_a_release_follows_the_algorithm(shards: Shards) -> None:
         assert torch.equal(release.released_targets, release.released_inputs + 0.25 * expected)
 
 
-def test_teachers_point_towards_their_records(shards: Shards) -> None:
+def test_teachers_point_towards_their_records(shards):
     cfg = aggregation(stddev=2.1)
     releases, _, _ = run(cfg, shards, state=TeacherStageState(LinearTeachers(shards, CLASSES)))
     assert releases[-1].released_sums.mean() > 0
@@ -122,7 +120,7 @@ def test_teachers_point_towards_their_records(shards: Shards) -> None:
     ("fields", "most"),
     [({}, 4), ({"top_k": False}, INPUTS), ({"stochastic_sign": False}, 4), ({"threshold": False}, 4)],
 )
-def test_ablations_run_and_are_paid_as_they_are(fields: dict[str, bool], most: int, shards: Shards) -> None:
+def test_ablations_run_and_are_paid_as_they_are(fields, most, shards):
     purse, cfg = Purse(), aggregation(**fields)
     releases, _, _ = run(cfg, shards, purse=purse)
     assert purse.events[0].sensitivity == pytest.approx(2 * most**0.5)
@@ -131,9 +129,7 @@ def test_ablations_run_and_are_paid_as_they_are(fields: dict[str, bool], most: i
 
 
 @pytest.mark.parametrize("left_out", range(0, 120, 17))
-def test_a_removed_record_changes_each_vote_sum_by_at_most_the_sensitivity(
-    left_out: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_removed_record_changes_each_vote_sum_by_at_most_the_sensitivity(left_out, monkeypatch):
     """Without noise, for equal proposals: one teacher's votes change, so at most 2 sqrt(k) in norm per image."""
     monkeypatch.setattr(teacher_stage.topagg, "noisy_sum", lambda votes, *_: votes.to(torch.int64))
     owner = np.random.default_rng(1).integers(0, TEACHERS, 120)
@@ -148,13 +144,13 @@ def test_a_removed_record_changes_each_vote_sum_by_at_most_the_sensitivity(
     assert change.max() > 0
 
 
-def test_empty_shards_do_not_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_shards_do_not_vote(monkeypatch):
     monkeypatch.setattr(teacher_stage.topagg, "noisy_sum", lambda votes, *_: votes.to(torch.int64))
     nobody = Shards(torch.zeros(1, INPUTS), torch.zeros(1, dtype=torch.int64), [np.empty(0, np.int64)] * TEACHERS)
     assert not any(release.released_sums.any() for release in run(config(), nobody)[0])
 
 
-def test_a_resumed_stage_pays_for_the_rest_with_fresh_noise(shards: Shards) -> None:
+def test_a_resumed_stage_pays_for_the_rest_with_fresh_noise(shards):
     saved: list[dict[str, Any]] = []
 
     def stop(*, stage: str, step: int, steps: int) -> None:
@@ -178,7 +174,7 @@ def test_a_resumed_stage_pays_for_the_rest_with_fresh_noise(shards: Shards) -> N
     assert not torch.equal(releases[2].released_sums, first_time[2].released_sums)
 
 
-def test_the_checkpoint_survives_a_strict_reader(shards: Shards, tmp_path: Any) -> None:
+def test_the_checkpoint_survives_a_strict_reader(shards, tmp_path):
     _, state, _ = run(config(), shards)
     torch.save(state.tensors(), tmp_path / "state.pt")
     other = start(shards, seed=3)
@@ -189,12 +185,12 @@ def test_the_checkpoint_survives_a_strict_reader(shards: Shards, tmp_path: Any) 
     assert all(torch.equal(there[name], value) for name, value in here.items())
 
 
-def test_labels_are_spread_evenly() -> None:
+def test_labels_are_spread_evenly():
     labels = uniform_labels(10, 4, torch.Generator().manual_seed(0))
     assert sorted(labels.bincount(minlength=4).tolist()) == [2, 2, 3, 3]
 
 
-def test_misfits_are_refused(shards: Shards) -> None:
+def test_misfits_are_refused(shards):
     with pytest.raises(InvalidParameter, match="images"):
         config(images=0)
     with pytest.raises(InvalidParameter, match="shards"):

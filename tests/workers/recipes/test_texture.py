@@ -1,7 +1,5 @@
 """Texture of private images: the generator's numbers, and no bit of a record's that depends on another record."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -25,7 +23,7 @@ def pictures(n: int, channels: int = 1) -> np.ndarray:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_they_are_the_numbers_of_the_generators_texture(channels: int) -> None:
+def test_they_are_the_numbers_of_the_generators_texture(channels):
     images = pictures(70, channels)
     pixels = torch.from_numpy(images).double() / 255
     luma = pixels.mean(3) if channels == 3 else pixels
@@ -34,7 +32,7 @@ def test_they_are_the_numbers_of_the_generators_texture(channels: int) -> None:
     assert np.abs(found).max() < TEXTURE_LARGEST
 
 
-def test_the_basis_is_orthonormal_and_a_quarter_of_it_holds_nine_tenths_of_a_picture() -> None:
+def test_the_basis_is_orthonormal_and_a_quarter_of_it_holds_nine_tenths_of_a_picture():
     assert basis().shape == (320, 320)
     np.testing.assert_allclose(basis() @ basis().T, np.eye(320), atol=1e-12)
     np.testing.assert_array_equal(basis(40), basis()[:40])
@@ -45,21 +43,21 @@ def test_the_basis_is_orthonormal_and_a_quarter_of_it_holds_nine_tenths_of_a_pic
     assert texture_basis(MomentsConfig(), FACTS).shape == (0, 0)
 
 
-def test_black_white_and_finest_checks_stay_on_the_table() -> None:
+def test_black_white_and_finest_checks_stay_on_the_table():
     checks = np.indices((16, 20)).sum(axis=0) % 2 * 255
     images = np.stack([np.zeros((16, 20)), np.full((16, 20), 255), checks, checks[::-1]]).astype(np.uint8)
     assert np.isfinite(texture_coefficients(images, basis())).all()
 
 
 @pytest.mark.parametrize("place", [0, 1, 63, 64, 69])
-def test_a_record_more_changes_no_bit_of_the_others(place: int) -> None:
+def test_a_record_more_changes_no_bit_of_the_others(place):
     """Adding a record moves the others to other places of other blocks."""
     images = pictures(70)
     fewer = texture_coefficients(np.delete(images, place, axis=0), basis(90))
     assert np.array_equal(fewer, np.delete(texture_coefficients(images, basis(90)), place, axis=0))
 
 
-def test_no_sum_of_products_is_rounded() -> None:
+def test_no_sum_of_products_is_rounded():
     """The largest sums that pixels and filters can make are integers below 2^53."""
     fine, coarse = filters()
     for bank, largest in ((fine, 3 * 255), (coarse, 4 * 3 * 255)):
