@@ -89,8 +89,6 @@ class Target:
 
 
 class Profile(BaseModel):
-    """Address of a service and a key."""
-
     model_config = ConfigDict(frozen=True)
 
     url: str
@@ -205,14 +203,6 @@ def connection(target: Target, output: Output) -> Iterator[Client]:
         yield client
 
 
-@contextmanager
-def connected(context: typer.Context, as_json: bool) -> Iterator[tuple[Client, Output]]:
-    """Connect for one command, and convert its errors to exit codes."""
-    target: Target = context.obj
-    with reporting(as_json) as output, connection(target, output) as client:
-        yield client, output
-
-
 def shown(title: str, columns: Sequence[str] = ()) -> Callable[[Callable[..., Shown]], Callable[..., None]]:
     """Make a command of a function: connect, run it, and show what it returns, as rows of `columns` if it is a list.
 
@@ -224,7 +214,7 @@ def shown(title: str, columns: Sequence[str] = ()) -> Callable[[Callable[..., Sh
         parameters = inspect.signature(function, eval_str=True).parameters
 
         def run(context: typer.Context, as_json: bool, **values: Any) -> None:
-            with connected(context, as_json) as (client, output):
+            with reporting(as_json) as output, connection(context.obj, output) as client:
                 given = {"client": client, "output": output}
                 result = function(**values, **{name: given[name] for name in given if name in parameters})
                 if isinstance(result, BaseModel | dict):

@@ -209,7 +209,13 @@ def _opened(path: Path, count: int) -> Iterator[zipfile.ZipFile]:
             if len({entry.filename for entry in entries}) < len(entries):
                 raise DownloadCorrupt("The archive contains a name twice.")
             for entry in entries:
-                _require_plain(entry)
+                name, kind = entry.orig_filename, stat.S_IFMT(entry.external_attr >> 16)
+                steps = name.removesuffix("/").split("/")
+                plain = len(name) <= NAME_CHARACTERS_MAX and all(step and can_be_folder(step) for step in steps)
+                if not plain or any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
+                    raise DownloadCorrupt(f"The archive contains a name that no sample has: {name[:100]!a}.")
+                if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                    raise DownloadCorrupt(f"The archive contains {name[:100]!a}, which is neither a file nor a folder.")
             yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError, MemoryError) as error:
         raise DownloadCorrupt(f"The sample is damaged ({type(error).__name__}).") from error
@@ -225,14 +231,11 @@ def combine(archives: Mapping[str, tuple[Path, int]], out: Path) -> Path:
     """Merge the image folders of several samples into one folder, or into one ZIP if `out` ends in `.zip`.
 
     Images keep their class folder; their file names start with the name of the sample. `metadata.jsonl` lists all
-    images, and each sample's privacy card is included. Atomic: `out` is complete or absent.
+    images, and each sample's privacy card is included. Atomic: `out` is complete or absent. Raises ClassesDiffer, and
+    as `unpack`.
 
     Args:
         archives: ZIP and number of images of each sample, by name.
-
-    Raises:
-        ClassesDiffer: The samples have different classes.
-        DownloadCorrupt, NoRoom, PlaceTaken: See `unpack`.
     """
     require_room(out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -281,16 +284,6 @@ def _described(part: Path, name: str) -> tuple[list[str], list[dict[str, Any]]]:
         raise DownloadCorrupt(f"The description of a sample (croissant.json, {_METADATA}) cannot be read.") from error
 
 
-def _require_plain(entry: zipfile.ZipInfo) -> None:
-    name = entry.orig_filename
-    parts = name.removesuffix("/").split("/")
-    well_named = len(name) <= NAME_CHARACTERS_MAX and all(part and can_be_folder(part) for part in parts)
-    if not well_named or any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
-        raise DownloadCorrupt(f"The archive contains an entry with the name {name[:100]!a}, which no sample has.")
-    if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise DownloadCorrupt(f"The archive contains {name[:100]!a}, which is neither a file nor a folder.")
-
-
 def require_room(folder: Path) -> None:
     """Raise PlaceTaken unless a folder is absent or empty."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -300,10 +293,7 @@ def require_room(folder: Path) -> None:
 def unpack(archive: Path, folder: Path, count: int) -> Path:
     """Extract the ZIP of a sample of `count` images. Atomic: the folder is complete or absent.
 
-    Raises:
-        DownloadCorrupt: It is not such an archive.
-        NoRoom: The disk is too full.
-        PlaceTaken: The folder exists and is not empty.
+    Raises DownloadCorrupt, NoRoom, and PlaceTaken if the folder exists and is not empty.
     """
     require_room(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)

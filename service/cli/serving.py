@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack, nullcontext, suppress
 from types import FrameType
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -147,8 +147,7 @@ GRACE_SECONDS = 10  # for open requests; event streams end within a poll, jobs a
 class Server(uvicorn.Server):
     """A uvicorn server that ends event streams on shutdown and prints the sign-in link.
 
-    Args:
-        url: Address for the sign-in link; None if no person reads the terminal.
+    Its address is `url`; None if no person reads the terminal.
     """
 
     def __init__(self, config: uvicorn.Config, output: Output, url: str | None) -> None:
@@ -210,7 +209,7 @@ def _serve(settings: Settings, output: Output, *, first: bool) -> None:
     url = f"http://{shown_host}:{listener.getsockname()[1]}"
     app = create_app(settings)
     for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
-        signal.signal(number, _leave)
+        signal.signal(number, lambda _number, _frame: sys.exit(0))
     prepare(app)  # the server would log the error and exit with code 0
     config = server_config(app, connections_max=raise_open_files())
     output.record({"url": url, "data_dir": str(settings.data_dir), "mode": settings.mode}, "obscura")
@@ -231,11 +230,9 @@ def _serve(settings: Settings, output: Output, *, first: bool) -> None:
 def server_config(
     app: FastAPI, *, connections_max: int, head_seconds: float = HEAD_SECONDS, grace_seconds: int = GRACE_SECONDS
 ) -> uvicorn.Config:
-    """Configure uvicorn: bounded connections, bounded idle time, no server header.
+    """Configure uvicorn: bounded connections (more displace idle ones), bounded idle time, no server header.
 
-    Args:
-        connections_max: At a time; more displace idle ones.
-        head_seconds: From opening, or the last answer, to the end of the next head.
+    `head_seconds` is the time from opening, or the last answer, to the end of the next head.
     """
     settings: Settings = app.state.settings
     bounds = {"connections_max": connections_max, "head_seconds": head_seconds}
@@ -253,16 +250,10 @@ def server_config(
 
 
 def openapi() -> dict[str, Any]:
-    """Return the OpenAPI document."""
     return create_app(Settings()).openapi()
 
 
-def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(0)
-
-
 def listen(host: str, port: int) -> socket.socket:
-    """Open the listening socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only if the protocol is named. Without it, the kernel delays the end of an answer until
     # the client has acknowledged its beginning, about 40 ms.

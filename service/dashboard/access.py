@@ -24,19 +24,12 @@ FORM_FIELDS_MAX = 32
 
 @dataclass(frozen=True)
 class Viewer:
-    """Whoever views a page.
+    """Whoever views a page."""
 
-    Attributes:
-        principal: The key that signed in; None for a reader without a key.
-        form_token: Token of this session's forms; empty without a session.
-        name: Of the person or key that signed in.
-        hidden_projects: Number of projects whose content an admin of the installation cannot see; 0 for others.
-    """
-
-    principal: Principal | None
-    form_token: str
-    name: str = ""
-    hidden_projects: int = 0
+    principal: Principal | None  # the key that signed in; None for a reader without a key
+    form_token: str  # of this session's forms; empty without a session
+    name: str = ""  # of the person or key that signed in
+    hidden_projects: int = 0  # whose content an admin of the installation cannot see; 0 for others
 
     @property
     def runs_installation(self) -> bool:
@@ -114,13 +107,6 @@ def require_form_of(viewer: Viewer, token: str) -> Principal:
     if not hmac.compare_digest(token.encode(), viewer.form_token.encode()):
         raise Forbidden("This form is from an earlier session. Reload the page and try again.")
     return viewer.principal
-
-
-def require_acting(viewer: Viewer, token: str, scope: Scope) -> Principal:
-    """Return the caller of a form with this session's token, whose key has a scope."""
-    principal = require_form_of(viewer, token)
-    principal.require(scope)
-    return principal
 
 
 def find_acting(viewer: Member, form: Form) -> Principal:

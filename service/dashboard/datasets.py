@@ -1,4 +1,4 @@
-"""Pages about datasets, and the routes by which the page's script declares and uploads them."""
+"""Pages about datasets, and the route by which the page's script declares and uploads one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ from service.api.browser import require_same_origin
 from service.api.deps import Running
 from service.api.middleware import body_limit
 from service.api.uploading import Body, content_length
-from service.dashboard.access import (
-    Reader,
-    find_viewer,
-    require_acting,
-)
+from service.dashboard.access import Reader, find_viewer, require_form_of
 from service.dashboard.forms import DATASET_STATES, FieldsRefused, Filters, read_body
 from service.dashboard.multipart import FIELDS_BYTES_MAX, FileForm
 from service.dashboard.pages import PageRoute, page
@@ -67,8 +63,8 @@ def new_dataset(request: Request, service: Running, account: Annotated[str, Quer
     with transaction(service.factory, read_only=True) as session:
         choices = visible(session, Account, select(Account.id, Account.name, Account.unit))
         accounts = session.execute(choices.where(~Account.closed).limit(ROWS_MAX)).all()
-    shown: dict[str, Any] = {"values": {"account_id": account}, "wrong": {}, "accounts": accounts}
-    return page(request, "dataset_new.html", **shown, upload_max=service.settings.upload_bytes_max)
+    upload_max = service.settings.upload_bytes_max
+    return page(request, "dataset_new.html", account_id=account, accounts=accounts, upload_max=upload_max)
 
 
 @router.post("/datasets/new")
@@ -85,14 +81,14 @@ def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Re
             if announced is not None and announced > limit + FIELDS_BYTES_MAX:
                 raise UploadTooLarge(limit, announced)
             form = FileForm(request.headers.get("content-type", ""), body.blocks())
-            uploader = require_acting(viewer, form.fields.get("token", ""), Scope.DATA)
+            require_form_of(viewer, form.fields.get("token", ""))
             declaration = _declaration(form.fields)
             with transaction(service.factory) as session:
                 dataset_id = states.declare(session, settings, **declaration, now=service.clock()).id
             try:
                 context = DatasetContext.of(settings, service.factory, service.clock)
                 sent = Sent(form.file(), form.fields.get("format", ""))
-                receiving.receive(context, dataset_id, sent, by=uploader.id)
+                receiving.receive(context, dataset_id, sent, by=caller.id)
             except BaseException:
                 try:
                     deletion.delete(settings, service.factory, dataset_id, cancel_jobs=True, now=service.clock())

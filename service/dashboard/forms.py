@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import Query
@@ -32,13 +32,7 @@ _WORDS = {"missing": "Fill this in.", "float_parsing": "This is a number.", "int
 
 
 class FieldsRefused(InvalidInput):
-    """Fields of a form are missing or invalid.
-
-    Attributes:
-        fields: Error messages by field.
-    """
-
-    code: ClassVar[str] = "invalid_input"
+    """Fields of a form are missing or invalid: error messages by field."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         super().__init__(" ".join(f"{name}: {message}" for name, message in fields.items()), fields=dict(fields))
@@ -132,11 +126,9 @@ class Filters:
     def conditions(
         self, session: Session, table: Any, by: Sequence[str], *, states: Sequence[str] = ()
     ) -> list[ColumnElement[bool]]:
-        """Return the conditions on a table. Raise InvalidInput for unknown values and filters that do not apply.
+        """Return the conditions on a table that has the columns `by` and rows in `states`.
 
-        Args:
-            by: Filters of this list; the table has their columns.
-            states: States that its rows may have.
+        Raise InvalidInput for unknown values and filters that do not apply.
         """
         foreign = [name for name, value in self._texts().items() if value and name not in by]
         if foreign:

@@ -16,14 +16,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.grids import EPSILON, GridRefused, trials_of
-from obscura.wire.job_schemas import JobRequest, PlanRecord, PreviewRequest, SweepRequest
+from obscura.wire.job_schemas import JobRequest, PreviewRequest, SweepRequest
 from obscura.wire.wording import show_epsilon, values_in_words
 from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
 from service import jobs
-from service.api.deps import Running, Service
+from service.api.deps import Running
 from service.api.routes.jobs import describe_recipe
 from service.api.routes.orders import read_picture
 from service.dashboard.access import Viewer, find_viewer
@@ -43,7 +43,6 @@ from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
 from service.identity.access import find, visible
 from service.jobs.kind import Kind, Reading
-from service.settings import Settings
 from service.views import accounts, datasets, plans, releases
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -162,34 +161,10 @@ Chosen = Annotated[TrainingForm, Depends(read_query)]
 
 
 @router.get("/train")
-def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLResponse:
-    return _page(request, service, chosen, "train.html")
-
-
 @router.get("/train/price")
-def price(request: Request, service: Running, chosen: Chosen) -> HTMLResponse:
-    """Render the price alone, for the script that follows the slider."""
-    return _page(request, service, chosen, "_price.html")
-
-
-def _add_picture(kind: Kind, place: Reading) -> None:
-    def send(request: Request, service: Running, made_id: str) -> Response:
-        return read_picture(service, request, kind, made_id)
-
-    router.get(f"{place.path.removeprefix('/v1')}/{{made_id}}/{place.picture}.png")(send)
-
-
-for _kind in jobs.KINDS.values():
-    if _kind.reading is not None and _kind.reading.picture:
-        _add_picture(_kind, _kind.reading)
-
-
-def _page(
-    request: Request,
-    service: Service,
-    chosen: TrainingForm,
-    template: str,
-) -> HTMLResponse:
+def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLResponse:
+    """Show the planning form, or the price alone, for the script that follows the slider."""
+    price_alone = request.scope["path"].endswith("/price")
     refused: ObscuraError | PrivacyError | None = None
     viewer: Viewer = request.state.viewer
     if not viewer.may("train"):
@@ -205,7 +180,7 @@ def _page(
             part = math.floor(part / EPSILON_STEP) * EPSILON_STEP if part >= EPSILON_STEP else part
             prefilled = show_epsilon(part, up=False) if most > 0 else "1"
             chosen = replace(chosen, dataset=dataset.id, epsilon=chosen.epsilon or prefilled)
-            if template != "_price.html":  # the price is requested at every step of the slider
+            if not price_alone:  # it is requested at every step of the slider
                 values["public"] = datasets.evaluable_like(session, datasets.dataset(dataset))
             values |= {"most": most, "payer": payer}
             if payer.balance is not None and most == 0:
@@ -213,8 +188,11 @@ def _page(
                 values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
             elif payer.balance is not None:
                 try:
-                    plan = _planned(session, service.settings, chosen)
-                    values |= {"command": chosen.command(), "part": plan, "search" if chosen.grids else "plan": plan}
+                    if chosen.grids:
+                        values["search"] = plans.plan_sweep(session, service.settings, chosen.body(SweepRequest))
+                    else:
+                        values["plan"] = plans.plan(session, service.settings, chosen.body(JobRequest))
+                    values |= {"command": chosen.command(), "part": values["search"] or values["plan"]}
                     values["bodies"] = chosen.bodies()
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
@@ -225,7 +203,7 @@ def _page(
     recipe = RECIPES.get(chosen.recipe)
     return page(
         request,
-        template,
+        "_price.html" if price_alone else "train.html",
         status_code=200 if refused is None else 422,
         chosen=chosen,
         datasets=names,
@@ -242,10 +220,16 @@ def _page(
     )
 
 
-def _planned(session: Session, settings: Settings, chosen: TrainingForm) -> PlanRecord | plans.PlannedSweep:
-    if chosen.grids:
-        return plans.plan_sweep(session, settings, chosen.body(SweepRequest))
-    return plans.plan(session, settings, chosen.body(JobRequest))
+def _add_picture(kind: Kind, place: Reading) -> None:
+    def send(request: Request, service: Running, made_id: str) -> Response:
+        return read_picture(service, request, kind, made_id)
+
+    router.get(f"{place.path.removeprefix('/v1')}/{{made_id}}/{place.picture}.png")(send)
+
+
+for _kind in jobs.KINDS.values():
+    if _kind.reading is not None and _kind.reading.picture:
+        _add_picture(_kind, _kind.reading)
 
 
 def _names(session: Session, chosen: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from service.api.routes import accounts, admins, datasets, health, jobs, orders, releases
+from service.jobs import KINDS
 
 
 def routers() -> tuple[APIRouter, ...]:
@@ -17,7 +18,7 @@ def routers() -> tuple[APIRouter, ...]:
         datasets.router,
         jobs.recipe_router,
         jobs.plan_router,
-        orders.router(),
+        orders.router_of(tuple(KINDS.values())),
         jobs.router,
         jobs.sweep_router,
         releases.router,

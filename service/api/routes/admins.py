@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from sqlalchemy.orm import Session
 
 from obscura.wire.admin_schemas import (
     AdminAnswer,
@@ -132,11 +131,9 @@ def create_project(service: Running, request: Request, body: ProjectRequest) -> 
 @project_router.get("", dependencies=[READ], response_model=Page[ProjectRecord], summary="List projects")
 def list_projects(service: Running, request: Request, page: Paging) -> Response:
     """List the projects that the key opens, newest first: its own, or all for an admin's that belongs to none."""
-
-    def show(_session: Session, rows: Sequence[Project]) -> list[ProjectRecord]:
-        return [record_of(ProjectRecord, row) for row in rows]
-
-    return answer_newest(service, request, page, Project, show)
+    return answer_newest(
+        service, request, page, Project, lambda _, rows: [record_of(ProjectRecord, row) for row in rows]
+    )
 
 
 @project_router.get("/{project_id}", dependencies=[READ], response_model=ProjectUseRecord, summary="Read a project")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from sqlalchemy.orm import Session
 
 from obscura.wire.formats import UploadFormat
 from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, KeyCheck, Page
@@ -93,11 +91,7 @@ def list_datasets(
 ) -> Response:
     """List datasets, newest first, optionally of one account or state."""
     conditions = narrowed(Dataset, account_id=account_id, state=state)
-
-    def show(_session: Session, rows: Sequence[Dataset]) -> list[DatasetRecord]:
-        return [views.dataset(row) for row in rows]
-
-    return answer_newest(service, request, page, Dataset, show, *conditions)
+    return answer_newest(service, request, page, Dataset, lambda _, rows: list(map(views.dataset, rows)), *conditions)
 
 
 @router.get("/{dataset_id}", dependencies=[READ], response_model=DatasetRecord, summary="Read a dataset")

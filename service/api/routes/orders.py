@@ -93,13 +93,9 @@ def require_extractors(service: Service, *planned: Job) -> None:
             require_extractor(service.settings, plan_from_json(job.plan))
 
 
-def router() -> APIRouter:
-    """Return the routes of all kinds of jobs."""
-    return _router_of(tuple(jobs.KINDS.values()))
-
-
 @cache  # building the routes takes longer than everything else in making an application
-def _router_of(kinds: tuple[Kind, ...]) -> APIRouter:
+def router_of(kinds: tuple[Kind, ...]) -> APIRouter:
+    """Return the routes of kinds of jobs."""
     made = APIRouter(responses=PROBLEMS, route_class=ApiRoute)
     for kind in kinds:
         if kind.order is not None:

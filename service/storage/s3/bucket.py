@@ -30,19 +30,12 @@ from service.storage.interface import StorageUnavailable
 
 @dataclass(frozen=True)
 class Patience:
-    """Bounds of one request.
+    """Bounds of one request."""
 
-    Attributes:
-        seconds: after which no further try begins.
-        tries: at most, with growing pauses, as botocore's retry mode `standard` makes them.
-        connect_seconds: of one try.
-        read_seconds: between two bytes of an answer.
-    """
-
-    seconds: float
-    tries: int
-    connect_seconds: float
-    read_seconds: float
+    seconds: float  # after which no further try begins
+    tries: int  # at most, with the growing pauses of botocore's retry mode `standard`
+    connect_seconds: float  # of one try
+    read_seconds: float  # between two bytes of an answer
 
     @property
     def request_seconds(self) -> float:
@@ -122,11 +115,8 @@ class Bucket:
     Every method raises StorageUnavailable when the storage does not answer in time, or refuses.
 
     Args:
-        url: `s3://BUCKET` or `s3://BUCKET/PREFIX`.
+        url: `s3://BUCKET` or `s3://BUCKET/PREFIX`; anything else raises InvalidInput.
         patience: of requests that no web request waits for.
-
-    Raises:
-        InvalidInput: the URL has another form.
     """
 
     def __init__(self, url: str, patience: Patience = PATIENCE) -> None:
@@ -147,7 +137,21 @@ class Bucket:
 
     def get(self, name: str) -> bytes | None:
         """Return a small object; None if there is none."""
-        return self._unless_missing(lambda client: _body(client, self._at(name)))
+
+        def read(client: Any) -> bytes:
+            tries_left = _BODY_TRIES
+            while True:
+                body = client.get_object(**self._at(name))["Body"]
+                tries_left -= 1
+                try:
+                    with body:
+                        content: bytes = body.read()
+                    return content
+                except (IncompleteReadError, exceptions.ResponseStreamingError, exceptions.ReadTimeoutError):
+                    if not tries_left:
+                        raise
+
+        return self._unless_missing(read)
 
     def is_there(self, name: str) -> bool:
         """Return whether there is an object of that name."""
@@ -234,22 +238,7 @@ def _away(what: str) -> StorageUnavailable:
 
 
 def sha256_of(content: bytes) -> str:
-    """Return the SHA-256 of content, as hex."""
     return hashlib.sha256(content).hexdigest()
-
-
-def _body(client: Any, at: dict[str, str]) -> bytes:
-    tries_left = _BODY_TRIES
-    while True:
-        body = client.get_object(**at)["Body"]
-        tries_left -= 1
-        try:
-            with body:
-                content: bytes = body.read()
-            return content
-        except (IncompleteReadError, exceptions.ResponseStreamingError, exceptions.ReadTimeoutError):
-            if not tries_left:
-                raise
 
 
 def _new_client(patience: Patience) -> Any:
