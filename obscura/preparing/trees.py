@@ -15,6 +15,7 @@ import re
 import tarfile
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -186,7 +187,7 @@ def open_archive(path: Path, encoding: str | None = None) -> Tree | None:
     return TarTree(path) if TAR.search(path.name) else None
 
 
-class _Members:
+class _Members(ABC):
     _kind = "zip"
 
     def __init__(self, path: Path, members: list[str], infos: Sequence[Any]) -> None:
@@ -233,8 +234,8 @@ class _Members:
         except Exception as error:  # a damaged archive fails in many ways
             raise Unreadable(f"it cannot be extracted from the {self._kind} ({type(error).__name__})") from None
 
-    def open(self, path: str) -> IO[bytes]:
-        raise NotImplementedError
+    @abstractmethod
+    def open(self, path: str) -> IO[bytes]: ...
 
     def _inside(self, path: str) -> str:
         return below(self._wrapper, path) if path and self._wrapper else path or self._wrapper

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+
 from fastapi import Request
 
 from service.errors import Forbidden
@@ -22,6 +24,12 @@ def require_same_origin(request: Request) -> None:
     )
     if foreign or request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Forbidden("This request was sent from another site.")
+
+
+def require_token(token: str, expected: str) -> None:
+    """Raise Forbidden unless a request carries the token of its own session."""
+    if not hmac.compare_digest(token.encode(), expected.encode()):
+        raise Forbidden("This page is from an earlier session. Reload it and try again.")
 
 
 def is_secure(request: Request) -> bool:

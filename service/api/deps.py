@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityS
 from sqlalchemy import Engine
 
 from obscura.wire.schemas import Identifier
-from service.api.browser import FORM_TOKEN, cookie_name, require_same_origin
+from service.api.browser import FORM_TOKEN, cookie_name, require_same_origin, require_token
 from service.api.events import StreamLimits
 from service.api.problems import MEDIA_TYPE, TooManyWrongKeys
 from service.api.rates import Rates, WrongKeys, client_address
@@ -26,7 +25,7 @@ from service.api.uploading import UploadLimits
 from service.db.session import SessionFactory, transaction
 from service.dependencies import Dependencies
 from service.disk import DiskProbe
-from service.errors import Forbidden, InvalidInput, ObscuraError, Unauthorized
+from service.errors import InvalidInput, ObscuraError, Unauthorized
 from service.identity.access import Principal, Scope, on_behalf
 from service.identity.auth import KeyUses, authenticate, claimed_id
 from service.identity.sessions import SignedIn, find_session, form_token
@@ -119,7 +118,6 @@ def signed_in_by_cookie(service: Service, request: Request) -> tuple[str, Signed
     if signed_in is None:
         return None
     service.key_uses.note(signed_in.principal.id, now)
-    request.state.known = signed_in.principal
     return cookie, signed_in
 
 
@@ -130,14 +128,13 @@ def _identify_page(service: Service, request: Request) -> Principal | None:
     if found is None:
         return None
     cookie, signed_in = found
-    if not hmac.compare_digest(request.headers[FORM_TOKEN].encode(), form_token(cookie).encode()):
-        request.state.known = None
-        raise Forbidden("This page is from an earlier session. Reload it and try again.")
+    require_token(request.headers[FORM_TOKEN], form_token(cookie))
+    request.state.known = signed_in.principal
     return signed_in.principal
 
 
 def authenticate_request(service: Service, request: Request, credentials: Credentials) -> Principal:
-    """Authenticate the bearer token once per request, and count the request against the rate limit."""
+    """Authenticate the key, or the session of a page, once per request; count the request against the rate limit."""
     known: Principal | None = getattr(request.state, "known", None)
     if known is not None:
         return known

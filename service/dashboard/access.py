@@ -1,15 +1,14 @@
-"""Who views a page, and the checks that every form passes: session token, origin, scope."""
+"""Find who views a page, and check the forms that pages read themselves: origin and session token."""
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
 
-from service.api.browser import require_same_origin
+from service.api.browser import require_same_origin, require_token
 from service.api.deps import Running, Service, require_open_to, signed_in_by_cookie
 from service.dashboard.pages import SignInNeeded
 from service.db.session import transaction
@@ -50,7 +49,10 @@ class Viewer:
 
 def find_member(request: Request, service: Running) -> Viewer:
     """Return the signed-in viewer, whatever their role. Raise SignInNeeded without a session."""
-    viewer = _signed_in(request, service)
+    return _admit(request, service, _signed_in(request, service))
+
+
+def _admit(request: Request, service: Service, viewer: Viewer | None) -> Viewer:
     if viewer is None or viewer.principal is None:
         raise SignInNeeded
     service.rates.pass_key(request, viewer.principal.id, viewer.principal.project_id)
@@ -61,12 +63,13 @@ def find_member(request: Request, service: Running) -> Viewer:
 
 def find_viewer(request: Request, service: Running) -> Viewer:
     """Return the viewer: a session, or anyone if the dashboard is public. Raise SignInNeeded otherwise."""
-    if service.settings.dashboard_public and _signed_in(request, service) is None:
+    found = _signed_in(request, service)
+    if found is None and service.settings.dashboard_public:
         service.rates.pass_address(request)
         viewer = request.state.viewer = Viewer(principal=None, form_token="")
         request.state.caller = None
         return viewer
-    viewer = find_member(request, service)
+    viewer = _admit(request, service, found)
     if viewer.principal is not None and not may_read(viewer.principal):
         raise Forbidden("Your role opens no page but *You* (/you), where you make keys for programs.")
     return viewer
@@ -104,8 +107,7 @@ def require_form_of(viewer: Viewer, token: str) -> Principal:
     """Return the caller of a form with this session's token."""
     if viewer.principal is None:
         raise SignInNeeded
-    if not hmac.compare_digest(token.encode(), viewer.form_token.encode()):
-        raise Forbidden("This form is from an earlier session. Reload the page and try again.")
+    require_token(token, viewer.form_token)
     return viewer.principal
 
 
@@ -122,6 +124,7 @@ def _signed_in(request: Request, service: Service) -> Viewer | None:
     if found is None:
         return None
     cookie, signed_in = found
+    request.state.known = signed_in.principal
     with transaction(service.factory, read_only=True) as session:
         hidden = 0 if signed_in.principal.project_id else projects.count_hidden(session)
     return Viewer(signed_in.principal, form_token(cookie), signed_in.name, hidden)
