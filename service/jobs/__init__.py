@@ -5,7 +5,6 @@ aware, `principal` is the id of the caller, whose namespace the idempotency keys
 such job, and StaleAttempt that another attempt has taken over or the job has ended.
 """
 
-from obscura.wire.words import EarlyEnd, JobState
 from service.db.job_tables import FailureCode
 from service.jobs.endings import finish_cancelled, finish_failed, finish_unsaved, may_publish, tries_left
 from service.jobs.kinds import KINDS
@@ -36,47 +35,3 @@ from service.jobs.planning import charged_before_useful, plan_job
 from service.jobs.sharing import SHARE_EFFECTS, ask_share, end_share, shares
 from service.jobs.submission import submit
 from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, plan_trials, submit_sweep, trials_asked
-
-__all__ = [
-    "KINDS",
-    "SHARE_EFFECTS",
-    "Claim",
-    "EarlyEnd",
-    "FailureCode",
-    "JobState",
-    "StopRequest",
-    "Trial",
-    "ask_share",
-    "cancel_sweep",
-    "charged_before_useful",
-    "claim",
-    "claimable",
-    "end_early",
-    "end_share",
-    "finish_cancelled",
-    "finish_failed",
-    "finish_unsaved",
-    "get_job",
-    "get_own_release",
-    "get_release",
-    "give_back",
-    "heartbeat",
-    "jobs_of_sweep",
-    "made_by",
-    "may_publish",
-    "plan_job",
-    "plan_trials",
-    "publish",
-    "report_progress",
-    "report_silence",
-    "reported_silence",
-    "request_cancel",
-    "secret_of",
-    "shares",
-    "stop_request",
-    "submit",
-    "submit_sweep",
-    "trained_on",
-    "trials_asked",
-    "tries_left",
-]

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import TRAIN, DatasetState, Visibility
+from obscura.wire.words import TRAIN, DatasetState, Unit, Visibility
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter, PrivacyError
 from privacy.plans.plan import Plan, PublicFacts
@@ -22,7 +22,7 @@ from service.db.dataset_tables import KEY_MISSING, Dataset
 from service.db.job_tables import Job
 from service.errors import Conflict, InvalidInput, LedgerCorruption
 from service.identity.access import find
-from service.ledger import Account, Unit
+from service.ledger import Account
 from service.ledger.chain import canonical_json
 
 OPTIONS_BYTES_MAX = 16 * 1024

@@ -1,10 +1,11 @@
 """The ledger: the only writer of accounts, holds and entries.
 
-Callers pass a session in a writing transaction and commit it themselves; times are aware.
+Callers pass a session in a writing transaction and commit it themselves; times are aware. Every function that reads an
+account, a hold or an entry raises NotFound, or LedgerCorruption if it contradicts the log; every function that appends
+an entry raises ClockRefused if the clock is wrong.
 """
 
-from obscura.wire.words import HoldState, Unit
-from service.db.ledger_tables import EVERYWHERE, Account, Entry, Hold
+from service.db.ledger_tables import Account, Entry, Hold
 from service.ledger.accounts import (
     Balance,
     affordable_epsilon,
@@ -51,50 +52,3 @@ from service.ledger.rows import (
     newest_at,
     require_clock,
 )
-
-__all__ = [
-    "EVERYWHERE",
-    "LIMIT_EFFECTS",
-    "Account",
-    "Balance",
-    "Entry",
-    "Hold",
-    "HoldState",
-    "RateChanged",
-    "Unit",
-    "affordable_epsilon",
-    "arm",
-    "audited_accounts",
-    "audited_holds",
-    "balance",
-    "balance_of",
-    "capture",
-    "charge",
-    "entries",
-    "entry_of_hold",
-    "fence",
-    "filter_of",
-    "filter_of_hold",
-    "get_account",
-    "get_hold",
-    "hold",
-    "insufficient",
-    "keep_subjects_key_check",
-    "lock_account",
-    "lock_to_hold",
-    "lower_limit",
-    "newest_at",
-    "open_account",
-    "order_of",
-    "record_missing",
-    "released",
-    "request_raise",
-    "require_as_held",
-    "require_clock",
-    "require_open",
-    "require_unfrozen",
-    "return_hold",
-    "set_closed",
-    "set_frozen",
-    "settle",
-]

@@ -22,7 +22,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from obscura.private_files import make_private_folder
-from obscura.wire.words import JobState
+from obscura.wire.words import EarlyEnd, JobState
 from service import jobs
 from service.db.job_tables import FailureCode, Job
 from service.db.session import SessionFactory, transaction
@@ -162,7 +162,7 @@ class _Watch:
             reason = Stop.TIME_LIMIT
             with suppress(SQLAlchemyError):
                 with transaction(self._factory) as session:
-                    publishes = jobs.end_early(session, **self._this, why=jobs.EarlyEnd.TIME_LIMIT)
+                    publishes = jobs.end_early(session, **self._this, why=EarlyEnd.TIME_LIMIT)
                 reason = Stop.WINDING_UP if publishes else reason
         if self._listener.listen() > self._settings.silent_seconds_max and reason in (None, Stop.WINDING_UP):
             reason = Stop.SILENT

@@ -26,6 +26,7 @@ from typing import BinaryIO
 import torch
 
 from obscura.private_files import make_private_folder
+from obscura.wire.words import HoldState
 from privacy.accounting.events import Event
 from privacy.plans.plan import Recipe
 from service import ledger
@@ -182,7 +183,7 @@ def read_armed_training(context: Context) -> Training:
     """Read the training; raise Conflict unless the runner has armed its hold: no private data may be read before."""
     with transaction(context.factory, read_only=True) as session:
         training = read_training(session, context.attempt)
-        if ledger.get_hold(session, training.hold_id).state is not ledger.HoldState.ARMED:
+        if ledger.get_hold(session, training.hold_id).state is not HoldState.ARMED:
             raise Conflict("The hold of this training is not armed.", job_id=context.attempt.job_id)
     return training
 

@@ -22,13 +22,13 @@ import torch
 
 from models.released import load_released
 from obscura.wire.formats import CARD_FILE
+from obscura.wire.words import EarlyEnd
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
 from privacy.plans.options import SharesConfig
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
 from service.db.session import transaction
-from service.jobs import EarlyEnd
 from service.ledger.chain import body_hash
 from service.times import to_the_hour
 from workers.evaluation.grid import write_grid

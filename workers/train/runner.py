@@ -18,11 +18,11 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from obscura.wire.words import JobState
 from privacy.errors import BudgetExceeded
 from service import jobs
 from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import ClockRefused, Conflict, NotFound, ObscuraError, StaleAttempt
-from service.jobs import JobState
 from service.ledger.stops import ArmingStopped
 from service.logs import get_logger
 from service.settings import Settings

@@ -18,8 +18,8 @@ from service.api.deps import AUDIT, INSTALLATION, METRICS, PROBLEMS, ApiRoute, R
 from service.api.problems import Busy
 from service.audit.findings import verifications
 from service.audit.proofs import newest_checkpoint
+from service.db.ledger_tables import EVERYWHERE
 from service.db.session import transaction
-from service.ledger import EVERYWHERE
 from service.ledger.stops import arming_stops
 from service.views import admins as views
 

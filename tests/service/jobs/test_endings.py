@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from obscura.wire.words import EntryKind, HoldState, JobState
+from obscura.wire.words import EarlyEnd, EntryKind, HoldState, JobState
 from service import jobs
 from service.db.base import new_id
 from service.db.job_tables import Sample
 from service.errors import Conflict, InvalidInput, StaleAttempt
-from service.jobs import EarlyEnd, FailureCode, kinds
+from service.jobs import FailureCode, kinds
 from service.times import to_the_hour
 from tests.service.jobs.shop import SHA, Shop
 

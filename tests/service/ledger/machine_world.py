@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from datetime import UTC, datetime, timedelta
 
-from obscura.wire.words import Admission
+from obscura.wire.words import Admission, Unit
 from privacy.accounting.filter import Filter
 from privacy.errors import PrivacyError
 from privacy.plans.plan import PublicFacts
@@ -55,7 +55,7 @@ def populate(factory: SessionFactory, model: Model, accounts: int, now: datetime
 @functools.cache
 def price(opened: Filter, epsilon: float) -> tuple[int, int] | None:
     """Return (budget, price) of a training; None if no plan is possible."""
-    unit = ledger.Unit.RECORD.value
+    unit = Unit.RECORD.value
     facts = PublicFacts(classes=tuple(CLASSES), height=28, width=28, channels=1, records_declared=60_000, unit=unit)
     try:
         budget_nano = opened.nano_of(epsilon)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import func, select
 
+from obscura.wire.words import HoldState
 from service import ledger
 from service.api.problems import RETRY_CODES, STATUSES
 from service.db.base import new_id
@@ -61,7 +62,7 @@ def test_no_entry_is_dated_by_a_wrong_clock(factory, held, clock):
             act(session)
     with transaction(factory, read_only=True) as session:
         assert session.scalar(select(func.count()).select_from(Entry)) == before
-        assert ledger.get_hold(session, hold_id).state is ledger.HoldState.HELD  # so nothing private was opened
+        assert ledger.get_hold(session, hold_id).state is HoldState.HELD  # so nothing private was opened
 
 
 def test_callers_are_told_that_the_service_cannot_and_to_try_again():

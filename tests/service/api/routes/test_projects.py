@@ -2,7 +2,7 @@
 
 import json
 
-from service import jobs
+from obscura.wire.words import JobState
 
 
 def test_an_admin_of_the_installation_sets_quotas_and_members_see_them(served):
@@ -35,7 +35,7 @@ def test_a_full_quota_of_jobs_refuses_over_http_and_an_evaluation_that_a_trainin
     served.send(f"projects/{heart}/quota", {"jobs_max": 0})
     job_id = asked.json()["id"]
     served.publish(job_id, served.claim(job_id))
-    waiting = [job for job in owner.everything("jobs") if job["state"] == jobs.JobState.QUEUED]
+    waiting = [job for job in owner.everything("jobs") if job["state"] == JobState.QUEUED]
     assert [job["kind"] for job in waiting] == ["evaluate"]
 
 

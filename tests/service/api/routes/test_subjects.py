@@ -14,10 +14,10 @@ from sklearn.datasets import load_digits
 from models.portable.generator import Generator
 from obscura.client import Client, RequestError
 from obscura.preparing.subjects import key_check, keyed_numbers
+from obscura.wire.words import JobState
 from service.datasets import vault
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
-from service.jobs import JobState
 from tests.workers.small_trainings import TINY_DATALENS
 from workers.recipes import datalens
 from workers.recipes.interface import Run, TrainingData
