@@ -12,13 +12,11 @@ from collections.abc import Mapping
 
 from benchmarks.reproductions import classifiers, datalens
 from benchmarks.reproductions.costs import freeze_densities, gep_4, rgp_1
-from benchmarks.reproductions.linear_rows import linear_rows
 from benchmarks.reproductions.rows import FOLDERS, Maker
 from benchmarks.results import Results, Row, parser_of
 
 TABLES: Mapping[tuple[str, str], Maker] = {  # paper, number
     **{key: functools.partial(classifiers.classifier_rows, *key) for key in classifiers.TABLES},
-    ("gep", "3"): linear_rows,
     ("gep", "4"): lambda _dataset, budget: gep_4(budget),
     ("rgp", "1"): lambda _dataset, budget: rgp_1(budget),
     ("rgp", "4"): classifiers.membership_rows,
@@ -29,7 +27,6 @@ TABLES: Mapping[tuple[str, str], Maker] = {  # paper, number
 _SMALL_CNN = "the paper's CNN has 550,000 weights, ours 17,000"
 NEEDS: Mapping[tuple[str, str], str] = {
     ("gep", "1"): "Anchors are public patterns, not ImageNet.",
-    ("gep", "3"): "Scattering coefficients replace the features of a ResNet152 trained by SimCLR.",
     ("rgp", "2"): "full needs a GPU for about a day a row.",
     ("rgp", "4"): "Published for BERT on GLUE; here a small CNN on images.",
     **{("freeze", table): _SMALL_CNN for table in ("1", "3", "4")},

@@ -1,42 +1,34 @@
-"""DataLens, Tables 1, 2, 4 and 7 (accuracy of a CNN trained on synthetic images), 3 and 12 (scores of these images).
+"""DataLens, Tables 1, 2, 4 and 7: accuracy of a CNN trained on synthetic images.
 
 Run here: the default recipe, Algorithms 1 to 3 (recipe `datalens`, preset `published`) and DP-MERF, which the paper
 does not have. Its competitors are published figures. Tables 4 and 7 vary one option of `published` at epsilon 1.
-
-Scores are the Inception Score, the Frechet distance, precision and recall (Kynkaanniemi et al. 2019, arXiv:1904.06991,
-three neighbours) and three classifiers. Their extractor is a small CNN that learned the first half of the public test
-images; samples are compared with the other half, so distances must not be compared with published FIDs.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.reproductions.dp_merf import embedded_sums, fit_generator, frequencies, privatise_embedding
 from benchmarks.reproductions.rows import FOLDERS, row_of
 from benchmarks.results import Row, since, spread
 from benchmarks.runs import DELTA, MOMENTS, PUBLISHED, SAMPLES, NoLedger, draw, small_accuracy, tests_of, trained
-from benchmarks.small_data import Folder, channels_first, facts_of
-from models.classifiers import CLASSIFIER_KINDS, build_classifier
+from benchmarks.small_data import Folder, facts_of
 from privacy.accounting.filter import open_filter
 from privacy.mechanisms.noise import SecureNoise
-from workers.evaluation.likeness import frechet_distance, precision_and_recall
 from workers.evaluation.utility import train_and_test
 
 EPSILONS, SMALL_EPSILONS = (1.0, 10.0), (0.2, 0.4, 0.6, 0.8, 1.0)
 SEEDS: Mapping[str, Sequence[int]] = {"quick": (0,), "full": (0, 1, 2)}
 SAMPLES_BY_BUDGET = {"quick": 10_000, "full": 60_000}
-SCORED = {"quick": 5_000, "full": 10_000}  # images of Tables 3 and 12
 MERF = {"quick": (2000, 2000), "full": (10_000, 6000)}  # features, steps
-DEFAULT, PAPER, DP_MERF, REAL = "moments, our default", "DataLens, Algorithms 1-3", "DP-MERF", "real images"
+DEFAULT, PAPER, DP_MERF = "moments, our default", "DataLens, Algorithms 1-3", "DP-MERF"
 METHODS = (DEFAULT, PAPER, DP_MERF)
 _PAPERS = ("DP-GAN", "PATE-GAN", "G-PATE", "GS-WGAN", PAPER)
 # Tables 1 and 2 in the order of _PAPERS, at epsilon 0.2 to 1 and 10 (Table 2 has 0.4046 for DP-GAN on MNIST at 1).
@@ -77,25 +69,7 @@ VARIED: Mapping[str, tuple[tuple[dict[str, Any], float, float], ...]] = {
         ({"use_threshold": False}, 0.6361, 0.5859),
     ),
 }
-# Table 12 in the order (real images, *_PAPERS) at epsilon 1 and 10; Table 3 is its Inception Score.
-SCORES: Mapping[tuple[str, str], tuple[Sequence[float], Sequence[float]]] = {
-    ("mnist", "IS"): ((9.86, 1.00, 1.19, 3.60, 1.00, 4.37), (9.86, 1.00, 1.46, 5.16, 8.59, 5.78)),
-    ("mnist", "FID"): (
-        (1.04, 470.20, 231.54, 153.38, 489.75, 186.06),
-        (1.04, 304.86, 253.55, 150.62, 58.77, 173.50),
-    ),
-    ("fashion-mnist", "IS"): ((9.01, 1.03, 1.69, 3.41, 1.00, 3.93), (9.01, 1.05, 2.35, 4.33, 5.87, 4.58)),
-    ("fashion-mnist", "FID"): (
-        (1.54, 472.03, 253.19, 214.78, 587.31, 194.98),
-        (1.54, 433.38, 229.25, 171.90, 135.47, 167.68),
-    ),
-}
-NEEDS = (
-    "Competitors are published figures. CelebA and Places365 are in no package. Frechet distances are those of a small "
-    "CNN: the usual Inception network's file is in no package either."
-)
-_EPOCHS, _BATCH, _RATE, _DECAY = 20, 100, 3e-3, 1e-3  # of the extractor
-_COMPARED = 2_000  # images of a side whose neighbours are compared
+NEEDS = "Competitors are published figures. CelebA and Places365 are in no package."
 
 
 def published(dataset: str, method: str, epsilon: float) -> float | None:
@@ -171,97 +145,9 @@ def drawn(method: str, folder: Folder, epsilon: float, seed: int, budget: str, s
     return (rows.view(-1, facts.channels, facts.height, facts.width) * 255).round().byte(), labels
 
 
-class Extractor:
-    """A small CNN that learned public images of the set's own classes; features are its last hidden layer."""
-
-    def __init__(self, images: Tensor, labels: Tensor, classes: int, seed: int) -> None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            _, channels, height, width = images.shape
-            network = build_classifier("cnn", channels=channels, height=height, width=width, classes=classes)
-            steps = _EPOCHS * (len(images) // _BATCH)
-            optimiser = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
-            schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=steps)
-            for _ in range(steps):
-                chosen = torch.randint(len(images), (_BATCH,))
-                loss = nn.functional.cross_entropy(network(images[chosen].float() / 255), labels[chosen])
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
-                schedule.step()
-        layers = list(network.eval())  # type: ignore[call-overload]
-        self._hidden, self._head = nn.Sequential(*layers[:-2]), nn.Sequential(*layers[-2:])
-
-    @torch.no_grad()
-    def features(self, images: Tensor) -> Tensor:
-        """Return features (n, d) float64 of images (n, c, h, w) uint8."""
-        return torch.cat([self._hidden(part.float() / 255) for part in images.split(1000)]).double()
-
-    @torch.no_grad()
-    def probabilities(self, images: Tensor) -> Tensor:
-        """Return class probabilities (n, classes) float64."""
-        return self._head(self.features(images).float()).double().softmax(dim=1)
-
-
-def inception_score(probabilities: Tensor) -> float:
-    """Return exp E KL(p(y | x) || p(y)) of (n, classes): 1, up to the number of classes (Salimans et al. 2016)."""
-    of_all = probabilities.mean(dim=0, keepdim=True)
-    tiny = torch.finfo(probabilities.dtype).tiny
-    ratio = probabilities.clamp(min=tiny).log() - of_all.clamp(min=tiny).log()
-    return math.exp(float((probabilities * ratio).sum(dim=1).mean()))
-
-
-def scores_of(images: Tensor, labels: Tensor, folder: Folder, extractor: Extractor, seed: int) -> dict[str, float]:
-    """Score images (n, c, h, w) uint8 against the half of the test images that the extractor has not learned."""
-    half = len(folder.test_labels) // 2
-    test, truth = (part[half:] for part in tests_of(folder))
-    real, fake = extractor.features(test), extractor.features(images)
-    precision, recall = precision_and_recall(real[:_COMPARED], fake[:_COMPARED])
-    found = {"IS": inception_score(extractor.probabilities(images)), "FID": frechet_distance(real, fake)}
-    found |= {"precision": precision, "recall": recall}
-    for kind in CLASSIFIER_KINDS:
-        tested = train_and_test(kind, images, labels, test, truth, classes=len(folder.classes), seed=seed)
-        found[f"accuracy, {kind.replace('_', ' ')}"] = tested.accuracy
-    return found
-
-
-def scores(table: str, dataset: str, budget: str, seeds: Sequence[int] | None = None) -> list[Row]:
-    """Return the rows of Table 12; Table 3 has the Inception Score alone."""
-    folder, rows, count = FOLDERS[dataset](), list[Row](), SCORED[budget]
-    learned = [part[: len(folder.test_labels) // 2] for part in tests_of(folder)]
-    extractors = {seed: Extractor(*learned, len(folder.classes), seed) for seed in seeds or SEEDS[budget]}
-    first = channels_first(folder.images[:count]), torch.from_numpy(folder.labels[:count])
-    names = ("IS", "FID") if table == "12" else ("IS",)
-    for method in (REAL, *METHODS):
-        for epsilon in (None,) if method == REAL else EPSILONS:
-            started, found = time.monotonic(), list[dict[str, float]]()
-            for seed, extractor in extractors.items():
-                images = first if epsilon is None else drawn(method, folder, epsilon, seed, budget, count)
-                found.append(scores_of(*images, folder, extractor, seed))
-            print(f"  {method} at {epsilon}: IS {found[0]['IS']:.2f}, FID {found[0]['FID']:.1f}", flush=True)
-            for measure in found[0] if table == "12" else names:
-                more: dict[str, Any] = {**spread([each[measure] for each in found]), "measure": measure}
-                more |= {"seconds": since(started), "published": _published_score(dataset, measure, method, epsilon)}
-                setting = f"{measure}: {count:,} images against {len(folder.test_labels) // 2:,} real ones"
-                rows.append(row_of("datalens", table, method, dataset, epsilon, setting, **more))
-    for method, epsilon, measure in itertools.product(_PAPERS[:-1], EPSILONS, names):
-        theirs = {"measure": measure, "published": _published_score(dataset, measure, method, epsilon)}
-        rows.append(row_of("datalens", table, method, dataset, epsilon, f"{measure}: published", **theirs))
-    return rows
-
-
-def _published_score(dataset: str, measure: str, method: str, epsilon: float | None) -> float | None:
-    methods = (REAL, *_PAPERS)
-    if method not in methods or (dataset, measure) not in SCORES:
-        return None
-    return SCORES[dataset, measure][0 if epsilon is None else EPSILONS.index(epsilon)][methods.index(method)]
-
-
 TABLES: Mapping[str, Callable[..., list[Row]]] = {
     "1": table_1,
     "2": table_2,
-    "3": lambda *given: scores("3", *given),
     "4": lambda *given: varied("4", *given),
     "7": lambda *given: varied("7", *given),
-    "12": lambda *given: scores("12", *given),
 }

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
 import pytest
 import torch
 
 from benchmarks import runs
 from benchmarks.reproductions import datalens
-from benchmarks.small_data import Folder, channels_first
 from privacy.accounting.filter import open_filter
 from privacy.plans.datalens import PRESETS, DataLensConfig
 from privacy.plans.plan import PublicFacts
@@ -22,8 +18,7 @@ from tests.benchmarks.conftest import bright_rows, light_and_dark
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRESETS, "published", {**PRESETS["published"], "images": 15})  # type: ignore[misc]
     monkeypatch.setitem(datalens.FOLDERS, "fashion-mnist", light_and_dark)
-    for sizes in (datalens.SAMPLES_BY_BUDGET, datalens.SCORED):
-        monkeypatch.setitem(sizes, "quick", 40)
+    monkeypatch.setitem(datalens.SAMPLES_BY_BUDGET, "quick", 40)
     monkeypatch.setitem(datalens.MERF, "quick", (20, 2))
     for module in (datalens, runs):
         monkeypatch.setattr(module, "SAMPLES", 40)
@@ -76,38 +71,3 @@ def test_a_varied_row_is_drawn_and_tested(monkeypatch: pytest.MonkeyPatch) -> No
     (row,) = datalens.varied("7", "fashion-mnist", "quick")
     assert (row["setting"], row["published"], row["seeds"]) == ("use_threshold False", 0.5859, 1)
     assert 0 <= row["ours"] <= 1
-
-
-def test_the_inception_score_counts_the_classes_that_are_told_apart() -> None:
-    assert datalens.inception_score(torch.eye(4).repeat(3, 1).double()) == pytest.approx(4)
-    assert datalens.inception_score(torch.full((5, 4), 0.25).double()) == pytest.approx(1)
-    assert datalens.inception_score(torch.eye(4)[:1].repeat(9, 1).double()) == pytest.approx(1)
-
-
-def test_scores_have_a_row_for_every_method_and_measure_beside_the_published_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    few = light_and_dark(False)
-    larger = dataclasses.replace(few, test_images=few.images[:60], test_labels=few.labels[:60])
-    monkeypatch.setitem(datalens.FOLDERS, "fashion-mnist", lambda: larger)
-    monkeypatch.setattr(datalens, "METHODS", (datalens.PAPER,))
-    monkeypatch.setattr(datalens, "_BATCH", 5)
-
-    def real_ones(_method: str, folder: Folder, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return channels_first(folder.images), torch.from_numpy(folder.labels)
-
-    monkeypatch.setattr(datalens, "drawn", real_ones)
-    rows = datalens.scores("12", "fashion-mnist", "quick")
-    by = {(row["method"], row["measure"], row["epsilon"]): row for row in rows}
-    measured = {"IS", "FID", "precision", "recall"}
-    measured |= {f"accuracy, {kind}" for kind in ("logistic regression", "mlp", "cnn")}
-    assert {key for key, row in by.items() if row["ours"] is not None} == {
-        (method, measure, epsilon)
-        for method, epsilon in ((datalens.REAL, None), (datalens.PAPER, 1.0), (datalens.PAPER, 10.0))
-        for measure in measured
-    }
-    assert 1.5 < by[datalens.REAL, "IS", None]["ours"] <= 2
-    assert by[datalens.REAL, "FID", None]["published"] == 1.54
-    assert by[datalens.PAPER, "FID", 1.0]["published"] == 194.98
-    assert by["GS-WGAN", "FID", 10.0]["published"] == 135.47
-    assert {row["measure"] for row in datalens.scores("3", "fashion-mnist", "quick")} == {"IS"}
