@@ -15,13 +15,11 @@ from scipy import stats
 
 from obscura.wire.words import EntryKind, ReleaseKind
 from privacy.accounting.events import event_from_json
-from privacy.errors import BudgetExceeded
 from privacy.plans.class_histogram import COUNTS, SENSITIVITY
 from privacy.plans.plan import Plan, PublicFacts
 from service.errors import Conflict, InvalidInput
 from service.storage.files import digest_directory
-from tests.workers.conftest import on_either_database
-from tests.workers.small_trainings import SECRET, Purse, plan_of, published_by, train
+from tests.workers.small_trainings import SECRET, plan_of, published_by, train
 from workers.recipes import records as units
 from workers.recipes.class_histogram import ClassHistogram, count_classes, read_histogram
 from workers.recipes.interface import TrainingData
@@ -127,23 +125,6 @@ def test_the_noise_is_the_planned_one_and_other_noise_is_recognised():
     assert p_value(np.zeros_like(noise), stddev) < 1e-12
 
 
-def test_attempts_and_jobs_share_no_noise_and_the_same_attempt_repeats_its_own():
-    facts, labels = facts_of(50), np.zeros(10, dtype=np.int64)
-    first = privatised(labels, facts)
-    assert privatised(labels, facts) == first
-    others = [privatised(labels, facts, attempt=2), privatised(labels, facts, secret=bytes(32))]
-    assert len({first.noisy_counts, *(other.noisy_counts for other in others)}) == 3
-
-
-def test_it_pays_for_one_release_before_the_noise_and_not_at_all_when_it_cannot():
-    facts, purse = facts_of(3), Purse(releases=1)
-    privatised(np.array([0, 1, 1]), facts, budget=purse)
-    ((stage, event),) = purse.paid
-    assert (stage, event.count, event.sensitivity) == (COUNTS, 1, 1.0)
-    with pytest.raises(BudgetExceeded):
-        privatised(np.array([0, 1, 1]), facts, budget=purse)
-
-
 # --- what is published ----------------------------------------------------------------------------------------------
 
 
@@ -164,7 +145,6 @@ def count(workshop: Any, *, evaluate: bool = False) -> str:
     return str(workshop.train(recipe="class_histogram", epsilon=0.2, evaluate=evaluate))
 
 
-@on_either_database
 def test_a_paid_job_becomes_a_histogram_that_nobody_can_sample(workshop):
     job_id = count(workshop)
     published = published_by(workshop, job_id)

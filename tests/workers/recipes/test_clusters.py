@@ -18,8 +18,7 @@ from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from privacy.plans.symmetry import Action
-from privacy.plans.warm_start import BY_CLASS, CLUSTER_ROUNDS, CLUSTERS, MEANS, POOLED, warm_start_event
-from tests.workers.recipes.conftest import change_by_one
+from privacy.plans.warm_start import BY_CLASS, CLUSTER_ROUNDS, CLUSTERS, MEANS, POOLED
 from tests.workers.small_trainings import Purse, secret
 from workers.recipes import moments
 from workers.recipes.interface import Run, TrainingData
@@ -30,17 +29,6 @@ SHARES = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_s
 CONFIG = MomentsConfig(frequencies=8, components=12, clusters=4, shrink=True, **SHARES)
 NONE = Action("none", np.ones(4), np.ones(4), np.arange(4), np.ones(4))
 Numbers = npt.NDArray[np.float64]
-
-
-@pytest.mark.parametrize("earlier_rounds", [0, 1, 2])
-@pytest.mark.parametrize("clip", [0.05, 50.0])
-def test_in_every_round_a_record_attains_the_sensitivity_and_never_exceeds_it(clip, earlier_rounds):
-    config = CONFIG.with_values(noise_shape=0.25, component_clip=clip)
-    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8)).astype(np.uint8)
-    change, _ = change_by_one(config, FACTS, f"{CLUSTERS} {1 + earlier_rounds}", images)
-    largest = warm_start_event(CLUSTERS, 9.0).sensitivity
-    assert (change > 0.98 * largest) == (clip == 0.05)
-    assert change <= largest
 
 
 def test_the_cluster_of_a_record_ignores_the_other_records_to_the_last_bit():

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -17,7 +16,6 @@ from models.extractor import ExtractorUnusable
 from models.private_classifier import PrivateClassifier, load_classifier
 from obscura.wire.words import HoldState, JobState, ReleaseKind
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS, StepsConfig
 from service.errors import Conflict
 from service.jobs import FailureCode
@@ -41,7 +39,6 @@ from tests.workers.small_trainings import (
     work,
 )
 from workers.recipes import dp_classifier as loop
-from workers.recipes import private_steps
 from workers.recipes.dp_classifier import FEATURES
 from workers.recipes.interface import Cancelled, TrainingData
 from workers.recipes.records import Units
@@ -49,19 +46,7 @@ from workers.recipes.records import Units
 OPTIONS = SMALL["dp_classifier"]
 
 
-class StepsPurse(Purse):
-    """A purse that pays for private steps alone."""
-
-    def charge(self, event: Any, stage: str) -> None:
-        assert stage == STEPS
-        super().charge(event, stage)
-
-
 classifier_plan = partial(small_plan, "dp_classifier")
-
-
-def fit(plan: Plan, data: TrainingData, facts: PublicFacts = FACTS, **changes: Any) -> PrivateClassifier:
-    return train(plan, data, facts, **{"budget": StepsPurse(), **changes})
 
 
 def accuracy(classifier: PrivateClassifier) -> float:
@@ -73,24 +58,10 @@ def accuracy(classifier: PrivateClassifier) -> float:
 def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal(monkeypatch):
     untried(monkeypatch)
     options = {"expected_batch": 64, "epochs": 1.5, "learning_rate": 4.0, "clip": 0.1}
-    assert accuracy(fit(classifier_plan(**options), digits())) > 0.6
+    assert accuracy(train(classifier_plan(**options), digits())) > 0.6
     shuffled = digits()
     np.random.default_rng(1).shuffle(shuffled.private_labels)
-    assert accuracy(fit(classifier_plan(**options), shuffled)) < 0.4
-
-
-def test_it_pays_before_it_draws_a_sample(monkeypatch):
-    purse, drawn = StepsPurse(), list[int]()
-    sample = private_steps.poisson_sample
-
-    def watched(units: int, probability: float, noise: SecureNoise) -> npt.NDArray[np.int64]:
-        drawn.append(purse.releases(STEPS))
-        return sample(units, probability, noise)
-
-    monkeypatch.setattr(private_steps, "poisson_sample", watched)
-    fit(classifier_plan(), digits(300), budget=purse)
-    assert all(paid >= step for step, paid in enumerate(drawn, start=1))
-    assert len(drawn) == 10
+    assert accuracy(train(classifier_plan(**options), shuffled)) < 0.4
 
 
 # --- subjects -------------------------------------------------------------------------------------------------------
@@ -129,7 +100,7 @@ def with_extractor(data: TrainingData, seed: int = 0, **changes: Any) -> Trainin
 
 def test_a_linear_layer_learns_on_an_extractors_features():
     plan = classifier_plan(**PRETRAINED, expected_batch=150, epochs=4.0, learning_rate=4.0, clip=0.1)
-    assert accuracy(fit(plan, with_extractor(digits(), network="resnet18", input_size=16))) > 0.6
+    assert accuracy(train(plan, with_extractor(digits(), network="resnet18", input_size=16))) > 0.6
 
 
 @pytest.mark.parametrize("estimator", ["dpsgd", "gep", "rgp"])
@@ -140,40 +111,35 @@ def test_an_extractor_goes_with_estimators_and_is_looked_through_once(estimator)
         reports.append((stage, step))
 
     data, plan = with_extractor(digits(100)), classifier_plan(FEW, **ON_FEW, estimator=estimator)
-    first = fit(plan, data, FEW, progress=listen)
-    assert [step for stage, step in reports if stage == FEATURES] == [
-        0,
-        1,
-        2,
-        3,
-        4,
-    ]  # blocks of what was declared, 300, although 100 are there
+    first = train(plan, data, FEW, progress=listen)
+    # Blocks of what was declared, 300, although 100 are there.
+    assert [step for stage, step in reports if stage == FEATURES] == [0, 1, 2, 3, 4]
     assert torch.isfinite(weights(first.head)).all()
     if estimator == "dpsgd":  # that every estimator repeats itself, test_contract.py says
-        again, other = fit(plan, data, FEW), fit(plan, with_extractor(digits(100), seed=1), FEW)
+        again, other = train(plan, data, FEW), train(plan, with_extractor(digits(100), seed=1), FEW)
         assert torch.equal(weights(again.head), weights(first.head))
         assert not torch.equal(weights(other.head), weights(first.head))
 
 
 def test_without_its_extractor_nothing_is_paid():
-    purse = StepsPurse()
+    purse = Purse()
     with pytest.raises(ExtractorUnusable, match="tiny is not there"):
-        fit(classifier_plan(**PRETRAINED), digits(50), budget=purse)
+        train(classifier_plan(**PRETRAINED), digits(50), budget=purse)
     with pytest.raises(ExtractorUnusable, match="other is not there"):
-        fit(classifier_plan(**{**PRETRAINED, "extractor": "other"}), with_extractor(digits(50)), budget=purse)
+        train(classifier_plan(**{**PRETRAINED, "extractor": "other"}), with_extractor(digits(50)), budget=purse)
     assert purse.paid == []
 
 
 def test_a_training_goes_on_with_the_extractor_that_it_began_with_alone():
     plan, data, folder = classifier_plan(FEW, **ON_FEW), with_extractor(digits(100)), Memory()
-    whole = weights(fit(plan, data, FEW).head)
+    whole = weights(train(plan, data, FEW).head)
     with pytest.raises(Cancelled):
-        fit(plan, data, FEW, checkpoints=folder, progress=stop_at(7, STEPS))
-    purse = StepsPurse()
+        train(plan, data, FEW, checkpoints=folder, progress=stop_at(7, STEPS))
+    purse = Purse()
     with pytest.raises(ExtractorUnusable, match="replaced"):
-        fit(plan, with_extractor(digits(100), seed=1), FEW, checkpoints=folder, budget=purse)
+        train(plan, with_extractor(digits(100), seed=1), FEW, checkpoints=folder, budget=purse)
     assert purse.paid == []
-    assert torch.equal(weights(fit(plan, data, FEW, checkpoints=folder).head), whole)
+    assert torch.equal(weights(train(plan, data, FEW, checkpoints=folder).head), whole)
 
 
 # --- as a job -------------------------------------------------------------------------------------------------------
@@ -184,36 +150,31 @@ def ask(workshop: Any, **options: Any) -> str:
 
 
 def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop):
-    job_id = ask(workshop, estimator="gep", freeze="random", anchors_dataset_id=workshop.public_id)
+    write_extractor(workshop.settings.extractors_path)
+    shares = "9,8,7,6,5,5,4,3,2,1"
+    options = {**PRETRAINED, "estimator": "gep", "freeze": "random", "class_shares": shares}
+    job_id = ask(workshop, **options, anchors_dataset_id=workshop.public_id)
     published = published_by(workshop, job_id)
     assert published.kind is ReleaseKind.CLASSIFIER
     directory = workshop.settings.data_dir / published.artifact_dir
     assert digest_directory(directory) == published.artifact_sha256
-    files = {"classifier.safetensors", "classifier.json", "privacy_card.json", "release.json"}
+    files = {"classifier.safetensors", "classifier.json", "extractor.safetensors", "privacy_card.json", "release.json"}
     assert {path.name for path in directory.iterdir()} == files
+    described = json.loads((directory / "classifier.json").read_text())["extractor"]
+    assert described["sha256"] == hashlib.sha256((directory / "extractor.safetensors").read_bytes()).hexdigest()
+    assert described["sha256"] == extractor().sha256
     results = evaluated(workshop, published)
     assert results["accuracy"]["classifier"] == pytest.approx(accuracy(load_classifier(directory)))
     assert results["evaluation"]["test_images"] == 297
     assert published.card["epsilon"] <= 8.0
     assert math.isfinite(published.card["epsilon"])
     assert published.card["events"][0]["type"] == "poisson_gaussian"
-    assert any(workshop.public_id in assumed for assumed in published.card["assumed_public"])
+    assumed = published.card["assumed_public"]
+    assert any(workshop.public_id in each for each in assumed)
+    assert "the extractor tiny and every image that it was trained on" in assumed
+    assert f"the balance of the classes that was stated: {shares}" in assumed
     with pytest.raises(Conflict, match="not a generator"):
         workshop.sample(published.id)
-
-
-def test_a_job_publishes_its_extractor_with_the_classifier(workshop):
-    write_extractor(workshop.settings.extractors_path)
-    job_id = ask(workshop, **PRETRAINED, class_shares="9,8,7,6,5,5,4,3,2,1")
-    published = published_by(workshop, job_id)
-    directory = workshop.settings.data_dir / published.artifact_dir
-    described = json.loads((directory / "classifier.json").read_text())["extractor"]
-    assert described["sha256"] == hashlib.sha256((directory / "extractor.safetensors").read_bytes()).hexdigest()
-    assert described["sha256"] == extractor().sha256
-    found = evaluated(workshop, published)["accuracy"]["classifier"]
-    assert found == pytest.approx(accuracy(load_classifier(directory)))
-    assert "the extractor tiny and every image that it was trained on" in published.card["assumed_public"]
-    assert "the balance of the classes that was stated: 9,8,7,6,5,5,4,3,2,1" in published.card["assumed_public"]
 
 
 def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(workshop):

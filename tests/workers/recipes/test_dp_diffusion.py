@@ -9,7 +9,7 @@ import torch
 
 from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
 from privacy.accounting.filter import open_filter
-from privacy.errors import BudgetExceeded, InvalidParameter
+from privacy.errors import BudgetExceeded
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import STEPS
@@ -189,11 +189,3 @@ def test_noise_levels_above_the_start_are_not_learned():
         assert float(sigma.max()) <= largest
         assert float(sigma.max()) > min(largest, 5.0) * 0.9
         assert float(sigma.min()) < 0.02
-
-
-@pytest.mark.parametrize(
-    "options", [{"moments_share": 0.2, "central_images": 1}, {"start_sigma": 1.0}, {"moments_share": 0.95}]
-)
-def test_moments_that_make_no_sense_are_refused(options):
-    with pytest.raises(InvalidParameter):
-        diffusion_plan(**options)

@@ -12,9 +12,8 @@ from privacy.errors import InvalidParameter
 from privacy.plans.moments import GUIDE_SIDE_MAX, MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
-from privacy.plans.warm_start import MEANS, POOLED, WARM_START
+from privacy.plans.warm_start import MEANS, POOLED
 from tests.workers.small_trainings import (
-    ACCOUNT,
     FACTS,
     Memory,
     Purse,
@@ -42,19 +41,6 @@ def trained() -> GuidedGenerator:
 
 def drawn(generator: Any, seed: int = 0) -> torch.Tensor:
     return generator.sample(LABELS, torch.Generator().manual_seed(seed))
-
-
-def test_a_plan_divides_the_budget_and_pays_for_the_guide_by_its_share():
-    budget = ACCOUNT.nano_of(8.0)
-    for share in (0.1, 0.5, 0.9):
-        plan = plan_of("moments", {"guide": True, "guide_share": share})
-        prices = {stage.name: stage.price_nano for stage in plan.stages}
-        assert prices[STEPS] <= share * budget
-        assert prices[STEPS] == pytest.approx(share * budget, rel=0.01)
-        assert sum(prices.values()) <= budget
-        assert sum(prices.values()) == pytest.approx(budget, rel=0.01)
-        assert plan.stages[-1].name == STEPS
-        assert {stage.name for stage in plan.stages[:-1]} <= set(WARM_START)
 
 
 @pytest.mark.parametrize("side", [7, GUIDE_SIDE_MAX + 4])

@@ -130,10 +130,3 @@ def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the
     assert hold.releases(made.stages[lost].name) >= made.stages[lost].event.count
     assert torch.isfinite(generator.sample(torch.arange(10), torch.Generator().manual_seed(0))).all()
     assert generator.factor.any()
-
-
-def test_equal_secrets_give_equal_generators_and_other_attempts_others(train):
-    one, two, three = (train(plan(), attempt=attempt, checkpoints=Memory()) for attempt in (1, 1, 2))
-    assert torch.equal(one.mean, two.mean)
-    assert torch.equal(one.factor, two.factor)
-    assert not torch.equal(one.mean, three.mean)

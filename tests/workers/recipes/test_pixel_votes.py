@@ -14,11 +14,9 @@ from models.portable.conditional_dcgan import ConditionalDcganConfig
 from models.shards import Shards
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
-from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.datalens import DataLensConfig
 from privacy.plans.plan import Plan, PublicFacts
 from tests.workers.small_trainings import (
-    FACTS,
     Memory,
     Purse,
     digits,
@@ -30,7 +28,7 @@ from tests.workers.small_trainings import (
 )
 from workers.recipes import datalens as loop
 from workers.recipes import teacher_stage
-from workers.recipes.interface import Cancelled, NothingUseful, TrainingData, TrustedCurator
+from workers.recipes.interface import Cancelled, NothingUseful, TrustedCurator
 from workers.recipes.teacher_stage import Release, TeacherStageConfig, TeacherStageState, run_teacher_stage
 
 SMALL: dict[str, Any] = {"preset": "published", "teachers": 40, "images": 120, "teacher_features": 2}
@@ -55,31 +53,6 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teacher_stage.topagg, "noisy_sum", lambda votes, *_: votes.to(torch.int64))
 
 
-def test_k_and_beta_follow_from_the_budget_and_all_of_it_buys_noise_for_2250_images():
-    for epsilon, k, beta in ((1.0, 200, 0.7), (8.0, 350, 0.2)):
-        plan = plan_of("datalens", {"preset": "published"}, FASHION, epsilon)
-        config = plan.config_of(DataLensConfig)
-        assert (config.top_k, config.beta, config.teachers) == (k, beta, 4000)
-        assert plan.facts["iterations"] == 150
-        assert plan.stage("votes").event.count == 2250  # type: ignore[union-attr]
-        assert 0.999 * plan.budget_nano < plan.price_nano <= plan.budget_nano
-    assert 4900 < plan_of("datalens", {"preset": "published"}, FASHION, 1.0).noise_stddev["votes"] < 5400
-    assert small(top_k=3, beta=0.5).config_of(DataLensConfig).top_k == 3
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"top_k": 65}, "64 pixels"),
-        ({"teacher_network": "convolutional", "teacher_hidden": 0}, "teacher_hidden"),
-        ({"teachers": 376}, "at most 375 teachers"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(options, why):
-    with pytest.raises(InvalidParameter, match=why):
-        small(**options)
-
-
 def test_four_thousand_published_teachers_can_be_planned_and_say_what_they_hold():
     options = {"preset": "published", "teacher_network": "convolutional"}
     plan = plan_of("datalens", options, FASHION)
@@ -98,42 +71,6 @@ def test_teachers_that_the_machine_cannot_hold_are_refused_before_anything_is_ch
     with pytest.raises(MemoryError):
         train(small(**options), digits(), budget=purse)
     assert not purse.events
-
-
-def test_the_preset_kernel_has_k_by_the_size_of_images_and_2250_of_them():
-    for epsilon in (1.0, 8.0):
-        plan = plan_of("datalens", {"preset": "kernel"}, FASHION, epsilon)
-        config = plan.config_of(DataLensConfig)
-        assert (config.top_k, config.teachers, config.use_threshold) == (400, 4000, False)
-        assert plan.stage("votes").event.count == 2250  # type: ignore[union-attr]
-        assert 0.999 * plan.budget_nano < plan.price_nano <= plan.budget_nano
-    assert small(preset="kernel").config_of(DataLensConfig).top_k == round(400 * 64 / 784)
-    assert small(preset="kernel", top_k=3).config_of(DataLensConfig).top_k == 3
-
-
-def test_kernel_teachers_keep_nothing_beside_their_records():
-    facts = dataclasses.replace(FASHION, classes=tuple(map(str, range(100))), height=64, width=64, channels=3)
-    assert plan_of("datalens", {"preset": "kernel"}, facts).facts["teachers"] == 4000
-    with pytest.raises(InvalidParameter, match="parameters each"):
-        plan_of("datalens", {"preset": "published"}, facts)
-
-
-@pytest.mark.parametrize("network", ["linear", "kernel", "convolutional"])
-def test_all_teachers_pay_for_each_image_before_its_noise(network, monkeypatch):
-    purse, drawn, original = Purse(), [0], SecureNoise.discrete_gaussian
-
-    def watched(noise: SecureNoise, shape: tuple[int, ...], stddev: float) -> Any:
-        drawn[0] += shape[0]
-        assert drawn[0] <= purse.releases("votes")
-        return original(noise, shape, stddev)
-
-    monkeypatch.setattr(SecureNoise, "discrete_gaussian", watched)
-    generator = train(small(teacher_network=network, teacher_hidden=4), digits(), budget=purse)
-    assert [event.count for event in purse.events] == [75, 45]
-    assert drawn[0] == 120
-    images = generator.sample(torch.arange(20) % 10, torch.Generator().manual_seed(0))
-    assert images.shape == (20, 1, 8, 8)
-    assert not generator.training
 
 
 def test_without_noise_linear_teachers_teach_the_classes(monkeypatch):
@@ -175,28 +112,6 @@ def test_it_ends_early_with_what_was_paid_and_goes_on_from_a_checkpoint(preset):
     assert [event.count for event in purse.events] == [45]  # the second group again, in which it was cut off
     left = train(small(preset=preset), digits(), checkpoints=memory, budget=Purse(0), attempt=3)
     assert torch.isfinite(weights(left)).all()
-
-
-@pytest.mark.parametrize("preset", ["published", "kernel"])
-def test_a_subjects_records_have_one_teacher(preset, monkeypatch):
-    """All records of a subject together change one teacher's votes: at most 2 sqrt(k) on an image."""
-    quiet(monkeypatch)
-    found = digits()
-    subjects = np.arange(1500) % 200
-    facts = dataclasses.replace(FACTS, unit="subject", subjects_declared=200)
-    plan, sums = plan_of("datalens", {**SMALL, "preset": preset, "images": 15}, facts), []
-    original = teacher_stage.topagg.threshold
-
-    def watched(g_star: torch.Tensor, cfg: TopAggConfig) -> torch.Tensor:
-        sums.append(g_star)
-        return original(g_star, cfg)
-
-    monkeypatch.setattr(teacher_stage.topagg, "threshold", watched)
-    for there in (subjects >= 0, subjects != 17):
-        data = TrainingData(found.private_images[there], found.private_labels[there], found.classes, subjects[there])
-        train(plan, data, facts)
-    change = (sums[0] - sums[1]).double().norm(dim=1)
-    assert 0 < change.max() <= 2 * plan.config_of(DataLensConfig).top_k ** 0.5
 
 
 class Grey:

@@ -15,7 +15,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.select_public import SENSITIVITY, VOTES
 from tests.workers import small_trainings
-from tests.workers.small_trainings import ACCOUNT, SECRET, Memory, Purse, silence, stop_at
+from tests.workers.small_trainings import SECRET, Memory, Purse, silence, stop_at
 from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.records import AnchorsMissing
 from workers.recipes.select_public import Space, cluster, colours_and_texture, count_votes, shares_of, winners
@@ -90,23 +90,6 @@ def test_a_subject_votes_once_however_many_records_it_has():
 
 
 # --- payment and noise ----------------------------------------------------------------------------------------------
-
-
-def test_each_iteration_is_paid_before_its_noise_and_has_noise_of_its_own(monkeypatch):
-    plan, purse, drawn = plan_of(), Purse(), []
-    original = SecureNoise.discrete_gaussian
-
-    def watched(noise: SecureNoise, shape: Any, stddev: float) -> Any:
-        found = original(noise, shape, stddev)
-        drawn.append((len(purse.paid), stddev, found))
-        return found
-
-    monkeypatch.setattr(SecureNoise, "discrete_gaussian", watched)
-    train(plan, data(), budget=purse)
-    assert [(paid, stddev) for paid, stddev, _ in drawn] == [(at, plan.noise_stddev[VOTES]) for at in (1, 2)]
-    assert not np.array_equal(drawn[0][2], drawn[1][2])
-    assert [(stage, event.count, event.sensitivity) for stage, event in purse.paid] == [(VOTES, 1, 1.0)] * 2
-    assert sum(ACCOUNT.price_nano(event) for event in purse.events) == plan.price_nano <= plan.budget_nano
 
 
 def test_without_budget_nothing_is_released_and_after_one_iteration_its_winners_are():

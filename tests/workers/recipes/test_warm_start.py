@@ -1,6 +1,7 @@
 """The warm start: what one record can change, how much noise covers it, and what is fitted to the releases."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -20,6 +21,7 @@ from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.warm_start import (
     BY_CLASS,
+    CLUSTERS,
     COUNT_WEIGHT,
     MEANS,
     POOLED,
@@ -256,31 +258,40 @@ def test_luma_and_chroma_are_orthonormal_too_and_grey_has_no_chroma(coefficients
     np.testing.assert_allclose(coefficients(grey, basis, 0.5)[:, plane > 0], 0, atol=1e-4)
 
 
-@pytest.mark.parametrize("noise_shape", [0.0, 0.25, 0.5])
-@pytest.mark.parametrize("brightness", [0, 255])
-@pytest.mark.parametrize("texture", [False, True])
-def test_in_colour_and_with_shaped_noise_a_record_attains_the_sensitivity_at_most(brightness, noise_shape, texture):
-    """The shape divides before the clip, never after it."""
-    facts = dataclasses.replace(FACTS, channels=3)
-    config = CONFIG.with_values(
-        colour="luma_chroma", noise_shape=noise_shape, centre=0.5, coefficients=40, mean_clip=0.1, shrink=True,
-        texture=texture,
-    )  # fmt: skip
-    largest = warm_start_event(MEANS, 9.0).sensitivity
-    change, noise = change_by_one(config, facts, MEANS, np.full((3, 8, 8, 3), brightness, dtype=np.uint8))
-    assert 0.98 * largest < change <= largest
-    assert noise.drawn[0][0] == 3 * (1 + 40 + config.texture_size(facts))
+WHITE, BLACK, NOISE = "white", "black", "noise"
+CLUSTERED = {"clusters": 4, "mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
+COLOUR = {"colour": "luma_chroma", "centre": 0.5, "coefficients": 40, "mean_clip": 0.1}
+CHANGES: list[tuple[str, dict[str, Any], str, tuple[int, int, int], bool]] = [
+    # stage, options, images of a shape, and whether the last of them lies beyond the clip
+    *(
+        (MEANS, {**COLOUR, "noise_shape": shaped, "texture": texture}, image, (8, 8, 3), True)
+        for shaped, texture, image in itertools.product((0.0, 0.25, 0.5), (False, True), (BLACK, WHITE))
+    ),
+    *((MEANS, {**COLOUR, "noise_shape": 0.25}, image, (72, 80, 3), True) for image in (BLACK, WHITE)),
+    *(
+        (stage, {**options, "noise_shape": shaped, "component_clip": clip}, NOISE, (8, 8, 1), clip == 0.05)
+        for stage, options, shapes in (
+            (BY_CLASS, {}, (0.0, 0.25, 0.5)),
+            *((f"{CLUSTERS} {number}", CLUSTERED, (0.25,)) for number in (1, 2, 3)),
+        )
+        for shaped, clip in itertools.product(shapes, (0.05, 50.0))
+    ),
+]
 
 
-@pytest.mark.parametrize("noise_shape", [0.0, 0.25, 0.5])
-@pytest.mark.parametrize("clip", [0.05, 50.0])
-def test_in_components_of_uneven_variance_a_record_attains_the_sensitivity_and_never_exceeds_it(clip, noise_shape):
-    config = CONFIG.with_values(noise_shape=noise_shape, component_clip=clip, shrink=True)
-    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8)).astype(np.uint8)
-    change, _ = change_by_one(config, FACTS, BY_CLASS, images)
-    largest = warm_start_event(BY_CLASS, 9.0).sensitivity
-    assert (change > 0.98 * largest) == (clip == 0.05)
+@pytest.mark.parametrize(("stage", "options", "kind", "shape", "beyond"), CHANGES, ids=str)
+def test_an_image_attains_the_sensitivity_of_each_sum_and_never_exceeds_it(stage, options, kind, shape, beyond):
+    """From pixels to integers. The shape of the noise divides before the clip, and products round before it."""
+    height, width, channels = shape
+    facts = dataclasses.replace(FACTS, height=height, width=width, channels=channels)
+    images = np.random.default_rng(0).integers(0, 256, (4, *shape)).astype(np.uint8)
+    if kind != NOISE:
+        images[:] = 255 if kind == WHITE else 0
+    config = CONFIG.with_values(shrink=True, **options)
+    change, _ = change_by_one(config, facts, stage, images if channels == 3 else images[..., 0])
+    largest = warm_start_event(stage.partition(" ")[0], 9.0).sensitivity
     assert change <= largest
+    assert (change > 0.98 * largest) == beyond
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -320,13 +331,6 @@ def test_few_records_and_much_noise_leave_valid_gaussians(n, stddev):
     images = np.random.default_rng(0).integers(0, 256, (n, 8, 8)).astype(np.uint8)
     fit(images, np.zeros(n, dtype=np.int64), stddev=stddev)  # classes b and c are empty
     fit(images, np.arange(n) % 3, stddev=stddev)
-
-
-def test_equal_images_have_their_mean_and_no_spread():
-    images = np.full((3000, 8, 8), 100, dtype=np.uint8)
-    gaussians = fit(images, np.arange(3000) % 3, stddev=3.0)
-    np.testing.assert_allclose(gaussians.mean, 100 / 255, atol=0.01)
-    assert max(np.abs(factor).max() for factor in gaussians.factor) < 0.02
 
 
 def test_odd_shapes_are_fitted():

@@ -4,12 +4,8 @@ import threading
 import time
 from datetime import UTC, datetime
 
-import numpy as np
-
 from obscura.wire.words import JobState
 from service import jobs, queue
-from service.db.job_tables import Sample
-from service.storage.files import digest_directory
 from tests.workers.conftest import IMPATIENT
 from workers.supervise import dispatch
 from workers.supervise.attempts import claim_next
@@ -20,7 +16,7 @@ def test_samples_never_wait_for_a_training_and_stopping_loses_nothing(workshop, 
     def dispatcher() -> Dispatcher:
         return Dispatcher(workshop.settings, workshop.factory, command=tiny_runner, patience=IMPATIENT)
 
-    first = workshop.train(epsilon=0.5)
+    first = workshop.train(epsilon=0.5, evaluate=True, evaluation_samples=100)
     working = dispatcher()
     working.start()
     release_id = workshop.wait_for_end(first).release_id
@@ -30,7 +26,8 @@ def test_samples_never_wait_for_a_training_and_stopping_loses_nothing(workshop, 
     second, third = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
     sample = workshop.sample(release_id)
     queue.deliver(workshop.factory, working.send, now=datetime.now(UTC))
-    assert workshop.wait_for_end(sample).state is JobState.SUCCEEDED
+    for free in (sample, workshop.evaluation(release_id).job_id):  # an evaluation follows by itself
+        assert workshop.wait_for_end(free).state is JobState.SUCCEEDED
     workshop.wait(lambda: workshop.step(second) >= 1)
     assert workshop.job(third).attempt == 0  # one training at a time
     working.stop()
@@ -73,35 +70,3 @@ def test_no_job_begins_on_a_disk_without_room(workshop):
     assert claim_next(short, workshop.factory, **asked) is None
     assert workshop.job(job_id).attempt == 0
     assert claim_next(workshop.settings, workshop.factory, **asked).job_id == job_id
-
-
-def test_a_job_becomes_a_release_and_the_release_becomes_images(workshop, warm):
-    """The default recipe on real digits, from the accepted job to downloaded samples."""
-    job_id = workshop.train(recipe="moments", epsilon=7.0, evaluate=True, evaluation_samples=1500)
-    command = (warm, "-m", "workers.train.runner")
-    dispatcher = Dispatcher(workshop.settings, workshop.factory, command=command, patience=IMPATIENT)
-    dispatcher.start()
-    try:
-        workshop.wait_for_end(job_id)
-        workshop.assert_settled(job_id, JobState.SUCCEEDED)
-        release = workshop.release_of(job_id)
-        directory = workshop.settings.data_dir / release.artifact_dir
-        assert digest_directory(directory) == release.artifact_sha256
-        assert release.card["epsilon"] <= 7.0
-        # The evaluation follows by itself. Meanwhile images are drawn.
-        first, second = (workshop.sample(release.id, count=30, seed=11) for _ in range(2))
-        queue.deliver(workshop.factory, dispatcher.send, now=datetime.now(UTC))
-        assert {workshop.wait_for_end(sample).state for sample in (first, second)} == {JobState.SUCCEEDED}
-        assert workshop.wait_for_end(workshop.evaluation(release.id).job_id).state is JobState.SUCCEEDED
-        accuracy = workshop.evaluation(release.id).results["accuracy"]
-        assert set(accuracy) == {"logistic_regression", "mlp", "cnn"}
-        assert accuracy["cnn"] > 0.3, accuracy  # ten classes: chance is 0.1
-        assert digest_directory(directory) == release.artifact_sha256
-    finally:
-        dispatcher.stop()
-    samples = [workshop.do(jobs.made_by, Sample, sample) for sample in (first, second)]
-    assert samples[0].sha256 == samples[1].sha256
-    with np.load(workshop.settings.data_dir / samples[0].path, allow_pickle=False) as arrays:
-        assert arrays["images"].shape == (30, 8, 8)
-        assert arrays["labels"].tolist() == [*range(10)] * 3
-    assert workshop.balance().spent_nano == workshop.hold(job_id).captured_nano
