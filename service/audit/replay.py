@@ -62,14 +62,9 @@ def _text(value: str | None) -> str:
 
 
 class Prices:
-    """Recomputes prices from the public parameters of events, with a cache.
+    """Recomputes prices from the public parameters of events, with a cache."""
 
-    Args:
-        required: whether a HOLD or CHARGE that does not name the releases it pays for is a fault.
-    """
-
-    def __init__(self, *, required: bool) -> None:
-        self._required = required
+    def __init__(self) -> None:
         self._filter: Filter | None = None
         self._known: dict[tuple[Any, ...], int] = {}
 
@@ -80,11 +75,8 @@ class Prices:
 
     def check_hold(self, amount_nano: int, details: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """Compare a hold's amount with the price of the stages of its plan; return the stages by name."""
-        stages = details.get("stages")
-        if not stages:
-            require(not self._required, FindingCode.PRICE_UNKNOWN, "does not say what is held for")
-            return {}
-        total = 0
+        stages, total = details.get("stages") or (), 0
+        require(bool(stages), FindingCode.PRICE_UNKNOWN, "does not say what is held for")
         for stage in stages:
             event = event_from_json(stage["event"])
             self._check(replace(event, count=event.count + whole(stage.get("repeats", 0))), stage["price_nano"])
@@ -99,21 +91,13 @@ class Prices:
 
         `made` counts earlier releases of the stage, if it is priced as a whole.
         """
-        if details.get("event") is None:
-            require(not self._required, FindingCode.PRICE_UNKNOWN, "does not say what is paid for")
-            return
+        require(details.get("event") is not None, FindingCode.PRICE_UNKNOWN, "does not say what is paid for")
         event, planned = event_from_json(details["event"]), stages.get(details["stage"])
-        if stages:
-            require(
-                planned is not None and {**planned["event"], "count": 0} == {**details["event"], "count": 0},
-                FindingCode.PRICE_MISMATCH,
-                "pays for a release that its plan did not announce",
-            )
+        if planned is None or {**planned["event"], "count": 0} != {**details["event"], "count": 0}:
+            raise Fault(FindingCode.PRICE_MISMATCH, "pays for a release that its plan did not announce")
         if not event.is_sampled:
             self._check(event, amount_nano)
             return
-        require(planned is not None, FindingCode.PRICE_UNKNOWN, "pays for a part of a stage that its plan did not name")
-        assert planned is not None
         require(
             made + event.count <= planned["event"]["count"] + planned.get("repeats", 0)
             and details.get("released", {}).get(details["stage"]) == made + event.count
@@ -145,7 +129,7 @@ class HoldReplay:
     job_id: str
     sequence: int  # of the entry that opened it
     amount_nano: int
-    stages: dict[str, Mapping[str, Any]]  # of its plan, by name; empty if the entry names none
+    stages: dict[str, Mapping[str, Any]]  # of its plan, by name
     created_at: str
     updated_at: str
     last_sequence: int

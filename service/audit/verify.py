@@ -54,7 +54,6 @@ def verify(
     known: Sequence[Witness] = (),
     kept: Signed | None = None,
     full: bool = True,
-    prices_required: bool = True,
 ) -> Report:
     """Verify every account. Receipts and the kept checkpoint were read before the session's snapshot began.
 
@@ -64,7 +63,6 @@ def verify(
         kept: the checkpoint beside the database.
         full: read every entry, and rows of other tables; otherwise only entries after the newest sound checkpoint,
             whose heads were verified when it was written. Without a checkpoint every verification is full.
-        prices_required: whether an entry that does not name the releases it pays for is a finding.
     """
 
     def read() -> Report:
@@ -73,7 +71,7 @@ def verify(
         signed, findings, newest = check_checkpoints(session, trusted, absent, newest_alone=not full)
         outside = [*known, *(kept.witnesses("the kept checkpoint") if kept else ())]
         heads = {} if full or newest is None else newest.heads
-        reading = _Reading(session, [*signed, *outside], Prices(required=prices_required), heads, accepted.witnesses)
+        reading = _Reading(session, [*signed, *outside], Prices(), heads, accepted.witnesses)
         reading.findings += findings
         page = accounts_after(session, "")
         while page:

@@ -68,7 +68,6 @@ def open_account(
     Raises:
         LargeDelta: delta is above that bound and not confirmed.
         Conflict: the name is taken.
-        ClockRefused: the clock is wrong.
     """
     name, owner = require_name(name, "An account's name"), require_name(owner, "An account's owner")
     try:
@@ -172,11 +171,7 @@ def filter_of(account: Account) -> Filter:
 
 
 def balance(session: Session, account_id: str) -> Balance:
-    """Return an account's balance, checked against the head of its log.
-
-    Raises:
-        LedgerCorruption: the cached balances contradict the log.
-    """
+    """Return an account's balance, checked against the head of its log."""
     return balance_of(get_account(session, account_id))
 
 
@@ -244,11 +239,7 @@ def insufficient(account: Account, requested_nano: int, requested_epsilon: float
 
 
 def require_unfrozen(account: Account) -> None:
-    """Raise unless an account takes new jobs.
-
-    Raises:
-        AccountFrozen: it takes none.
-    """
+    """Raise AccountFrozen unless an account takes new jobs."""
     if account.frozen:
         raise AccountFrozen(f"Account *{account.name}* is frozen and takes no new jobs. Ask its owner.")
 
@@ -266,11 +257,7 @@ def set_closed(session: Session, account_id: str, *, closed: bool) -> Account:
 
 
 def require_open(account: Account) -> None:
-    """Raise unless an account takes new data.
-
-    Raises:
-        AccountClosed: it takes none.
-    """
+    """Raise AccountClosed unless an account takes new data."""
     if account.closed:
         raise AccountClosed(account.name)
 

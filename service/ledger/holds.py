@@ -1,7 +1,8 @@
 """Two-phase spending: a hold goes HELD -> RETURNED or HELD -> ARMED -> CAPTURED.
 
 Invariant numbers (I1-I14) are those of docs/states.md. Nothing here commits: the effect of a step is durable once the
-caller's transaction has committed.
+caller's transaction has committed. A step of an attempt that was superseded, or of a hold that has ended, raises
+StaleAttempt.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ def hold(
     job_id: str,
     amount_nano: int,
     priced_by: Filter,
+    details: Mapping[str, Any],
     now: datetime,
-    details: Mapping[str, Any] | None = None,
 ) -> Hold:
     """Reserve budget for a job if spent + held + amount <= capacity.
 
@@ -87,11 +88,9 @@ def hold(
         details: public JSON facts from which the price can be recomputed.
 
     Raises:
-        RateChanged: the account's rate has changed since the price was computed.
         InsufficientBudget: too little is left; carries all numbers.
-        AccountFrozen: the account takes no new holds.
-        ArmingStopped: a check of the ledger found a fault.
         Conflict: the job has a hold already.
+        RateChanged, AccountFrozen, ArmingStopped: as `lock_to_hold`.
     """
     _require_amount(amount_nano)
     account = lock_to_hold(session, account_id, priced_by)
@@ -116,11 +115,7 @@ def hold(
 
 
 def fence(session: Session, *, hold_id: str, attempt: int, now: datetime) -> None:  # noqa: ARG001 - as for every step
-    """Give an attempt the sole right to write to the hold.
-
-    Raises:
-        StaleAttempt: a later attempt has taken over, or the hold has ended.
-    """
+    """Give an attempt the sole right to write to the hold, unless a later one has it, or the hold has ended."""
     hold = lock_hold(session, hold_id)  # with its account: another step may follow in this transaction
     if attempt < hold.attempt or hold.state not in (HoldState.HELD, HoldState.ARMED):
         raise _stale(hold, attempt)
@@ -134,7 +129,6 @@ def arm(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
     Idempotent for an attempt; a later attempt that resumes arms again.
 
     Raises:
-        StaleAttempt: the attempt has been superseded, or the hold has ended.
         AccountFrozen: the account was frozen before this hold was first armed.
         ArmingStopped: a check of the ledger found a fault that is not yet mended.
     """
@@ -167,8 +161,8 @@ def charge(
     attempt: int,
     amount_nano: int,
     stage: str,
+    event: Mapping[str, Any],
     now: datetime,
-    event: Mapping[str, Any] | None = None,
     paid_as_whole: int | None = None,
 ) -> int:
     """Journal a charge ahead of the release it pays for. Replayed steps are charged again (I5).
@@ -191,7 +185,6 @@ def charge(
     Raises:
         HoldExhausted: the charge would exceed the hold, or the releases those that were priced; nothing was charged
             and nothing may be released.
-        StaleAttempt: the attempt has been superseded, or the hold has ended.
         Conflict: the hold is not armed by this attempt.
     """
     _require_amount(amount_nano)
@@ -200,7 +193,6 @@ def charge(
         raise _wrong_state(hold, "charged")
     counts = _released_by(hold)
     if paid_as_whole is not None:
-        assert event is not None
         amount_nano = 0 if counts.get(stage) else amount_nano
         counts[stage] = counts.get(stage, 0) + event["count"]
     left_nano = hold.amount_nano - hold.charged_nano
@@ -217,11 +209,8 @@ def charge(
             **numbers,
         )
     charged_nano = hold.charged_nano + amount_nano
-    details = {"attempt": attempt, "stage": stage, "charged_nano": charged_nano, "hold_nano": hold.amount_nano}
-    if event is not None:
-        details["event"] = dict(event)
-    if counts:
-        details["released"] = counts
+    details: dict[str, Any] = {"attempt": attempt, "stage": stage, "event": dict(event)}
+    details |= {"charged_nano": charged_nano, "hold_nano": hold.amount_nano} | ({"released": counts} if counts else {})
     append(
         session,
         hold.account,
@@ -254,7 +243,6 @@ def capture(
         release: id and digest of the row that shows the artifact (`chain.row_digest`), if one is published.
 
     Raises:
-        StaleAttempt: the attempt has been superseded.
         Conflict: the hold is not armed, was captured for something else, or an artifact was never paid for.
     """
     reason = short_reason(reason)
@@ -291,11 +279,7 @@ def capture(
 
 
 def return_hold(session: Session, *, hold_id: str, reason: str, now: datetime) -> Hold:
-    """Return a hold that never opened its private data. Idempotent.
-
-    Raises:
-        Conflict: the hold was armed; it can only be captured.
-    """
+    """Return a hold that never opened its private data. Idempotent. Raise Conflict if it was armed."""
     reason = short_reason(reason)
     hold = lock_hold(session, hold_id)
     if hold.state is HoldState.RETURNED:
@@ -319,8 +303,7 @@ def return_hold(session: Session, *, hold_id: str, reason: str, now: datetime) -
 def settle(session: Session, *, hold_id: str, attempt: int, reason: str, now: datetime) -> Hold:
     """Close the hold of a job that publishes nothing: return it if it was never armed, else capture what was charged.
 
-    Raises:
-        StaleAttempt: the attempt has been superseded. A job that was never claimed has attempt 0.
+    A job that was never claimed has attempt 0.
     """
     hold = lock_hold(session, hold_id)
     if attempt != hold.attempt:
@@ -348,11 +331,7 @@ def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
 
 
 def require_as_held(session: Session, job: Job, secret: str) -> None:
-    """Raise unless a training still is the one that its hold was taken for. Call it before arming.
-
-    Raises:
-        LedgerCorruption: something was changed since, or there is no such hold.
-    """
+    """Raise LedgerCorruption unless a training still is the one that its hold was taken for. Call it before arming."""
     if job.hold_id is None:
         raise LedgerCorruption("Ledger: a training has no hold.", job_id=job.id)
     entry = entry_of_hold(session, job.hold_id, EntryKind.HOLD)
@@ -374,7 +353,8 @@ def released(session: Session, hold_id: str) -> dict[str, int]:
 
 
 def _released_by(hold: Hold) -> dict[str, int]:
-    return {} if hold.last_entry is None else dict(hold.last_entry.details.get("released", {}))
+    assert hold.last_entry is not None  # `check_hold` has seen it
+    return dict(hold.last_entry.details.get("released", {}))
 
 
 def _lock_open(session: Session, hold_id: str, attempt: int) -> Hold:

@@ -47,11 +47,7 @@ _LOCK_BOTH = (
 
 
 def get_account(session: Session, account_id: str) -> Account:
-    """Return an account, checked against the head of its log.
-
-    Raises:
-        LedgerCorruption: its balances contradict the log.
-    """
+    """Return an account, checked against the head of its log."""
     require_visible(session, Account, account_id)
     account = session.scalar(_ACCOUNT, {"account_id": account_id})
     if account is None:
@@ -67,11 +63,7 @@ def lock_account(session: Session, account_id: str) -> Account:
 
 
 def get_hold(session: Session, hold_id: str) -> Hold:
-    """Return a hold, checked against the newest entry about it.
-
-    Raises:
-        LedgerCorruption: its row contradicts the log or itself.
-    """
+    """Return a hold, checked against the newest entry about it."""
     hold = session.scalar(_HOLD, {"hold_id": hold_id})
     if hold is None:
         raise NotFound("There is no such hold.", hold_id=hold_id)
@@ -80,11 +72,7 @@ def get_hold(session: Session, hold_id: str) -> Hold:
 
 
 def lock_hold(session: Session, hold_id: str) -> Hold:
-    """Lock a hold's account and then the hold; return the hold with `account` and `last_entry`, all checked.
-
-    Raises:
-        LedgerCorruption: a row contradicts the log or itself.
-    """
+    """Lock a hold's account and then the hold; return the hold with `account` and `last_entry`, all checked."""
     session.execute(_LOCK_BOTH, {"hold_id": hold_id})
     hold = session.scalar(_HOLD_AND_ACCOUNT, {"hold_id": hold_id})
     if hold is None:
@@ -115,11 +103,7 @@ def _fault(check: Callable[[Row], None], row: Row) -> LedgerCorruption | None:
 
 
 def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry:
-    """Return the one entry that holds, captures or returns a hold's budget.
-
-    Raises:
-        LedgerCorruption: it is missing, or does not match its hash.
-    """
+    """Return the one entry that holds, captures or returns a hold's budget."""
     query = _ENTRIES.where(Entry.hold_id == hold_id, Entry.kind == kind)
     entry = session.scalar(query if kind is EntryKind.HOLD else query.where(ENDS_A_HOLD))
     if entry is None:
@@ -132,9 +116,6 @@ def filter_of_hold(session: Session, hold_id: str) -> Filter:
     """Return the account's filter as it was when a hold was taken, by which the hold was priced and is certified.
 
     The limit may have changed since; at another rate the same releases have another price.
-
-    Raises:
-        LedgerCorruption: an entry that says so is missing, or does not match its hash.
     """
     opening = entry_of_hold(session, hold_id, EntryKind.HOLD)
     limits = _ENTRIES.where(
@@ -183,7 +164,6 @@ def append(
     Raises:
         LedgerCorruption: a row is not the one that was locked, spent would decrease (I2), the account would be
             overspent (I1), or the hold would contradict the log.
-        ClockRefused: the clock is wrong.
     """
     if spent < 0:
         raise corrupt("the spent balance would decrease", account)
@@ -235,13 +215,6 @@ def entry_time(session: Session, account: Account, kind: EntryKind, now: datetim
     An exact time after a charge would reveal when, at the latest, that charge was made, and people's actions follow
     private events because programs act for them. Entries that a training writes on its way repeat the newest entry's
     time: which of a thousand charges began a new hour would reveal the training's pace.
-
-    Args:
-        account: locked.
-        now: aware.
-
-    Raises:
-        ClockRefused: the clock is wrong.
     """
     newest_at = None if account.head is None else account.head.created_at
     _require_clock(session, now, newest_at)
@@ -258,11 +231,7 @@ def newest_at(session: Session) -> datetime | None:
 
 
 def require_clock(session: Session, now: datetime) -> None:
-    """Raise unless entries may be dated and leases may end by this clock: it is close to the newest entry of all logs.
-
-    Raises:
-        ClockRefused: it is not.
-    """
+    """Raise ClockRefused unless this clock, by which leases end as well, is close to the newest entry of all logs."""
     _require_clock(session, now, newest_at(session))
 
 
@@ -279,11 +248,7 @@ def _require_clock(session: Session, now: datetime, newest: datetime | None) -> 
 
 
 def check_account(account: Account) -> None:
-    """Raise unless an account repeats the head of its log, the head is intact, and nothing is overspent.
-
-    Raises:
-        LedgerCorruption: a check failed (I1, I8, I13).
-    """
+    """Raise unless an account repeats the intact head of its log, and nothing is overspent (I1, I8, I13)."""
     head = account.head
     if head is None or head.hash != account.head_hash:
         raise corrupt("the head of the log is missing or is not the one the account names", account)
@@ -304,11 +269,7 @@ def check_account(account: Account) -> None:
 
 
 def check_entry(entry: Entry) -> None:
-    """Raise unless an entry's hash covers its contents.
-
-    Raises:
-        LedgerCorruption: the entry was changed after it was written.
-    """
+    """Raise unless an entry's hash covers its contents."""
     if entry.hash != entry_hash(entry):
         raise LedgerCorruption(
             f"Ledger: entry {entry.sequence} of account {entry.account_id} does not match its hash.",
@@ -318,11 +279,7 @@ def check_entry(entry: Entry) -> None:
 
 
 def check_hold(hold: Hold) -> None:
-    """Raise unless a hold's amounts fit its state, and both repeat the newest entry about it.
-
-    Raises:
-        LedgerCorruption: a check failed (I3, I5, I8).
-    """
+    """Raise unless a hold's amounts fit its state, and both repeat the newest entry about it (I3, I5, I8)."""
     last = hold.last_entry
     if last is not None:
         check_entry(last)

@@ -99,7 +99,7 @@ def test_after_a_jump_ahead_one_command_lets_everything_go_on_but_the_clock_back
         entries = ledger.entries(session, account_id, 0, 10)
         assert [row.kind for row in entries] == [EntryKind.OPEN, EntryKind.FREEZE, EntryKind.FREEZE]
         assert entries[1].created_at == entries[2].created_at == accepted
-        assert verify(session, trusted={}, prices_required=False).findings == ()
+        assert verify(session, trusted={}).findings == ()
     for back in (now - timedelta(days=2), datetime(2029, 1, 1, tzinfo=UTC)):
         with pytest.raises(ClockRefused):
             freeze(factory, account_id, frozen=True, now=back)

@@ -18,7 +18,7 @@ from service.db.session import transaction
 from service.storage.folder import FolderStorage
 from service.storage.interface import key_of
 from service.times import EXACT, WatchedClock, to_the_hour
-from tests.service.holds import hold_at_present_rate
+from tests.service.holds import charge, hold_at_present_rate
 from tests.service.people import approve_raise, make_key
 
 ASKED = datetime(2030, 1, 2, 3, 50, 7, 123456, tzinfo=UTC)
@@ -45,7 +45,7 @@ def test_entries_of_a_training_do_not_tell_how_long_its_steps_took(factory, open
             ledger.arm(session, hold_id=held.id, attempt=1, now=now + pace)
         for step in range(2, 40):
             with transaction(factory) as session:
-                ledger.charge(session, hold_id=held.id, attempt=1, amount_nano=1, stage="steps", now=now + step * pace)
+                charge(session, hold_id=held.id, attempt=1, amount_nano=1, stage="steps", now=now + step * pace)
         with transaction(factory) as session:
             ledger.capture(
                 session, hold_id=held.id, attempt=1, artifact_sha256="0" * 64, reason="published", now=now + 50 * pace
@@ -71,7 +71,7 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
             this = {"hold_id": held.id, "attempt": 1}
             ledger.fence(session, **this, now=next(moments))
             ledger.arm(session, **this, now=next(moments))
-            ledger.charge(session, **this, amount_nano=5, stage="votes", now=next(moments))
+            charge(session, **this, amount_nano=5, stage="votes", now=next(moments))
             ledger.set_frozen(session, account_id=account_id, frozen=True, reason=reason, now=next(moments))
             ledger.capture(session, **this, artifact_sha256=None, reason=reason, now=next(moments))
             ledger.set_frozen(session, account_id=account_id, frozen=False, reason=reason, now=next(moments))

@@ -43,6 +43,7 @@ from service.db.session import SessionFactory, transaction
 from service.jobs import kinds
 from service.main import create_app, utc_now
 from service.settings import Settings
+from tests.service.holds import charge_planned
 from tests.service.people import make_key
 from tests.together import wait_until
 
@@ -188,7 +189,7 @@ class Served:
         with transaction(self.factory) as session:
             jobs.report_progress(session, job_id=job_id, attempt=attempt, progress=facts)
 
-    def publish(self, job_id: str, attempt: int, *, charge_nano: int = 1000) -> str:
+    def publish(self, job_id: str, attempt: int) -> str:
         """Arm, charge, write artifact files and publish, as a worker does; returns the release's id."""
         release_id = new_id("rel")
         folder = self.data_dir / "releases" / release_id
@@ -202,7 +203,7 @@ class Served:
         with transaction(self.factory) as session:
             paying = {"hold_id": jobs.get_job(session, job_id).hold_id, "attempt": attempt, "now": utc_now()}
             ledger.arm(session, **paying)
-            ledger.charge(session, **paying, amount_nano=charge_nano, stage="votes")
+            charge_planned(session, **paying)
             this = {"job_id": job_id, "attempt": attempt, "release_id": release_id, "now": utc_now()}
             jobs.publish(session, **this, **files, **shown)
         return release_id

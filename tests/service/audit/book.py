@@ -12,7 +12,6 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import EntryKind
 from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
 from privacy.plans.private_steps import poisson_stage
 from service import jobs, ledger
@@ -27,6 +26,7 @@ from service.db.session import SessionFactory, transaction
 from service.ledger.stops import arming_stops
 from service.storage.folder import FolderStorage
 from tests.conftest import declared_row
+from tests.service.holds import charge_planned
 from tests.service.people import approve_raise, make_key
 
 EVENT = GaussianEvent(sensitivity=2.0, stddev=40.0, count=4)
@@ -133,28 +133,9 @@ class LedgerBook:
     def arm(self, hold_id: str, attempt: int = 1) -> None:
         self.do(ledger.arm, hold_id=hold_id, attempt=attempt)
 
-    def charge(self, hold_id: str, count: int, attempt: int = 1, **changes: Any) -> None:
-        event = GaussianEvent(EVENT.sensitivity, EVENT.stddev, count)
-        with transaction(self.factory) as session:
-            hold = ledger.get_hold(session, hold_id)
-            amount_nano = ledger.filter_of(ledger.get_account(session, hold.account_id)).price_nano(event)
-            facts = {"amount_nano": amount_nano, "stage": "votes", "event": event.to_json()} | changes
-            ledger.charge(session, hold_id=hold_id, attempt=attempt, now=self.tick(), **facts)
-
-    def step(self, hold_id: str, count: int, attempt: int = 1) -> None:
-        """Charge for steps of the hold's stage that is priced as a whole."""
-        with transaction(self.factory) as session:
-            (stage,) = ledger.entry_of_hold(session, hold_id, EntryKind.HOLD).details["stages"]
-            ledger.charge(
-                session,
-                hold_id=hold_id,
-                attempt=attempt,
-                now=self.tick(),
-                amount_nano=stage["price_nano"],
-                stage=stage["name"],
-                event=stage["event"] | {"count": count},
-                paid_as_whole=stage["event"]["count"] + stage["repeats"],
-            )
+    def charge(self, hold_id: str, count: int, attempt: int = 1) -> None:
+        """Charge for releases of the hold's stage."""
+        self.do(charge_planned, hold_id=hold_id, attempt=attempt, count=count)
 
     def publish(self, job_id: str, attempt: int = 1, *, keep: bool = True, sha256: str = SHA) -> dict[str, Any]:
         release_id = new_id("rel")

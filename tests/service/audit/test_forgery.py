@@ -69,6 +69,7 @@ def test_a_forged_meaning_is_found_though_hashes_and_rows_agree(book: LedgerBook
         (inflate, (FindingCode.CAPACITY_MISMATCH, 1)),
         (discount, (FindingCode.PRICE_MISMATCH, 2)),
         (in_details("hold", lambda details: details.pop("stages")), (FindingCode.PRICE_UNKNOWN, 2)),
+        (in_details("charge", lambda details: details.pop("event")), (FindingCode.PRICE_UNKNOWN, 4)),
         (in_details("arm", lambda details: details.update(attempt=0)), (FindingCode.TRANSITION_REFUSED, 3)),
         (overdraw, (FindingCode.AMOUNT_MISMATCH, 4)),
     ):
@@ -124,13 +125,6 @@ def test_a_raise_approved_by_somebody_who_was_no_admin_when_it_was_asked_for_is_
     for change in changes:
         forged = rewritten(book, book.accounts["pupils"], in_details("limit", change))
         assert (FindingCode.RAISE_UNAPPROVED, 2) in book.found_after(*forged)
-
-
-def test_a_charge_without_its_event_is_found_unless_prices_are_not_asked_for(book: LedgerBook, patients: str) -> None:
-    forged = rewritten(book, patients, in_details("charge", lambda details: details.pop("event")))
-    assert book.found_after(*forged)[0] == (FindingCode.PRICE_UNKNOWN, 4)
-    codes = {code for code, _ in book.found_after(*forged, prices_required=False)}
-    assert FindingCode.PRICE_UNKNOWN not in codes
 
 
 # --- what was signed ------------------------------------------------------------------------------------------------

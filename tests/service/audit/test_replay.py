@@ -35,6 +35,6 @@ def test_every_kind_of_entry_is_hashed_alike_has_rules_and_a_name(kind: EntryKin
     as_stored = {name: getattr(entry, name) for name in Line._fields if name not in ("created_at", "text")}
     line = Line(**as_stored, created_at=utc_text(now), text=canonical_json(entry.details).decode())
     with pytest.raises(Fault) as fault:  # it says too little, whatever it is; that its hash is wrong is not said
-        LogReplay(entry.account_id, Prices(required=False), sequence=1, **balances).apply(line)
+        LogReplay(entry.account_id, Prices(), sequence=1, **balances).apply(line)
     assert fault.value.code in REFUSED
     assert kind in ENTRIES

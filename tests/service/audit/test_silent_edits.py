@@ -179,10 +179,9 @@ class World(LedgerBook):
     def attempt(self, job_id: str) -> None:
         """Claim a training, arm its hold and charge a little."""
         self.claim(job_id)
-        with transaction(self.factory) as session:
-            hold_id = jobs.get_job(session, job_id).hold_id
-            ledger.arm(session, hold_id=hold_id, attempt=1, now=self.tick())
-            ledger.charge(session, hold_id=hold_id, attempt=1, amount_nano=1000, stage="votes", now=self.tick())
+        hold_id = self.read(jobs.get_job, job_id).hold_id
+        self.arm(hold_id)
+        self.charge(hold_id, 1)
 
     def run(self, job_id: str) -> dict[str, Any]:
         self.attempt(job_id)
@@ -194,7 +193,7 @@ class World(LedgerBook):
 
     def codes(self, session: Any) -> set[FindingCode]:
         trusted = trusted_keys(self.key_path)
-        report = verify(session, trusted=trusted, prices_required=False)
+        report = verify(session, trusted=trusted)
         return {finding.code for finding in report.findings}
 
 
@@ -385,7 +384,7 @@ def test_a_broken_page_of_the_log_is_reported_with_the_last_entry_before_it(tmp_
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         engine = make_engine(f"sqlite:///{path}")
         with transaction(make_session_factory(engine), read_only=True, snapshot=True) as session:
-            report = verify(session, trusted=trusted_keys(made.key_path), prices_required=False)
+            report = verify(session, trusted=trusted_keys(made.key_path))
         engine.dispose()
         assert {finding.code for finding in report.findings} == {FindingCode.LOG_UNREADABLE}, leaf
         assert all("could not be read" in finding.message for finding in report.findings)

@@ -23,11 +23,11 @@ def book(module_factory, tmp_path):
     job_id, hold_id = made.hold(f"sampled {tmp_path.name}", sampled=True)
     made.claim(job_id)
     made.arm(hold_id)
-    made.step(hold_id, 4)
+    made.charge(hold_id, 4)
     made.do(jobs.give_back, job_id=job_id, attempt=1)
     made.claim(job_id)
     made.arm(hold_id, 2)
-    made.step(hold_id, 4, 2)
+    made.charge(hold_id, 4, 2)
     return made
 
 
@@ -62,10 +62,10 @@ def test_no_more_is_released_than_was_priced_however_often_it_is_tried(book):
     hold_id = book.hold_ids[0]
     for count in (STEPS.count + REPEATS - 7, STEPS.count):
         with pytest.raises(HoldExhausted, match="pays for 11 releases"):
-            book.step(hold_id, count, 2)
-    book.step(hold_id, STEPS.count + REPEATS - 8, 2)
+            book.charge(hold_id, count, 2)
+    book.charge(hold_id, STEPS.count + REPEATS - 8, 2)
     with pytest.raises(HoldExhausted):
-        book.step(hold_id, 1, 2)
+        book.charge(hold_id, 1, 2)
     assert [counts["steps"] for _, counts in told(book)] == [4, 8, 11]
     assert of_account(book) == []
 

@@ -26,7 +26,7 @@ from service.db.session import SessionFactory, transaction
 from service.main import create_app
 from service.settings import Settings
 from service.storage.interface import key_of
-from tests.service.holds import hold_at_present_rate
+from tests.service.holds import charge, hold_at_present_rate
 from tests.service.people import make_key
 from tests.service.reading_routes import TestClient
 
@@ -84,7 +84,7 @@ class Site:
             if started:
                 ledger.fence(session, **attempt)
                 ledger.arm(session, **attempt)
-                ledger.charge(session, **attempt, amount_nano=nano if ended else nano // 2, stage="votes")
+                charge(session, **attempt, amount_nano=nano if ended else nano // 2, stage="votes")
             if ended:
                 ledger.capture(session, **attempt, artifact_sha256=None, reason=state)
             stage = {"name": "votes", "event": GaussianEvent(1.0, 100.0, 1450).to_json(), "price_nano": nano}

@@ -20,6 +20,7 @@ from service.db.session import transaction
 from service.views import sweeps
 from service.views.accounts import SpendPoint
 from tests.service.dashboard.conftest import assert_shown
+from tests.service.holds import charge
 
 
 def test_a_jobs_page_is_told_of_its_events_until_the_last(site, stock):
@@ -113,7 +114,7 @@ def test_charges_that_repeat_are_folded_and_none_is_lost(site, stock):
     with transaction(site.factory) as session:
         hold = {"hold_id": site.job(stock.running).hold_id, "attempt": 1, "now": site.now}
         for _ in range(6):
-            ledger.charge(session, **hold, amount_nano=1000, stage="votes")
+            charge(session, **hold, amount_nano=1000, stage="votes")
     text = site.client().get(f"/accounts/{stock.account}/ledger").text
     assert "6 charges in a row" in text
     with transaction(site.factory, read_only=True) as session:

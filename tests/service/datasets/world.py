@@ -28,6 +28,7 @@ from service.ingest.array_files import IMAGES_NAME
 from service.sealing import SealBroken
 from service.settings import Settings
 from tests.service.datasets.uploading import npz, stored_subjects
+from tests.service.holds import charge
 from tests.service.orders import submit_training
 
 OPTIONS = {"teachers": 5, "top_k": 4, "images": 50}
@@ -92,7 +93,7 @@ class World:
         paid: dict[str, Any] = {"hold_id": claim.hold_id, "attempt": 1, "now": now}
         self.do(ledger.arm, **paid)
         stage = self.job(job_id).plan["stages"][0]["name"]
-        self.do(ledger.charge, amount_nano=amount_nano, stage=stage, **paid)
+        self.do(charge, amount_nano=amount_nano, stage=stage, **paid)
         return str(claim.account_id)
 
     def job(self, job_id: str) -> Job:

@@ -16,6 +16,7 @@ from service.db.job_tables import Job, Release, Sample, Sweep
 from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
 from service.jobs import FailureCode
+from tests.service.holds import charge
 
 RECIPE = "datalens"
 SHA = "ab" * 32
@@ -108,9 +109,9 @@ class Shop:
             ledger.arm(session, hold_id=claim.hold_id or "", attempt=claim.attempt, now=self.now)
 
     def charge(self, claim: jobs.Claim, amount_nano: int) -> int:
-        charge: dict[str, Any] = {"amount_nano": amount_nano, "stage": "votes", "now": self.now}
+        this = {"hold_id": claim.hold_id or "", "attempt": claim.attempt, "now": self.now}
         with transaction(self.factory) as session:
-            return ledger.charge(session, hold_id=claim.hold_id or "", attempt=claim.attempt, **charge)
+            return charge(session, amount_nano=amount_nano, **this)
 
     def charged(self, amount_nano: int = 10, job_id: str | None = None) -> jobs.Claim:
         """A claimed training that has armed and charged so much."""

@@ -12,7 +12,7 @@ from obscura.wire.words import HoldState
 from privacy.accounting.filter import open_filter
 from service import ledger
 from service.db.session import SessionFactory, transaction
-from tests.service.holds import hold_at_present_rate
+from tests.service.holds import charge, hold_at_present_rate
 
 CAPACITY = open_filter(8.0, 1e-5).capacity_nano
 SHA = "ab" * 32
@@ -36,7 +36,7 @@ class AccountBook:
 
     def hold(self, amount_nano: int, *, attempt: int = 0) -> str:
         self.jobs += 1
-        facts = {"account_id": self.account_id, "job_id": f"job_{self.jobs:020}", "details": {"recipe": "none"}}
+        facts = {"account_id": self.account_id, "job_id": f"job_{self.jobs:020}"}
         hold_id: str = self.do(hold_at_present_rate, amount_nano=amount_nano, **facts).id
         if attempt:
             self.fence(hold_id, attempt)
@@ -56,7 +56,7 @@ class AccountBook:
         return self.do(ledger.arm, hold_id=hold_id, attempt=attempt).state
 
     def charge(self, hold_id: str, attempt: int, amount_nano: int) -> int:
-        return self.do(ledger.charge, hold_id=hold_id, attempt=attempt, amount_nano=amount_nano, stage="votes")
+        return self.do(charge, hold_id=hold_id, attempt=attempt, amount_nano=amount_nano)
 
     def capture(self, hold_id: str, attempt: int, sha: str | None = SHA) -> HoldState:
         return self.do(ledger.capture, hold_id=hold_id, attempt=attempt, artifact_sha256=sha, reason="published").state

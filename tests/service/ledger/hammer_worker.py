@@ -29,7 +29,7 @@ from service import ledger
 from service.db.base import new_id
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import HoldExhausted, InsufficientBudget, StaleAttempt
-from tests.service.holds import hold_at_present_rate
+from tests.service.holds import charge, hold_at_present_rate
 
 SECONDS_MAX = 450  # for up to 1,000 requests on a busy machine; on a quiet one they take five
 GRANT = 1  # what the unsafe variant takes at once
@@ -95,15 +95,13 @@ def train(
         ledger.fence(session, hold_id=hold_id, attempt=attempt, now=now())
         ledger.arm(session, hold_id=hold_id, attempt=attempt, now=now())
 
-    def charge(session: Session, amount: int) -> int:
-        return ledger.charge(session, hold_id=hold_id, attempt=attempt, amount_nano=amount, stage="votes", now=now())
-
     def capture(session: Session) -> None:
         ledger.capture(session, hold_id=hold_id, attempt=attempt, artifact_sha256=None, reason="failed", now=now())
 
     journal.request(factory, "arm", arm, job=job_id)
     for amount in charges:
-        if journal.request(factory, "charge", partial(charge, amount=amount), job=job_id, amount=amount) is None:
+        this = {"hold_id": hold_id, "attempt": attempt, "amount_nano": amount, "now": now()}
+        if journal.request(factory, "charge", partial(charge, **this), job=job_id, amount=amount) is None:
             break
     journal.request(factory, "capture", capture, job=job_id)
 

@@ -295,7 +295,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
         if command.name == "charge":
             args = command.args
             hold_id = args["hold_id"] if "hold_id" in args else self.model.jobs[args["job_id"]]["hold"]
-            steps = command.args.get("event", {"count": 0})["count"]
+            steps = args["event"]["count"] if "paid_as_whole" in args else 0
             if not steps or not self.steps[hold_id]:
                 self.journal[hold_id] = self.journal.get(hold_id, 0) + command.args["amount_nano"]
             self.steps[hold_id] += steps

@@ -156,7 +156,7 @@ class Requests:
         amount_nano = dice.choice(amounts)
         facts = {"hold_id": hold_id, "attempt": attempt, "amount_nano": amount_nano}
         if dice.random() < 0.5:
-            return Command("charge", facts | {"stage": "votes"})
+            return Command("charge", facts | {"stage": "votes", "event": {"count": 1}})
         event = {"count": dice.choice((1, PAID_AS_WHOLE // 2, PAID_AS_WHOLE + 1))}
         return Command("charge", facts | {"stage": "steps", "event": event, "paid_as_whole": PAID_AS_WHOLE})
 

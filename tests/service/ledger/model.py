@@ -137,8 +137,7 @@ class LedgerModel:
         require(amount_nano > 0, "invalid_input")
         require(not account["frozen"], "account_frozen")
         require(account["spent"] + account["held"] + amount_nano <= account["capacity"], "insufficient_budget")
-        of_job = [hold["account"] for hold in self.holds.values() if hold["job"] == job_id]
-        require(account_id not in of_job, "conflict")
+        require(all(hold["job"] != job_id for hold in self.holds.values()), "conflict")
         self.holds[made] = {
             "account": account_id,
             "job": job_id,
@@ -175,7 +174,7 @@ class LedgerModel:
         attempt: int,
         amount_nano: int,
         stage: str,
-        event: dict[str, int] | None = None,
+        event: dict[str, int],
         paid_as_whole: int | None = None,
         **_: Any,
     ) -> int:
@@ -184,7 +183,7 @@ class LedgerModel:
         require(hold["state"] in OPEN, "stale_attempt")
         require(hold["armed"] == attempt, "conflict")
         made = hold["released"].get(stage, 0)
-        if paid_as_whole is not None and event is not None:
+        if paid_as_whole is not None:
             amount_nano = 0 if made else amount_nano
             made += event["count"]
             require(made <= paid_as_whole, "hold_exhausted")

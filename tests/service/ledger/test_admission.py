@@ -39,7 +39,7 @@ def test_a_hold_fits_exactly_or_is_refused_with_every_number(account_book: Accou
 def test_a_price_of_another_rate_is_refused_whatever_it_is(account_book: AccountBook) -> None:
     opened = account_book.read(ledger.get_account, account_book.account_id)
     priced_by = ledger.filter_of(opened)
-    facts = {"account_id": account_book.account_id, "job_id": "job_late", "amount_nano": 1}
+    facts = {"account_id": account_book.account_id, "job_id": "job_late", "amount_nano": 1, "details": {}}
     for other in (
         dataclasses.replace(priced_by, rate=priced_by.rate * 1.01),
         dataclasses.replace(priced_by, base=1e-9),

@@ -99,7 +99,7 @@ def test_killed_processes_never_overspend_lose_or_double(
     log = whole_log(factory, account_id)
     with transaction(factory, read_only=True) as session:
         balance = ledger.balance(session, account_id)
-        report = verify(session, trusted={}, prices_required=False)
+        report = verify(session, trusted={})
         holds = session.execute(select(Hold.id, Hold.job_id, Hold.charged_nano)).all()
     jobs = {row.id: row.job_id for row in holds}
     charged = {row.job_id: row.charged_nano for row in holds}

@@ -121,7 +121,7 @@ def test_a_raise_changes_the_rate_for_what_comes_and_counts_what_was_given(
     assert account.base > 0
     assert 0.98 < board.balance().capacity_nano / open_filter(12.0, 1e-5).capacity_nano < 1
     with transaction(factory, read_only=True, snapshot=True) as session:
-        assert verify(session, trusted={}, prices_required=False).findings == ()
+        assert verify(session, trusted={}).findings == ()
 
 
 @pytest.mark.parametrize(("asks", "approves"), [("alice", "alice"), ("alice", "alices"), ("alices", "alice")])

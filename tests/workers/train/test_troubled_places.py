@@ -9,6 +9,7 @@ from obscura.wire.words import HoldState, JobState
 from service import ledger
 from service.audit.findings import Finding, FindingCode, clear_stops, stop_arming
 from service.errors import ClockRefused
+from tests.service.holds import charge
 from tests.workers.conftest import worker_start
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Run
@@ -85,7 +86,7 @@ def test_a_training_that_has_paid_waits_for_an_extractor_that_its_machine_lacks(
     job_id = workshop.train(recipe="dp_classifier", epsilon=1.0, architecture="pretrained_linear", extractor="tiny")
     claimed, hold_id, now = workshop.claim(job_id), workshop.job(job_id).hold_id, datetime.now(UTC)
     workshop.do(ledger.arm, hold_id=hold_id, attempt=1, now=now)
-    workshop.do(ledger.charge, hold_id=hold_id, attempt=1, amount_nano=1, stage="steps", now=now)
+    workshop.do(charge, hold_id=hold_id, attempt=1, amount_nano=1, stage="steps", now=now)
     workshop.give_back(claimed.job_id)
     this: dict[str, Any] = {"kind": "train", "worker": "test", "now": datetime.now(UTC)}
     following = workshop.train()

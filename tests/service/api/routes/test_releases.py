@@ -15,6 +15,7 @@ from service.db.session import transaction
 from service.jobs import kinds
 from service.jobs.kinds.evaluate import samples_for
 from service.main import utc_now
+from tests.service.holds import charge
 
 CONTENT = bytes(range(256)) * 8
 
@@ -213,7 +214,7 @@ def running(served: Any, charge_nano: Callable[[dict[str, Any]], int]) -> str:
         paying: dict[str, Any] = {"hold_id": job.hold_id, "attempt": attempt, "now": utc_now()}
         ledger.arm(session, **paying)
         if amount_nano := charge_nano(job.plan):
-            ledger.charge(session, **paying, amount_nano=amount_nano, stage="x")
+            charge(session, **paying, amount_nano=amount_nano, stage="x")
     return job_id
 
 

@@ -282,7 +282,7 @@ def test_the_ledger_and_the_audit_log_verify_with_what_others_drew(two: Two) -> 
 def found_in_ledger(two: Two) -> set[str]:
     with transaction(two.served.factory, read_only=True, snapshot=True) as session:
         trusted = trusted_keys(two.served.data_dir / "keys" / "ledger.pem")
-        report = verify(session, trusted=trusted, full=True, prices_required=False)  # `served` charges no events
+        report = verify(session, trusted=trusted, full=True)
         return {finding.code.value for finding in report.findings}
 
 
