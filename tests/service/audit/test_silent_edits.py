@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import JSON, Boolean, Column, Enum, Float, LargeBinary, String, Table, select, text
+from sqlalchemy import JSON, Boolean, Column, Enum, Float, String, Table, select, text
 from sqlalchemy.types import Integer
 
 from obscura.wire.words import EntryKind
@@ -55,8 +55,26 @@ UNVERIFIED_TABLES = {
     "webhooks": "addresses for notices; whoever can edit them can create keys as well",
     "deliveries": "notices with ids and states that readers see anyway",
     "installation": "compared with the data folder: tests/service/test_installation.py",
+    **dict.fromkeys(("audit_events", "known_uploads", "people", "previews", "shares"), "no amount depends on it"),
     "entries": "byte by byte in test_verify",
     "checkpoints": "in test_forgery",
+}
+# The finding that an edit gives, by table; and of columns whose edits give another one.
+FOUND_AS = {
+    "accounts": FindingCode.ACCOUNT_MISMATCH,
+    "holds": FindingCode.HOLD_MISMATCH,
+    "decisions": FindingCode.RAISE_UNAPPROVED,
+    "releases": FindingCode.RELEASE_MISMATCH,
+    "jobs": FindingCode.JOB_MISMATCH,
+    "datasets": FindingCode.JOB_MISMATCH,
+    "sweeps": FindingCode.JOB_MISMATCH,
+}
+FOUND_OTHERWISE = {
+    ("accounts", "id"): FindingCode.ORPHAN_ENTRIES,
+    ("accounts", "head_sequence"): FindingCode.ENTRY_MISSING,
+    ("holds", "attempt"): FindingCode.JOB_MISMATCH,
+    ("releases", "job_id"): FindingCode.RELEASE_UNPAID,
+    ("releases", "receipt"): FindingCode.RECEIPT_MISMATCH,
 }
 # Columns whose edits are not found, with reasons.
 UNVERIFIED_COLUMNS = {
@@ -213,10 +231,6 @@ def other_value(column: Column[Any], value: Any) -> Any:
         return json.dumps(["forged"] if isinstance(value, list) else {"forged": 1})
     if isinstance(kind, UtcDateTime):
         return (value or NOW) + timedelta(seconds=1)
-    if isinstance(kind, LargeBinary):
-        return bytes([value[0] ^ 128]) + value[1:]
-    if column.name == "position":  # of a row that is beside others
-        return value + 100
     if isinstance(value, int | float) or isinstance(kind, Integer | Float):
         return (value or 0) + 1
     assert isinstance(kind, String), column
@@ -247,61 +261,52 @@ def test_a_service_that_has_done_everything_has_no_findings(world: World) -> Non
     assert kinds == {kind.value for kind in EntryKind} - {"freeze"}
 
 
-@pytest.mark.slow
-def test_no_column_can_be_changed_unseen(world: World) -> None:
-    silent, tried, had_a_value = [], 0, set()
+@pytest.mark.parametrize("name", FOUND_AS)
+def test_no_column_can_be_changed_unseen(world: World, name: str) -> None:
+    table, missed, had_a_value, sqlite = Base.metadata.tables[name], [], set(), world.sqlite
     with world.tampered() as session:
-        sqlite = world.sqlite
-        for table in Base.metadata.sorted_tables:
-            if table.name in UNVERIFIED_TABLES:
-                continue
-            for row in session.execute(select(table)).all():
-                for column in table.columns:
-                    if column in had_a_value or excused(session, table, row, column):
-                        continue
-                    if not sqlite and row._mapping[column.name] is not None:
-                        had_a_value.add(column)
-                    value = other_value(column, row._mapping[column.name])
-                    if sqlite and isinstance(column.type, UtcDateTime):
-                        value = value.replace(tzinfo=None).isoformat(" ", timespec="microseconds")
-                    is_json = isinstance(column.type, JSON | CanonicalJson)
-                    cast = "CAST(:value AS JSON)" if is_json and not sqlite else ":value"
-                    condition, keys = key_of(table, row)
-                    update = text(f"UPDATE {table.name} SET {column.name} = {cast} WHERE {condition}")
-                    point = session.begin_nested()
-                    session.execute(update, {"value": value, **keys})
-                    tried += 1
-                    if not world.codes(session):
-                        silent.append((table.name, column.name, dict(keys), str(value)))
-                    point.rollback()
+        for row in session.execute(select(table)).all():
+            condition, keys = key_of(table, row)
+            for column in table.columns:
+                if column in had_a_value or excused(session, table, row, column):
+                    continue
+                if not sqlite and row._mapping[column.name] is not None:
+                    had_a_value.add(column)
+                value = other_value(column, row._mapping[column.name])
+                if sqlite and isinstance(column.type, UtcDateTime):
+                    value = value.replace(tzinfo=None).isoformat(" ", timespec="microseconds")
+                is_json = isinstance(column.type, JSON | CanonicalJson)
+                cast = "CAST(:value AS JSON)" if is_json and not sqlite else ":value"
+                point = session.begin_nested()
+                update = text(f"UPDATE {name} SET {column.name} = {cast} WHERE {condition}")
+                session.execute(update, {"value": value, **keys})
+                found = world.codes(session)
+                if FOUND_OTHERWISE.get((name, column.name), FOUND_AS[name]) not in found:
+                    missed.append((column.name, dict(keys), str(value), found))
+                point.rollback()
         assert world.codes(session) == set(), "everything was put back"
-    assert not silent, "\n".join(map(str, silent))
-    assert tried > (300 if sqlite else 100)
+    assert not missed, "\n".join(map(str, missed))
 
 
 def test_every_table_and_column_was_thought_of() -> None:
-    """The exceptions name only existing tables and columns."""
+    """Every table is verified or excused, and the exceptions name only existing tables and columns."""
     tables = Base.metadata.tables
-    assert set(UNVERIFIED_TABLES) - {"alembic_version"} <= set(tables)
+    assert set(UNVERIFIED_TABLES) - {"alembic_version"} == set(tables) - set(FOUND_AS)
     assert all(column in tables[table].c for table, column in UNVERIFIED_COLUMNS)
     assert all(table in tables and reason for table, _rule, reason in UNCOMMITTED_ROWS)
 
 
-def test_a_private_dataset_that_is_made_public_is_found(world: World) -> None:
-    """Its exact accuracy would be published as that of a public evaluation set."""
-    with world.tampered() as session:
-        session.execute(text("UPDATE datasets SET visibility = 'public', account_id = NULL WHERE name = 'scans'"))
-        assert FindingCode.JOB_MISMATCH in world.codes(session)
-
-
-def test_another_accounts_data_at_this_accounts_price_is_found(world: World) -> None:
-    """A would pay for B's data. The row contradicts only the hold."""
-    with world.tampered() as session:
-        for job_id in (world.queued, world.running):
-            session.execute(
-                text("UPDATE jobs SET dataset_id = :other WHERE id = :job"), {"other": world.test_set, "job": job_id}
-            )
-        assert FindingCode.JOB_MISMATCH in world.codes(session)
+@pytest.mark.parametrize(
+    "edit",
+    [
+        # Its exact accuracy would be published as that of a public evaluation set.
+        "UPDATE datasets SET visibility = 'public', account_id = NULL WHERE name = 'scans'",
+        # One account would pay for the data of another. The row contradicts only the hold.
+        "UPDATE jobs SET dataset_id = evaluation_dataset_id WHERE state IN ('queued', 'running')",
+    ],
+)
+def test_a_private_dataset_under_other_terms_is_found(world: World, edit: str) -> None:
+    assert FindingCode.JOB_MISMATCH in {code for code, _ in world.found_after(edit)}
 
 
 @pytest.mark.parametrize(
@@ -337,16 +342,14 @@ def test_a_training_is_compared_with_its_hold_before_anything_is_opened(world: W
             compare(session, secret)
 
 
-def test_entries_that_are_gone_accuse_no_row_beside_the_log(world: World) -> None:
-    """The rows that a missing entry mentions were not edited."""
+def test_entries_that_are_gone_are_named_and_accuse_no_row_beside_the_log(world: World) -> None:
+    """The rows that a missing entry mentions were not edited. On PostgreSQL, to save time, a third of the entries."""
     with transaction(world.factory, read_only=True) as session:
-        rows = session.execute(select(Entry.account_id, Entry.sequence)).all()
-    for account_id, sequence in rows:
+        rows = session.execute(select(Entry.account_id, Entry.sequence).order_by(Entry.account_id)).all()
+    for account_id, sequence in rows[:: 1 if world.sqlite else 3]:
         for which in ("=", ">="):
-            with world.tampered() as session:
-                gone = f"DELETE FROM entries WHERE account_id = :account AND sequence {which} :sequence"
-                session.execute(text(gone), {"account": account_id, "sequence": sequence})
-                assert world.codes(session) == {FindingCode.ENTRY_MISSING}, (account_id, which, sequence)
+            gone = f"DELETE FROM entries WHERE account_id = '{account_id}' AND sequence {which} {sequence}"
+            assert world.found_after(gone) == [(FindingCode.ENTRY_MISSING, sequence)], (account_id, which)
 
 
 def test_a_log_that_cannot_be_read_again_accuses_no_row_beside_it(world: World) -> None:

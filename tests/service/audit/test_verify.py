@@ -15,7 +15,6 @@ from service.audit.findings import FindingCode
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.session import transaction
-from service.ledger.chain import GENESIS_HASH
 from tests.service.audit.book import LedgerBook
 from tests.service.audit.forgery import COLUMNS, store, stored_entries, with_other_byte
 
@@ -60,12 +59,11 @@ def test_no_statement_reads_the_whole_log_for_each_page_or_hold(book: LedgerBook
 # --- entries --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_another_byte_in_any_column_of_any_entry_is_found(book: LedgerBook) -> None:
-    """Every column of every entry on SQLite; on PostgreSQL a third of them, to save time."""
+def test_another_byte_in_any_column_of_an_entry_is_found(book: LedgerBook) -> None:
+    """Every column of an entry of each kind on SQLite; on PostgreSQL a third of them, to save time."""
     trusted, dice, missed, changes = trusted_keys(book.key_path), Random(7), [], 0
     with book.tampered() as session:
-        rows = stored_entries(session)
+        rows = list({row.kind: row for row in stored_entries(session)}.values())
         for number, row in enumerate(rows):
             for column in COLUMNS if book.sqlite else COLUMNS[number % 3 :: 3]:
                 value = getattr(row, column)
@@ -84,7 +82,7 @@ def test_another_byte_in_any_column_of_any_entry_is_found(book: LedgerBook) -> N
                 point.rollback()
         assert verify(session, trusted=trusted).clean  # everything was put back
     assert missed == []
-    assert changes > (11 if book.sqlite else 3) * len(rows)
+    assert changes > (11 if book.sqlite else 3) * len(rows) > 90 / (1 if book.sqlite else 4)
 
 
 def test_no_byte_of_a_charge_can_change_unseen(book: LedgerBook) -> None:
@@ -139,13 +137,6 @@ def _without_rules(book: LedgerBook) -> list[str]:
     ]
 
 
-def test_every_deleted_entry_is_named(book: LedgerBook) -> None:
-    rows = book.read(stored_entries)
-    for row in rows:
-        delete = f"DELETE FROM entries WHERE account_id = '{row.account_id}' AND sequence = {row.sequence}"
-        assert (FindingCode.ENTRY_MISSING, row.sequence) in book.found_after(delete)
-
-
 def test_swapped_and_inserted_entries_are_found(book: LedgerBook, patients: str) -> None:
     swap = [
         f"UPDATE entries SET sequence = {target} WHERE account_id = '{patients}' AND sequence = {source}"
@@ -167,93 +158,16 @@ def test_entries_of_no_account_are_found(book: LedgerBook) -> None:
 
 # --- balances, holds, limits ----------------------------------------------------------------------------------------
 
-EDITED_ACCOUNT = {
-    "capacity_nano": "capacity_nano + 1",
-    "spent_nano": "spent_nano - 1",
-    "held_nano": "held_nano - 1",
-    "epsilon": "epsilon * 1.01",
-    "delta": "delta * 1.01",
-    "frozen": "true",
-    "head_sequence": "head_sequence - 1",
-    "head_hash": f"'{GENESIS_HASH}'",
-    "name": "'other'",
-    "owner": "'other'",
-    "unit": "'subject'",
-    "adjacency": "'replace_one'",
-    "rate": "rate * 1.01",
-    "base": "base + 1e-9",
-    "created_at": "'2031-01-02 03:04:05.678901'",
-}
-EDITED_HOLD = {
-    "state": "'released'",
-    "amount_nano": "amount_nano + 1",
-    "charged_nano": "charged_nano - 1",
-    "captured_nano": "captured_nano - 1",
-    "armed_attempt": "armed_attempt + 1",
-    "attempt": "0",
-    "last_sequence": "last_sequence - 1",
-    "job_id": "'job_another'",
-    "created_at": "'2031-01-02 03:04:05.678901'",
-    "updated_at": "'2031-01-02 03:04:05.678901'",
-}
-EDITED_REQUEST = {
-    "epsilon": "epsilon + 1",
-    "epsilon_before": "epsilon_before - 1",
-    "reason": "'because'",
-    "asked_at": "'2029-01-02 03:04:05.678901'",
-    "asked_with": "decided_with",
-    "decided_with": "asked_with",
-    "asked_by": "decided_by",
-    "decided_by": "asked_by",
-    "action": "'admit'",
-    "state": "'declined'",
-    "id": "'dec_another'",
-}
 
-
-def test_an_edited_account_is_found(book: LedgerBook, patients: str) -> None:
-    head = book.verify().heads[patients][0]
-    for column, value in EDITED_ACCOUNT.items():
-        found = book.found_after(f"UPDATE accounts SET {column} = {_plain(value)} WHERE id = '{patients}'")
-        assert found == [(FindingCode.ACCOUNT_MISMATCH, head)], column
-    # No entry names the project, whether it is closed to new data, or the subjects key: see test_silent_edits.
-    assert set(EDITED_ACCOUNT) | {"id", "project_id", "closed", "subjects_key_check"} == _columns(book, "accounts")
-
-
-def test_an_account_that_names_a_later_head_misses_it(book: LedgerBook, patients: str) -> None:
-    head = book.verify().heads[patients][0]
-    update = f"UPDATE accounts SET head_sequence = head_sequence + 1 WHERE id = '{patients}'"
-    assert book.found_after(update) == [(FindingCode.ENTRY_MISSING, head + 1)]
-
-
-def test_an_account_of_another_id_is_found(book: LedgerBook, patients: str) -> None:
-    for other in ("acc_" + "z" * 20, "someone"):
-        codes = {code for code, _ in book.found_after(f"UPDATE accounts SET id = '{other}' WHERE id = '{patients}'")}
-        assert FindingCode.ORPHAN_ENTRIES in codes, other
-
-
-def test_an_edited_hold_is_found(book: LedgerBook) -> None:
-    for column, value in EDITED_HOLD.items():
-        update = f"UPDATE holds SET {column} = {_plain(value)} WHERE id = '{book.hold_ids[0]}'"
-        assert book.found_after(update)[0] == (FindingCode.HOLD_MISMATCH, 2), column
-    assert set(EDITED_HOLD) | {"id", "account_id"} == _columns(book, "holds")
-    moved = f"UPDATE holds SET account_id = '{book.accounts['pupils']}' WHERE id = '{book.hold_ids[0]}'"
-    assert book.found_after(moved)[0] == (FindingCode.HOLD_MISMATCH, 2)
-    ahead = f"UPDATE holds SET attempt = attempt + 1 WHERE id = '{book.hold_ids[0]}'"
-    assert book.found_after(ahead) == [(FindingCode.JOB_MISMATCH, None)]
+def test_an_account_with_an_id_of_another_form_is_found(book: LedgerBook, patients: str) -> None:
+    codes = {code for code, _ in book.found_after(f"UPDATE accounts SET id = 'someone' WHERE id = '{patients}'")}
+    assert {FindingCode.ACCOUNT_MISMATCH, FindingCode.ORPHAN_ENTRIES} <= codes
 
 
 def test_a_lost_hold_and_an_invented_one_are_found(book: LedgerBook) -> None:
     found = book.found_after(f"UPDATE holds SET id = 'hold_invented' WHERE id = '{book.hold_ids[0]}'")
     lost = {(FindingCode.HOLD_MISMATCH, 2), (FindingCode.ORPHAN_HOLD, None), (FindingCode.JOB_MISMATCH, None)}
     assert lost <= set(found)
-
-
-def test_an_edited_approval_of_a_raise_is_found(book: LedgerBook) -> None:
-    for column, value in EDITED_REQUEST.items():
-        found = book.found_after(f"UPDATE decisions SET {column} = {value}")
-        assert found[0] == (FindingCode.RAISE_UNAPPROVED, 2), column
-    assert book.found_after("DELETE FROM decisions") == [(FindingCode.RAISE_UNAPPROVED, 2)]
 
 
 def test_an_approval_that_raised_nothing_is_found(book: LedgerBook) -> None:
@@ -281,13 +195,3 @@ def test_an_altered_receipt_is_found(book: LedgerBook) -> None:
     for value in (changed, another, "'{}'", "'null'"):
         found = book.found_after(f"UPDATE releases SET receipt = {value} WHERE id = '{first.id}'")
         assert [code for code, _ in found] == [FindingCode.RECEIPT_MISMATCH], value
-
-
-def _plain(value: str) -> str:
-    return value.replace(":", "\\:")
-
-
-def _columns(book: LedgerBook, table: str) -> set[str]:
-    with transaction(book.factory, read_only=True) as session:
-        keys: Any = session.execute(text(f"SELECT * FROM {table} LIMIT 1")).keys()
-    return set(keys)
