@@ -1,4 +1,4 @@
-"""Answers: records, files and pages.
+"""Answers: records, files and pages; and the class of all routes.
 
 Records and files have ETags and are conditional; files also answer byte ranges (RFC 9110, sections 8.8.3, 13 and 14).
 Pages are bounded and have opaque cursors (keyset pagination, stable while rows are added).
@@ -11,25 +11,27 @@ import binascii
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
-from pydantic import BaseModel
+from fastapi.routing import APIRoute
 from sqlalchemy import ColumnElement, Select
 from sqlalchemy.orm import Session
 from starlette import responses
 
 from obscura.wire.schemas import ApiRecord, Page
-from service.api.deps import PageRequest, Service
+from service.api.deps import PageRequest, Service, authenticate_request, bearer
 from service.api.problems import RangeNotSatisfiable
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
 from service.views.rows import newest
 
 CHUNK_BYTES = 1 << 18
+JSON_VALUES_MAX = 12_000  # a value takes up to 10 microseconds of the thread that serves all connections
 REVALIDATE = "private, no-cache"
 Position = TypeVar("Position", str, int)
 
@@ -43,23 +45,33 @@ def is_fresh(request: Request, etag: str) -> bool:
     return "*" in candidates or etag in candidates
 
 
-def answer(
-    request: Request, record: BaseModel, *, status_code: int = 200, headers: dict[str, str] | None = None
-) -> Response:
-    """Send a record with its ETag, or 304 if the client already has it."""
-    body = record.model_dump_json().encode()
-    return answer_bytes(request, body, "application/json", status_code=status_code, headers=headers)
+class ApiRoute(APIRoute):
+    """A route that authenticates before it reads a body, refuses JSON with too many values, and sends ETags."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            if self.body_field is not None:
+                service, credentials = request.app.state.service, await bearer(request)
+                await run_in_threadpool(authenticate_request, service, request, credentials)
+                if (await request.body()).count(b",") >= JSON_VALUES_MAX:
+                    raise InvalidInput(f"The body holds more than {JSON_VALUES_MAX:,} values. Send fewer at a time.")
+            response = await handler(request)
+            is_record = type(response) is Response and response.body and "Cache-Control" not in response.headers
+            return with_etag(request, response) if is_record else response
+
+        return handle
 
 
-def answer_bytes(
-    request: Request, body: bytes, media_type: str, *, status_code: int = 200, headers: dict[str, str] | None = None
-) -> Response:
-    """Send a representation with its ETag, or 304 if the client already has it."""
-    etag = f'"{hashlib.sha256(body).hexdigest()}"'
-    common = {"ETag": etag, "Cache-Control": REVALIDATE, **(headers or {})}
-    if request.method == "GET" and is_fresh(request, etag):
-        return Response(status_code=304, headers=common)
-    return Response(body, status_code=status_code, headers=common, media_type=media_type)
+def with_etag(request: Request, response: Response) -> Response:
+    """Add an ETag to a response, or return 304 if the client already has it."""
+    etag = response.headers["ETag"] = f'"{hashlib.sha256(response.body).hexdigest()}"'
+    response.headers["Cache-Control"] = REVALIDATE
+    if request.method != "GET" or not is_fresh(request, etag):
+        return response
+    del response.headers["Content-Length"], response.headers["Content-Type"]
+    return Response(status_code=304, headers=dict(response.headers))
 
 
 class _Download(FileResponse):
@@ -115,17 +127,16 @@ def decode_cursor(cursor: str | None, kind: type[Position]) -> Position | None:
     raise _foreign_cursor()
 
 
-def answer_newest(
+def newest_page(
     service: Service,
-    request: Request,
     page: PageRequest,
     table: Any,
     show: Callable[[Session, Sequence[Any]], Sequence[ApiRecord]],
     *conditions: ColumnElement[bool],
     columns: Select[*tuple[Any, ...]] | None = None,
     moment: str = "created_at",
-) -> Response:
-    """Send a page of a table's rows that the caller may see, newest first.
+) -> Page[Any]:
+    """Return a page of a table's rows that the caller may see, newest first.
 
     `show` makes the records. A cursor holds an id, not a time: times are shown to the minute only.
     """
@@ -137,8 +148,7 @@ def answer_newest(
             )
         except NotFound:
             raise _foreign_cursor() from None
-        shown = Page[Any](items=list(show(session, rows)), next_cursor=last and encode_cursor(last))
-    return answer(request, shown)
+        return Page[Any](items=list(show(session, rows)), next_cursor=last and encode_cursor(last))
 
 
 def narrowed(table: Any, **wanted: Any) -> list[ColumnElement[bool]]:

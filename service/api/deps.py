@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from fastapi import Depends, Header, Query, Request, Response, Security, params
-from fastapi.concurrency import run_in_threadpool
+from fastapi import Depends, Header, Query, Request, Security, params
 from fastapi.dependencies.utils import get_flat_params
-from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
 from sqlalchemy import Engine
 
@@ -45,7 +43,6 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     }
 }
 
-JSON_VALUES_MAX = 12_000  # a value takes up to 10 microseconds of the thread that serves all connections
 READINESS_AT_A_TIME_MAX = 8  # concurrent readiness checks of the database, hanging ones included
 
 
@@ -165,23 +162,6 @@ def require_open_to(service: Service, request: Request, principal: Principal) ->
     if request.method not in ("GET", "HEAD") or Scope.ADMIN not in principal.scopes:
         with transaction(service.factory, read_only=True) as session:
             require_unlocked(session)
-
-
-class ApiRoute(APIRoute):
-    """A route that authenticates before it reads a body, and refuses JSON with too many values."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
-
-        async def handle(request: Request) -> Response:
-            if self.body_field is not None:
-                service, credentials = request.app.state.service, await bearer(request)
-                await run_in_threadpool(authenticate_request, service, request, credentials)
-                if (await request.body()).count(b",") >= JSON_VALUES_MAX:
-                    raise InvalidInput(f"The body holds more than {JSON_VALUES_MAX:,} values. Send fewer at a time.")
-            return await handler(request)
-
-        return handle
 
 
 class UnsupportedMediaType(ObscuraError):

@@ -13,8 +13,6 @@ from service.jobs import KINDS
 
 _MOMENT = "2026-03-02T09:30:00Z"
 _DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-
-
 # Prefixes of ids, by the word before `_id`.
 _PREFIXES = {"account": "acc", "admin": "adm", "dataset": "ds", "hold": "hld", "job": "job", "key": "key"}
 _PREFIXES |= {"project": "prj", "release": "rel", "request": "dec", "sample": "smp", "share": "shr", "sweep": "swp"}
@@ -25,23 +23,6 @@ def _id(prefix: str) -> str:
     return f"{prefix}_a2b3c4d5e6f7g2h3i4j5"
 
 
-PARAMETERS = {
-    "account_id": "The population whose budget pays.",
-    "admin_id": "The person.",
-    "dataset_id": "The labelled images.",
-    "job_id": "The job.",
-    "key_id": "The key.",
-    "Last-Event-ID": "The last event that the client has seen.",
-    "file_name": "Name of the file.",
-    "recipe": "Name of the training loop; `GET /v1/recipes` has them.",
-    "project_id": "The department.",
-    "release_id": "The release.",
-    "request_id": "The request.",
-    "sample_id": "The drawing; null for other jobs.",
-    "share_id": "The share, with one project or with all.",
-    "sweep_id": "The sweep.",
-    "webhook_id": "The webhook.",
-}
 _RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
 # By field or parameter; `Schema.field` for one schema only.
 EXAMPLES: dict[str, Any] = {
@@ -51,15 +32,11 @@ EXAMPLES: dict[str, Any] = {
     "accuracy_warm_start_only": {"cnn": 0.71},
     "action": "admit",
     "adjacency": "add_remove",
-    "after": _id("evt"),
     "admission": "approved",
     "affordable": True,
     "affordable_epsilon": 1.9,
     "amount_nano": 41_000_000,
-    "approved_by": _id("adm"),
-    "asked_by": _id("adm"),
     "asked_by_name": "Ana Silva",
-    "asked_with": _id("key"),
     "balanced_accuracy": {"cnn": 0.76, "mlp": 0.69},
     "buys": {"teachers": 4000},
     "bytes": 8_123_456,
@@ -73,13 +50,9 @@ EXAMPLES: dict[str, Any] = {
     "config": {"teachers": 4000},
     "content_bytes": 47_000_000,
     "count": 10_000,
-    "created_by": _id("key"),
-    "created_by_admin": _id("adm"),
     "created_by_name": "first admin",
     "cursor": "WyIyMDI2Il0",
-    "decided_by": _id("adm"),
     "decided_by_name": "Ben Okafor",
-    "decided_with": _id("key"),
     "delta": 1e-5,
     "details": {"reason": "protocol 17"},
     "entries": 120,
@@ -103,7 +76,6 @@ EXAMPLES: dict[str, Any] = {
     "last_used_at": "2026-03-02T09:00:00Z",
     "limit": 50,
     "limit_epsilon": 3.0,
-    "made_by": _id("key"),
     "name": "patients",
     "StageFacts.name": "votes",
     "file_name": "generator.safetensors",
@@ -115,7 +87,6 @@ EXAMPLES: dict[str, Any] = {
     "RecipeRecord.releases": _RECIPE.releases,
     "overlap_seconds": 3600,
     "project_name": "cardiology",
-    "KeyRequest.role": None,
     "publishes": _RECIPE.publishes,
     "presets": {"default": {}},
     "defaults": {"clip": 1.0},
@@ -140,7 +111,6 @@ EXAMPLES: dict[str, Any] = {
     "samples": 30_000,
     "scopes": ["train", "read"],
     "seed": 7,
-    "shared_with": _id("prj"),
     "shared_with_name": "cardiology",
     "sequence": 12,
     "stage": "votes",
@@ -172,6 +142,13 @@ EXAMPLES: dict[str, Any] = {
     "secret": "whsec_...",
     "url": "https://hooks.example.org/obscura",
 }
+for _prefix, _names in {
+    "adm": ("approved_by", "asked_by", "created_by_admin", "decided_by"),
+    "evt": ("after",),
+    "key": ("asked_with", "created_by", "decided_with", "made_by"),
+    "prj": ("shared_with",),
+}.items():
+    EXAMPLES |= dict.fromkeys(_names, _id(_prefix))
 for _amount, _epsilon, _nano in (
     ("charged", 0.4, 9_000_000),
     ("held", 0.5, 12_000_000),
@@ -186,7 +163,6 @@ for _kind in KINDS.values():
     if _kind.reading is not None:
         EXAMPLES |= {f"{_kind.record.__name__}.{name}": example for name, example in _kind.reading.examples.items()}
         _PREFIXES.setdefault(_kind.noun, _kind.reading.prefix)
-        PARAMETERS.setdefault(f"{_kind.noun}_id", f"The {_kind.noun}.")
 
 
 _MANY = [kind.many for kind in KINDS.values()]
@@ -224,8 +200,6 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
         for operation in operations.values():
             for parameter in operation.get("parameters", []):
                 name = _FILES.get(parameter["name"], parameter["name"])
-                if name in PARAMETERS:
-                    parameter.setdefault("description", PARAMETERS[name])
                 example = example_of(parameter["schema"], schemas, name=name)
                 parts = [parameter["schema"], *parameter["schema"].get("anyOf", [])]
                 parts += [schemas[part["$ref"].rpartition("/")[2]] for part in parts if "$ref" in part]

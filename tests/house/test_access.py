@@ -10,7 +10,7 @@ OWNED = {
     *("Account", "Admin", "ApiKey", "AuditEvent", "Dataset", "Decision", "Entry", "Evaluation"),
     *("Hold", "Job", "Preview", "Project", "Release", "Sample", "Share", "Sweep", "Webhook"),
 }
-FILTERS = {"visible", "newest", "answer_newest"}  # functions that filter a query for the caller
+FILTERS = {"visible", "newest", "newest_page"}  # functions that filter a query for the caller
 READERS = {"select", "get", "get_one"}
 
 # Modules that may query these tables without `visible`, and why no caller sees a hidden row by them.

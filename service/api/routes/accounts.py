@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Response
 
 from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.schemas import (
@@ -22,134 +22,115 @@ from obscura.wire.schemas import (
     record_of,
 )
 from service import ledger
-from service.api.answers import answer, decode_cursor, encode_cursor
-from service.api.deps import ADMIN, DATA, INSTALLATION, PROBLEMS, READ, Admin, ApiRoute, Paging, Running, Service
+from service.api.answers import ApiRoute, decode_cursor, encode_cursor
+from service.api.deps import ADMIN, DATA, INSTALLATION, PROBLEMS, READ, Admin, Paging, Running, Service
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
-from service.api.routes.admins import answer_asked
+from service.api.routes.admins import request_decision
 from service.datasets import withdrawal
 from service.db.session import transaction
 from service.identity import projects
 from service.views import accounts as views
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS, route_class=ApiRoute)
-AccountId = Annotated[Identifier, Path()]
+AccountId = Annotated[Identifier, Path(description="The population whose budget pays.")]
 
 
-@router.post("", dependencies=[INSTALLATION], status_code=201, response_model=AccountRecord, summary="Open an account")
-def open_account(service: Running, request: Request, body: AccountRequest) -> Response:
+@router.post("", dependencies=[INSTALLATION], status_code=201, summary="Open an account")
+def open_account(service: Running, response: Response, body: AccountRequest) -> AccountRecord:
     """Open an account with a lifetime budget. It never refreshes by itself, and deleting data never refills it."""
     with transaction(service.factory) as session:
         terms = body.model_dump() | {"project_id": projects.choose(session, body.project_id)}
         record = views.account(ledger.open_account(session, **terms, now=service.clock()))
-    return answer(request, record, status_code=201, headers={"Location": f"/v1/accounts/{record.id}"})
+    response.headers["Location"] = f"/v1/accounts/{record.id}"
+    return record
 
 
-@router.get("", dependencies=[READ], response_model=Page[AccountRecord], summary="List accounts")
-def list_accounts(service: Running, request: Request, page: Paging) -> Response:
+@router.get("", dependencies=[READ], summary="List accounts")
+def list_accounts(service: Running, page: Paging) -> Page[AccountRecord]:
     """List accounts with their balances, oldest first."""
     after = decode_cursor(page.cursor or None, str)
     with transaction(service.factory, read_only=True) as session:
         payers, last = views.page(session, after=after, limit=page.limit)
         shown = [views.sound(payer) for payer in payers]
-    return answer(request, Page[AccountRecord](items=shown, next_cursor=last and encode_cursor(last)))
+    return Page[AccountRecord](items=shown, next_cursor=last and encode_cursor(last))
 
 
-@router.get("/{account_id}", dependencies=[READ], response_model=AccountRecord, summary="Read an account")
-def read_account(service: Running, request: Request, account_id: AccountId) -> Response:
+@router.get("/{account_id}", dependencies=[READ], summary="Read an account")
+def read_account(service: Running, account_id: AccountId) -> AccountRecord:
     """Return an account: limit, spent, held and left."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.sound(views.read(session, account_id))
-    return answer(request, record)
+        return views.sound(views.read(session, account_id))
 
 
-@router.get(
-    "/{account_id}/entries", dependencies=[READ], response_model=Page[EntryRecord], summary="Read an account's ledger"
-)
-def list_entries(service: Running, request: Request, account_id: AccountId, page: Paging) -> Response:
+@router.get("/{account_id}/entries", dependencies=[READ], summary="Read an account's ledger")
+def list_entries(service: Running, account_id: AccountId, page: Paging) -> Page[EntryRecord]:
     """List the immutable ledger entries of an account, oldest first. Each hash covers the entry before it."""
     after = decode_cursor(page.cursor or None, int) or 0
     with transaction(service.factory, read_only=True) as session:
         rows = ledger.entries(session, account_id, after, page.limit + 1)
         shown = [record_of(EntryRecord, row) for row in rows[: page.limit]]
     cursor = encode_cursor(shown[-1].sequence) if len(rows) > page.limit else None
-    return answer(request, Page[EntryRecord](items=shown, next_cursor=cursor))
+    return Page[EntryRecord](items=shown, next_cursor=cursor)
 
 
-def _change(service: Service, request: Request, act: Callable[..., ledger.Account], **change: Any) -> Response:
+def _change(service: Service, act: Callable[..., ledger.Account], **change: Any) -> AccountRecord:
     with transaction(service.factory) as session:
-        record = views.account(act(session, **change))
-    return answer(request, record)
+        return views.account(act(session, **change))
 
 
-@router.post("/{account_id}/lower-limit", response_model=AccountRecord, summary="Lower an account's limit")
-def lower_limit(
-    service: Running, admin: Admin, request: Request, account_id: AccountId, body: LimitChangeRequest
-) -> Response:
+@router.post("/{account_id}/lower-limit", summary="Lower an account's limit")
+def lower_limit(service: Running, admin: Admin, account_id: AccountId, body: LimitChangeRequest) -> AccountRecord:
     """Lower the lifetime limit at once. If more is already spent and held, nothing is left and the account is
     frozen.
     """
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
-    return _change(service, request, ledger.lower_limit, **change)
+    return _change(service, ledger.lower_limit, **change)
 
 
-@router.post(
-    "/{account_id}/raise-limit", status_code=201, response_model=DecisionRecord, summary="Request a higher limit"
-)
+@router.post("/{account_id}/raise-limit", status_code=201, summary="Request a higher limit")
 def request_raise(
-    service: Running, admin: Admin, request: Request, account_id: AccountId, body: LimitChangeRequest
-) -> Response:
+    service: Running, admin: Admin, response: Response, account_id: AccountId, body: LimitChangeRequest
+) -> DecisionRecord:
     """Request a higher limit. Nothing changes until another admin approves it, within seven days.
 
     One request can be pending at a time. Delta and rate stay as they were when the account was opened.
     """
     asked = {"account_id": account_id, **body.model_dump()}
-    return answer_asked(service, request, partial(ledger.request_raise, **asked, asked_with=admin.id))
+    return request_decision(service, response, partial(ledger.request_raise, **asked, asked_with=admin.id))
 
 
-@router.post("/{account_id}/freeze", response_model=AccountRecord, summary="Freeze an account")
-def freeze(service: Running, admin: Admin, request: Request, account_id: AccountId, body: ReasonRequest) -> Response:
+@router.post("/{account_id}/freeze", summary="Freeze an account")
+def freeze(service: Running, admin: Admin, account_id: AccountId, body: ReasonRequest) -> AccountRecord:
     """Accept no new jobs, and start no queued ones. Jobs that have opened their data continue. Idempotent."""
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
-    return _change(service, request, ledger.set_frozen, **change, frozen=True)
+    return _change(service, ledger.set_frozen, **change, frozen=True)
 
 
-@router.post("/{account_id}/unfreeze", response_model=AccountRecord, summary="Open a frozen account again")
-def unfreeze(service: Running, admin: Admin, request: Request, account_id: AccountId, body: ReasonRequest) -> Response:
+@router.post("/{account_id}/unfreeze", summary="Open a frozen account again")
+def unfreeze(service: Running, admin: Admin, account_id: AccountId, body: ReasonRequest) -> AccountRecord:
     """Accept jobs again. 409 while more is spent and held than the limit allows."""
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
-    return _change(service, request, ledger.set_frozen, **change, frozen=False)
+    return _change(service, ledger.set_frozen, **change, frozen=False)
 
 
-@router.post(
-    "/{account_id}/close", dependencies=[ADMIN], response_model=AccountRecord, summary="Close an account to new data"
-)
-def close(service: Running, request: Request, account_id: AccountId) -> Response:
+@router.post("/{account_id}/close", dependencies=[ADMIN], summary="Close an account to new data")
+def close(service: Running, account_id: AccountId) -> AccountRecord:
     """Accept no new datasets or uploads, whose subjects would share this budget.
 
     Trainings on existing datasets continue. Idempotent.
     """
-    return _change(service, request, ledger.set_closed, account_id=account_id, closed=True)
+    return _change(service, ledger.set_closed, account_id=account_id, closed=True)
 
 
-@router.post(
-    "/{account_id}/reopen",
-    dependencies=[ADMIN],
-    response_model=AccountRecord,
-    summary="Let an account take new data again",
-)
-def reopen(service: Running, request: Request, account_id: AccountId) -> Response:
+@router.post("/{account_id}/reopen", dependencies=[ADMIN], summary="Let an account take new data again")
+def reopen(service: Running, account_id: AccountId) -> AccountRecord:
     """Accept new datasets and uploads again. Idempotent."""
-    return _change(service, request, ledger.set_closed, account_id=account_id, closed=False)
+    return _change(service, ledger.set_closed, account_id=account_id, closed=False)
 
 
-@router.post(
-    "/{account_id}/withdrawals",
-    dependencies=[DATA],
-    response_model=WithdrawalRecord,
-    summary="Let subjects withdraw from an account",
-)
+@router.post("/{account_id}/withdrawals", dependencies=[DATA], summary="Let subjects withdraw from an account")
 @body_limit(LARGE_BODY_BYTES_MAX)
-def withdraw_subjects(service: Running, request: Request, account_id: AccountId, body: WithdrawalRequest) -> Response:
+def withdraw_subjects(service: Running, account_id: AccountId, body: WithdrawalRequest) -> WithdrawalRecord:
     """Destroy the images of subjects in all datasets of the account that recognise them, and exclude them forever.
 
     Spent budget stays spent, releases stay, and the ledger does not change. The answer does not reveal whether a
@@ -165,4 +146,4 @@ def withdraw_subjects(service: Running, request: Request, account_id: AccountId,
         now=service.clock(),
         subjects_key_check=body.subjects_key_check,
     )
-    return answer(request, record_of(WithdrawalRecord, done))
+    return record_of(WithdrawalRecord, done)

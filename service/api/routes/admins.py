@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Response
 
 from obscura.wire.admin_schemas import (
     AdminAnswer,
@@ -30,17 +30,16 @@ from obscura.wire.admin_schemas import (
     WebhookRequest,
     WebhookTestRecord,
 )
-from obscura.wire.schemas import ApiRecord, Identifier, Page, ReasonRequest, record_of
+from obscura.wire.schemas import Identifier, Page, ReasonRequest, record_of
 from obscura.wire.words import DecisionAction
 from service import jobs, ledger, quotas
-from service.api.answers import answer, answer_newest, narrowed
+from service.api.answers import ApiRoute, narrowed, newest_page
 from service.api.deps import (
     ADMIN,
     INSTALLATION,
     PROBLEMS,
     READ,
     Admin,
-    ApiRoute,
     OfAccount,
     Paging,
     Reader,
@@ -61,28 +60,28 @@ from service.webhooks import delivering
 from service.webhooks.sending import Sender
 
 router = APIRouter(prefix="/v1", tags=["admins"], responses=PROBLEMS, route_class=ApiRoute)
-AdminId = Annotated[str, Path(max_length=64)]
-KeyId = Annotated[Identifier, Path()]
+AdminId = Annotated[str, Path(max_length=64, description="The person.")]
+KeyId = Annotated[Identifier, Path(description="The key.")]
 
 
-def answer_asked(service: Service, request: Request, ask: Callable[..., Decision]) -> Response:
-    """Ask for what another admin must approve, and send the pending request."""
+def request_decision(service: Service, response: Response, ask: Callable[..., Decision]) -> DecisionRecord:
+    """Ask for what another admin must approve, and return the pending request."""
     with transaction(service.factory) as session:
         now = service.clock()
         record = views.decision(session, ask(session, now=now), now)
-    return answer(request, record, status_code=201, headers={"Location": f"/v1/decisions/{record.id}"})
+    response.headers["Location"] = f"/v1/decisions/{record.id}"
+    return record
 
 
-@router.get("/admins", dependencies=[ADMIN], response_model=AdminList, summary="List admins")
-def list_admins(service: Running, request: Request) -> Response:
+@router.get("/admins", dependencies=[ADMIN], summary="List admins")
+def list_admins(service: Running) -> AdminList:
     """List all present and former admins and project owners, oldest first. An owner sees those of the project."""
     with transaction(service.factory, read_only=True) as session:
-        record = AdminList(items=[record_of(AdminRecord, row) for row in admins.admins(session)])
-    return answer(request, record)
+        return AdminList(items=[record_of(AdminRecord, row) for row in admins.admins(session)])
 
 
-@router.post("/admins", status_code=201, response_model=AdminAnswer, summary="Request an admission")
-def ask_admission(service: Running, admin: Admin, request: Request, body: AdmissionRequest) -> Response:
+@router.post("/admins", status_code=201, summary="Request an admission")
+def ask_admission(service: Running, response: Response, admin: Admin, body: AdmissionRequest) -> AdminAnswer:
     """Request the admission of a person, which another admin must approve; the second person is admitted at once.
 
     With a project the person becomes its owner. An admin of the installation names a project's first owner alone: that
@@ -96,80 +95,73 @@ def ask_admission(service: Running, admin: Admin, request: Request, body: Admiss
             admin=record_of(AdminRecord, made) if isinstance(made, AdminRow) else None,
             request=views.decision(session, made, now) if isinstance(made, Decision) else None,
         )
-    location = "/v1/admins" if record.request is None else f"/v1/decisions/{record.request.id}"
-    return answer(request, record, status_code=201, headers={"Location": location})
+    place = "/v1/admins" if record.request is None else f"/v1/decisions/{record.request.id}"
+    response.headers["Location"] = place
+    return record
 
 
-@router.post("/admins/{admin_id}/remove", status_code=201, response_model=DecisionRecord, summary="Request a removal")
-def ask_removal(service: Running, admin: Admin, request: Request, admin_id: AdminId, body: ReasonRequest) -> Response:
+@router.post("/admins/{admin_id}/remove", status_code=201, summary="Request a removal")
+def ask_removal(
+    service: Running, admin: Admin, response: Response, admin_id: AdminId, body: ReasonRequest
+) -> DecisionRecord:
     """Request the removal of an admin, which another admin must approve: the person concerned, for instance.
 
     It revokes all keys of the person, the keys that these have made, and so on, and removes owners of projects whom the
     person has named alone. 409 if fewer than two admins of the installation would be left.
     """
     ask = partial(admins.ask_removal, admin_id=admin_id, reason=body.reason, asked_with=admin.id)
-    return answer_asked(service, request, ask)
+    return request_decision(service, response, ask)
 
 
 project_router = APIRouter(prefix="/v1/projects", tags=["projects"], responses=PROBLEMS, route_class=ApiRoute)
-ProjectId = Annotated[Identifier, Path()]
+ProjectId = Annotated[Identifier, Path(description="The department.")]
 
 
-@project_router.post(
-    "", dependencies=[INSTALLATION], status_code=201, response_model=ProjectRecord, summary="Create a project"
-)
-def create_project(service: Running, request: Request, body: ProjectRequest) -> Response:
+@project_router.post("", dependencies=[INSTALLATION], status_code=201, summary="Create a project")
+def create_project(service: Running, response: Response, body: ProjectRequest) -> ProjectRecord:
     """Create a project for a department. Name it when you open accounts and create keys.
 
     The second project hides the datasets, jobs and releases of every project from keys without a project.
     """
     with transaction(service.factory) as session:
         record = record_of(ProjectRecord, projects.create(session, name=body.name, now=service.clock()))
-    return answer(request, record, status_code=201, headers={"Location": f"/v1/projects/{record.id}"})
+    response.headers["Location"] = f"/v1/projects/{record.id}"
+    return record
 
 
-@project_router.get("", dependencies=[READ], response_model=Page[ProjectRecord], summary="List projects")
-def list_projects(service: Running, request: Request, page: Paging) -> Response:
+@project_router.get("", dependencies=[READ], summary="List projects")
+def list_projects(service: Running, page: Paging) -> Page[ProjectRecord]:
     """List the projects that the key opens, newest first: its own, or all for an admin's that belongs to none."""
-    return answer_newest(
-        service, request, page, Project, lambda _, rows: [record_of(ProjectRecord, row) for row in rows]
-    )
+    return newest_page(service, page, Project, lambda _, rows: [record_of(ProjectRecord, row) for row in rows])
 
 
-@project_router.get("/{project_id}", dependencies=[READ], response_model=ProjectUseRecord, summary="Read a project")
-def read_project(service: Running, request: Request, project_id: ProjectId) -> Response:
+@project_router.get("/{project_id}", dependencies=[READ], summary="Read a project")
+def read_project(service: Running, project_id: ProjectId) -> ProjectUseRecord:
     """Read a project: its name, its quota of jobs and how many unfinished jobs it has."""
     with transaction(service.factory, read_only=True) as session:
-        (record,) = views.project_uses(session, [find(session, Project, project_id)])
-    return answer(request, record)
+        return views.project_uses(session, [find(session, Project, project_id)])[0]
 
 
-@project_router.post(
-    "/{project_id}/rename", dependencies=[ADMIN], response_model=ProjectRecord, summary="Rename a project"
-)
-def rename_project(service: Running, request: Request, project_id: ProjectId, body: ProjectRequest) -> Response:
+@project_router.post("/{project_id}/rename", dependencies=[ADMIN], summary="Rename a project")
+def rename_project(service: Running, project_id: ProjectId, body: ProjectRequest) -> ProjectRecord:
     """Rename a project. Everything that belongs to it stays unchanged."""
     with transaction(service.factory) as session:
-        record = record_of(ProjectRecord, projects.rename(session, project_id, name=body.name))
-    return answer(request, record)
+        return record_of(ProjectRecord, projects.rename(session, project_id, name=body.name))
 
 
-@project_router.post(
-    "/{project_id}/quota", dependencies=[INSTALLATION], response_model=ProjectUseRecord, summary="Set a project's quota"
-)
-def set_quota(service: Running, request: Request, project_id: ProjectId, body: QuotaRequest) -> Response:
+@project_router.post("/{project_id}/quota", dependencies=[INSTALLATION], summary="Set a project's quota")
+def set_quota(service: Running, project_id: ProjectId, body: QuotaRequest) -> ProjectUseRecord:
     """Limit the jobs of a project that wait or run. Jobs beyond a new limit go on."""
     with transaction(service.factory) as session:
         project = quotas.set_quota(session, project_id, jobs_max=body.jobs_max)
-        (record,) = views.project_uses(session, [project])
-    return answer(request, record)
+        return views.project_uses(session, [project])[0]
 
 
 key_router = APIRouter(prefix="/v1/keys", tags=["keys"], responses=PROBLEMS, route_class=ApiRoute)
 
 
-@key_router.post("", status_code=201, response_model=NewKeyRecord, summary="Create a key")
-def create_key(service: Running, admin: Admin, body: KeyRequest) -> Response:
+@key_router.post("", status_code=201, summary="Create a key")
+def create_key(service: Running, response: Response, admin: Admin, body: KeyRequest) -> NewKeyRecord:
     """Create a key. Its token is in this answer and nowhere else: only a hash is kept.
 
     A key with the scope `admin` is another key of yours: it decides as you, never as a second person.
@@ -179,39 +171,34 @@ def create_key(service: Running, admin: Admin, body: KeyRequest) -> Response:
             session, **body.model_dump(), created_by=admin.id, admin_id=admin.admin_id, now=service.clock()
         )
         record = NewKeyRecord(**dict(views.keys(session, [key])[0]), token=token)
-    return _answer_secret(record, f"/v1/keys/{record.id}")
+    response.headers.update({"Location": f"/v1/keys/{record.id}", "Cache-Control": "no-store"})
+    return record
 
 
-def _answer_secret(record: ApiRecord, location: str) -> Response:
-    headers = {"Location": location, "Cache-Control": "no-store"}
-    return Response(record.model_dump_json(), status_code=201, headers=headers, media_type="application/json")
-
-
-@key_router.get("", dependencies=[ADMIN], response_model=Page[KeyRecord], summary="List keys")
+@key_router.get("", dependencies=[ADMIN], summary="List keys")
 def list_keys(
     service: Running,
-    request: Request,
     page: Paging,
     made_by: Annotated[
         Identifier | None, Query(description="Only what this key has made, what that has made, and so on.")
     ] = None,
-) -> Response:
+) -> Page[KeyRecord]:
     """List keys, newest first, revoked and expired ones included."""
     asked = [] if made_by is None else [ApiKey.id.in_(auth.with_all_made(ApiKey.created_by == made_by))]
-    return answer_newest(service, request, page, ApiKey, views.keys, *asked)
+    return newest_page(service, page, ApiKey, views.keys, *asked)
 
 
-@router.get("/people", dependencies=[ADMIN], response_model=Page[PersonRecord], summary="List people")
-def list_people(service: Running, request: Request, page: Paging) -> Response:
+@router.get("/people", dependencies=[ADMIN], summary="List people")
+def list_people(service: Running, page: Paging) -> Page[PersonRecord]:
     """List the people whom the sign-in provider knows, newest first, with an item for each role of their groups."""
     roles = ApiKey.person_id.is_not(None), ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
-    return answer_newest(service, request, page, ApiKey, views.people, *roles)
+    return newest_page(service, page, ApiKey, views.people, *roles)
 
 
-@key_router.post("/{key_id}/revoke", response_model=RevokedKeyRecord, summary="Revoke a key")
+@key_router.post("/{key_id}/revoke", summary="Revoke a key")
 def revoke_key(
-    service: Running, admin: Admin, request: Request, key_id: KeyId, body: RevocationRequest | None = None
-) -> Response:
+    service: Running, admin: Admin, key_id: KeyId, body: RevocationRequest | None = None
+) -> RevokedKeyRecord:
     """Revoke a key at once and forever, with all keys that it has made unless the body says otherwise.
 
     One admin alone may revoke keys of their own, and those without the scope `admin`, whoever made them. 403 for keys
@@ -220,12 +207,13 @@ def revoke_key(
     given = (body or RevocationRequest()).model_dump()
     with transaction(service.factory) as session:
         key, others = auth.revoke_key(session, key_id=key_id, admin_id=admin.admin_id, now=service.clock(), **given)
-        record = RevokedKeyRecord(**dict(views.keys(session, [key])[0]), others_revoked=others)
-    return answer(request, record)
+        return RevokedKeyRecord(**dict(views.keys(session, [key])[0]), others_revoked=others)
 
 
-@key_router.post("/{key_id}/rotate", status_code=201, response_model=NewKeyRecord, summary="Rotate a key")
-def rotate_key(service: Running, admin: Admin, key_id: KeyId, body: RotationRequest) -> Response:
+@key_router.post("/{key_id}/rotate", status_code=201, summary="Rotate a key")
+def rotate_key(
+    service: Running, response: Response, admin: Admin, key_id: KeyId, body: RotationRequest
+) -> NewKeyRecord:
     """Create a key with the name, scopes and project of another one, which expires after the overlap, or before.
 
     403 for another admin's key, 409 for a revoked or expired one. The token is in this answer and nowhere else.
@@ -234,83 +222,81 @@ def rotate_key(service: Running, admin: Admin, key_id: KeyId, body: RotationRequ
         wish = {"key_id": key_id, **body.model_dump()}
         key, token = auth.rotate_key(session, **wish, created_by=admin.id, admin_id=admin.admin_id, now=service.clock())
         record = NewKeyRecord(**dict(views.keys(session, [key])[0]), token=token)
-    return _answer_secret(record, f"/v1/keys/{record.id}")
+    response.headers.update({"Location": f"/v1/keys/{record.id}", "Cache-Control": "no-store"})
+    return record
 
 
-@key_router.post(
-    "/{key_id}/ask-revocation", status_code=201, response_model=DecisionRecord, summary="Request a revocation"
-)
-def ask_revocation(service: Running, admin: Admin, request: Request, key_id: KeyId, body: ReasonRequest) -> Response:
+@key_router.post("/{key_id}/ask-revocation", status_code=201, summary="Request a revocation")
+def ask_revocation(
+    service: Running, admin: Admin, response: Response, key_id: KeyId, body: ReasonRequest
+) -> DecisionRecord:
     """Request the revocation of another admin's key, with all keys that it has made. A second admin, or its owner,
     approves.
 
     409 for a key that you can revoke alone.
     """
     ask = partial(admins.ask_revocation, key_id=key_id, reason=body.reason, asked_with=admin.id)
-    return answer_asked(service, request, ask)
+    return request_decision(service, response, ask)
 
 
 decision_router = APIRouter(prefix="/v1/decisions", tags=["decisions"], responses=PROBLEMS, route_class=ApiRoute)
-RequestId = Annotated[Identifier, Path()]
+RequestId = Annotated[Identifier, Path(description="The request.")]
 EFFECTS = {**ledger.LIMIT_EFFECTS, **admins.EFFECTS, **jobs.SHARE_EFFECTS}
 
 
-@decision_router.get("", response_model=Page[DecisionRecord], summary="List decisions")
+@decision_router.get("", summary="List decisions")
 def list_decisions(
     service: Running,
     reader: Reader,
-    request: Request,
     page: Paging,
     action: Annotated[DecisionAction | None, Query(description="Of this action only.")] = None,
     account_id: OfAccount = None,
-) -> Response:
+) -> Page[DecisionRecord]:
     """List requests, decided ones too, newest first. Keys without the scope `admin` see those to raise a limit."""
     chosen = *decisions.readable_by(reader), *narrowed(Decision, action=action, account_id=account_id)
     show = partial(views.decisions, now=service.clock())
-    return answer_newest(service, request, page, Decision, show, *chosen, moment="asked_at")
+    return newest_page(service, page, Decision, show, *chosen, moment="asked_at")
 
 
-@decision_router.get("/{request_id}", response_model=DecisionRecord, summary="Read a decision")
-def read_decision(service: Running, reader: Reader, request: Request, request_id: RequestId) -> Response:
+@decision_router.get("/{request_id}", summary="Read a decision")
+def read_decision(service: Running, reader: Reader, request_id: RequestId) -> DecisionRecord:
     """Read a request: who asked for what and why, and what was decided."""
     with transaction(service.factory, read_only=True) as session:
         chosen = Decision.id == request_id, *decisions.readable_by(reader)
         row = session.scalar(visible(session, Decision).where(*chosen))
         if row is None:
             raise NotFound("There is no such decision.", decision_id=request_id)
-        record = views.decision(session, row, service.clock())
-    return answer(request, record)
+        return views.decision(session, row, service.clock())
 
 
-@decision_router.post("/{request_id}/approve", response_model=DecisionRecord, summary="Approve a request")
-def approve(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
+@decision_router.post("/{request_id}/approve", summary="Approve a request")
+def approve(service: Running, admin: Admin, request_id: RequestId) -> DecisionRecord:
     """Carry out what another admin has asked for. 403 when the same person asked, with whichever key.
 
     A raise is recorded in the ledger with its reason and both people; a frozen account stays frozen.
     """
-    return _decide(service, request, admin, request_id, approved=True)
+    return _decide(service, admin, request_id, approved=True)
 
 
-@decision_router.post("/{request_id}/decline", response_model=DecisionRecord, summary="Decline a request")
-def decline(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
+@decision_router.post("/{request_id}/decline", summary="Decline a request")
+def decline(service: Running, admin: Admin, request_id: RequestId) -> DecisionRecord:
     """Leave everything as it is. The requester may withdraw the request this way."""
-    return _decide(service, request, admin, request_id, approved=False)
+    return _decide(service, admin, request_id, approved=False)
 
 
-def _decide(service: Service, request: Request, admin: Principal, request_id: str, *, approved: bool) -> Response:
+def _decide(service: Service, admin: Principal, request_id: str, *, approved: bool) -> DecisionRecord:
     with transaction(service.factory) as session:
         now = service.clock()
         row = decisions.decide(session, request_id, admin.id, now, EFFECTS, approved=approved)
-        record = views.decision(session, row, now)
-    return answer(request, record)
+        return views.decision(session, row, now)
 
 
 webhook_router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], responses=PROBLEMS, route_class=ApiRoute)
-WebhookId = Annotated[Identifier, Path()]
+WebhookId = Annotated[Identifier, Path(description="The webhook.")]
 
 
-@webhook_router.post("", status_code=201, response_model=NewWebhookRecord, summary="Create a webhook")
-def create_webhook(service: Running, admin: Admin, body: WebhookRequest) -> Response:
+@webhook_router.post("", status_code=201, summary="Create a webhook")
+def create_webhook(service: Running, response: Response, admin: Admin, body: WebhookRequest) -> NewWebhookRecord:
     """Notify an address of events in the key's project, or in the installation for an admin without a project.
 
     The signing secret is in this answer only. Revoking the key revokes the webhook.
@@ -319,29 +305,28 @@ def create_webhook(service: Running, admin: Admin, body: WebhookRequest) -> Resp
     with transaction(service.factory) as session:
         webhook = delivering.create(session, admin, **body.model_dump(), private=private, now=now)
         record = NewWebhookRecord(**dict(views.webhooks(session, [webhook], now)[0]), secret=webhook.secret)
-    return _answer_secret(record, "/v1/webhooks")
+    response.headers.update({"Location": "/v1/webhooks", "Cache-Control": "no-store"})
+    return record
 
 
-@webhook_router.get("", dependencies=[ADMIN], response_model=Page[WebhookRecord], summary="List webhooks")
-def list_webhooks(service: Running, request: Request, page: Paging) -> Response:
+@webhook_router.get("", dependencies=[ADMIN], summary="List webhooks")
+def list_webhooks(service: Running, page: Paging) -> Page[WebhookRecord]:
     """List the webhooks of the key's project, newest first, inactive ones included."""
-    return answer_newest(service, request, page, Webhook, partial(views.webhooks, now=service.clock()))
+    return newest_page(service, page, Webhook, partial(views.webhooks, now=service.clock()))
 
 
-@webhook_router.post(
-    "/{webhook_id}/test", dependencies=[ADMIN], response_model=WebhookTestRecord, summary="Try a webhook"
-)
-async def try_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Response:
+@webhook_router.post("/{webhook_id}/test", dependencies=[ADMIN], summary="Try a webhook")
+async def try_webhook(service: Running, webhook_id: WebhookId) -> WebhookTestRecord:
     """Send a request of type `test` now, and return its result."""
     sender = Sender(service.settings.webhooks_private, seconds_max=SECONDS_MAX)
     sent = await delivering.try_out(service.factory, sender, webhook_id, service.clock)
-    return answer(request, WebhookTestRecord(delivered=sent.delivered, status=sent.status, reason=sent.reason))
+    return WebhookTestRecord(delivered=sent.delivered, status=sent.status, reason=sent.reason)
 
 
-@webhook_router.delete("/{webhook_id}", dependencies=[ADMIN], response_model=WebhookRecord, summary="Remove a webhook")
-def remove_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Response:
+@webhook_router.delete("/{webhook_id}", dependencies=[ADMIN], summary="Remove a webhook")
+def remove_webhook(service: Running, webhook_id: WebhookId) -> WebhookRecord:
     """Send nothing more to an address, pending deliveries included."""
     with transaction(service.factory) as session:
         (record,) = views.webhooks(session, [find(session, Webhook, webhook_id)], service.clock())
         delivering.remove(session, webhook_id)
-    return answer(request, record)
+    return record

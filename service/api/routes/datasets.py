@@ -9,8 +9,8 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from obscura.wire.formats import UploadFormat
 from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, KeyCheck, Page
 from obscura.wire.words import DatasetState
-from service.api.answers import answer, answer_newest, narrowed
-from service.api.deps import DATA, PROBLEMS, READ, ApiRoute, OfAccount, Paging, Running, Uploader
+from service.api.answers import ApiRoute, narrowed, newest_page
+from service.api.deps import DATA, PROBLEMS, READ, OfAccount, Paging, Running, Uploader
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.uploading import Body, content_length
 from service.datasets import deletion, receiving, states
@@ -23,7 +23,7 @@ from service.ingest.formats import titles
 from service.views import datasets as views
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], responses=PROBLEMS, route_class=ApiRoute)
-DatasetId = Annotated[Identifier, Path()]
+DatasetId = Annotated[Identifier, Path(description="The labelled images.")]
 
 _RAW_BODY = {
     "requestBody": {
@@ -34,22 +34,18 @@ _RAW_BODY = {
 }
 
 
-@router.post("", dependencies=[DATA], status_code=201, response_model=DatasetRecord, summary="Declare a dataset")
+@router.post("", dependencies=[DATA], status_code=201, summary="Declare a dataset")
 @body_limit(LARGE_BODY_BYTES_MAX)
-def declare_dataset(service: Running, request: Request, body: DatasetRequest) -> Response:
+def declare_dataset(service: Running, response: Response, body: DatasetRequest) -> DatasetRecord:
     """Declare a dataset. The declaration is public: it appears in plans, privacy cards and reports."""
     with transaction(service.factory) as session:
         dataset = states.declare(session, service.settings, **body.model_dump(), now=service.clock())
         record = views.dataset(dataset)
-    return answer(request, record, status_code=201, headers={"Location": f"/v1/datasets/{record.id}"})
+    response.headers["Location"] = f"/v1/datasets/{record.id}"
+    return record
 
 
-@router.put(
-    "/{dataset_id}/content",
-    response_model=DatasetRecord,
-    summary="Upload a dataset's content",
-    openapi_extra=_RAW_BODY,
-)
+@router.put("/{dataset_id}/content", summary="Upload a dataset's content", openapi_extra=_RAW_BODY)
 @body_limit(None)
 def put_content(
     service: Running,
@@ -64,7 +60,7 @@ def put_content(
             "an account need the same one, or none."
         ),
     ] = None,
-) -> Response:
+) -> DatasetRecord:
     """Stream the content as the raw body. A confined process validates it before the answer.
 
     A refused upload changes nothing: the dataset stays declared, and the answer names the rule that was broken.
@@ -78,39 +74,34 @@ def put_content(
         except BaseException:
             body.drain()
             raise
-    return answer(request, views.dataset(dataset))
+    return views.dataset(dataset)
 
 
-@router.get("", dependencies=[READ], response_model=Page[DatasetRecord], summary="List datasets")
+@router.get("", dependencies=[READ], summary="List datasets")
 def list_datasets(
     service: Running,
-    request: Request,
     page: Paging,
     account_id: OfAccount = None,
     state: Annotated[DatasetState | None, Query(description="In this state only.")] = None,
-) -> Response:
+) -> Page[DatasetRecord]:
     """List datasets, newest first, optionally of one account or state."""
     conditions = narrowed(Dataset, account_id=account_id, state=state)
-    return answer_newest(service, request, page, Dataset, lambda _, rows: list(map(views.dataset, rows)), *conditions)
+    return newest_page(service, page, Dataset, lambda _, rows: list(map(views.dataset, rows)), *conditions)
 
 
-@router.get("/{dataset_id}", dependencies=[READ], response_model=DatasetRecord, summary="Read a dataset")
-def read_dataset(service: Running, request: Request, dataset_id: DatasetId) -> Response:
+@router.get("/{dataset_id}", dependencies=[READ], summary="Read a dataset")
+def read_dataset(service: Running, dataset_id: DatasetId) -> DatasetRecord:
     """Return a dataset's declaration and state."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.dataset(find(session, Dataset, dataset_id))
-    return answer(request, record)
+        return views.dataset(find(session, Dataset, dataset_id))
 
 
-@router.delete(
-    "/{dataset_id}", dependencies=[DATA], response_model=DatasetRecord, summary="Delete a dataset's images forever"
-)
+@router.delete("/{dataset_id}", dependencies=[DATA], summary="Delete a dataset's images forever")
 def delete_dataset(
     service: Running,
-    request: Request,
     dataset_id: DatasetId,
     cancel_jobs: Annotated[bool, Query(description="Cancel the trainings that need it, instead of refusing.")] = False,
-) -> Response:
+) -> DatasetRecord:
     """Destroy the keys of the images and of their checkpoints, so that no copy can be read, then delete the files.
 
     Spent budget stays spent; releases, entries and receipts stay. 409 while a training that needs the dataset is queued
@@ -120,4 +111,4 @@ def delete_dataset(
     dataset = deletion.delete(
         service.settings, service.factory, dataset_id, cancel_jobs=cancel_jobs, now=service.clock()
     )
-    return answer(request, views.dataset(dataset))
+    return views.dataset(dataset)

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 import anyio
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import HealthRecord, Identifier, Minute
-from service.api.answers import answer
-from service.api.deps import AUDIT, INSTALLATION, METRICS, PROBLEMS, ApiRoute, Running
+from service.api.answers import ApiRoute
+from service.api.deps import AUDIT, INSTALLATION, METRICS, PROBLEMS, Running
 from service.api.problems import Busy
 from service.audit.findings import verifications
 from service.audit.proofs import newest_checkpoint
@@ -23,19 +23,19 @@ from service.db.session import transaction
 from service.ledger.stops import arming_stops
 from service.views import admins as views
 
-router = APIRouter(prefix="/v1/health", tags=["health"], responses=PROBLEMS, route_class=ApiRoute)
+router = APIRouter(prefix="/v1/health", tags=["health"], responses=PROBLEMS)
 VERSION = version("obscura-images")
 READY_SECONDS = 2.0
 LINES_MAX = 1000  # of an answer
 
 
-@router.get("/live", response_model=HealthRecord, summary="Liveness")
+@router.get("/live", summary="Liveness")
 async def live() -> HealthRecord:
     """Answer if the process is alive. Uses no database and no thread."""
     return HealthRecord(status="ok", version=VERSION)
 
 
-@router.get("/ready", response_model=HealthRecord, summary="Readiness")
+@router.get("/ready", summary="Readiness")
 async def ready(service: Running) -> HealthRecord:
     """Answer 200 if the database, and a required audit log, respond within two seconds; 503 otherwise and during
     shutdown.
@@ -70,7 +70,7 @@ async def ready(service: Running) -> HealthRecord:
     return HealthRecord(status="ok", version=VERSION, trainings=trainings, unavailable=away or None)
 
 
-metrics_router = APIRouter(route_class=ApiRoute)
+metrics_router = APIRouter()
 
 
 @metrics_router.get("/metrics", dependencies=[METRICS], include_in_schema=False)
@@ -142,12 +142,11 @@ def read_ledger(session: Session) -> LedgerRecord:
 ledger_router = APIRouter(prefix="/v1/ledger", tags=["ledger"], responses=PROBLEMS, route_class=ApiRoute)
 
 
-@ledger_router.get("", dependencies=[INSTALLATION], response_model=LedgerRecord, summary="Read the state of the ledger")
-def read_ledger_state(service: Running, request: Request) -> Response:
+@ledger_router.get("", dependencies=[INSTALLATION], summary="Read the state of the ledger")
+def read_ledger_state(service: Running) -> LedgerRecord:
     """Return stopped trainings with reasons, the latest verifications, and the newest checkpoint."""
     with transaction(service.factory, read_only=True) as session:
-        record = read_ledger(session)
-    return answer(request, record)
+        return read_ledger(session)
 
 
 audit_router = APIRouter(prefix="/v1/audit-events", tags=["audit"], responses=PROBLEMS, route_class=ApiRoute)

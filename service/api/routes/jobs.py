@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Response
 
 from obscura.wire.job_schemas import (
     FINAL_STATES,
@@ -24,12 +24,11 @@ from obscura.wire.words import JobState
 from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
 from service import jobs
-from service.api.answers import answer, answer_newest, narrowed
+from service.api.answers import ApiRoute, narrowed, newest_page
 from service.api.deps import (
     PROBLEMS,
     READ,
     TRAIN,
-    ApiRoute,
     IdempotencyKey,
     OfAccount,
     PageRequest,
@@ -58,19 +57,19 @@ else:
 recipe_router = APIRouter(prefix="/v1/recipes", tags=["recipes"], responses=PROBLEMS, route_class=ApiRoute)
 
 
-@recipe_router.get("", dependencies=[READ], response_model=RecipeList, summary="List recipes")
-def list_recipes(request: Request) -> Response:
+@recipe_router.get("", dependencies=[READ], summary="List recipes")
+def list_recipes() -> RecipeList:
     """List the recipes with their presets, defaults and the JSON Schema of their options."""
-    return answer(request, RecipeList(items=[describe_recipe(recipe) for recipe in RECIPES.values()]))
+    return RecipeList(items=[describe_recipe(recipe) for recipe in RECIPES.values()])
 
 
-@recipe_router.get("/{recipe}", dependencies=[READ], response_model=RecipeRecord, summary="Read a recipe")
-def read_recipe(request: Request, recipe: Annotated[Name, Path()]) -> Response:
+@recipe_router.get("/{recipe}", dependencies=[READ], summary="Read a recipe")
+def read_recipe(recipe: Annotated[Name, Path(description="A name that `GET /v1/recipes` lists.")]) -> RecipeRecord:
     """Return a recipe: its presets, defaults and the JSON Schema of its options."""
     known = RECIPES.get(recipe)
     if known is None:
         raise NotFound(f"There is no such recipe. Choose one of {', '.join(RECIPES)}.")
-    return answer(request, describe_recipe(known))
+    return describe_recipe(known)
 
 
 def describe_recipe(recipe: Recipe) -> RecipeRecord:
@@ -82,7 +81,7 @@ def describe_recipe(recipe: Recipe) -> RecipeRecord:
 plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS, route_class=ApiRoute)
 
 
-@plan_router.post("", dependencies=[READ], response_model=PlanRecord, summary="Plan a training")
+@plan_router.post("", dependencies=[READ], summary="Plan a training")
 @body_limit(LARGE_BODY_BYTES_MAX)
 def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
     """Plan a training: what it buys, its price, and the budget left. Opens no data and stores nothing."""
@@ -91,7 +90,7 @@ def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
 
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=PROBLEMS, route_class=ApiRoute)
-JobId = Annotated[Identifier, Path()]
+JobId = Annotated[Identifier, Path(description="The job.")]
 
 _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
@@ -102,28 +101,28 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("", dependencies=[READ], response_model=Page[JobRecord], summary="List jobs")
+@router.get("", dependencies=[READ], summary="List jobs")
 def list_jobs(
     service: Running,
-    request: Request,
     page: Paging,
     account_id: OfAccount = None,
     state: Annotated[JobState | None, Query(description="In this state only.")] = None,
     recipe: Annotated[RecipeName | None, Query(description="By this recipe only.")] = None,
-) -> Response:
+) -> Page[JobRecord]:
     """List jobs, newest first, optionally of one account, state or recipe."""
     conditions = narrowed(Job, state=state, recipe=recipe)
     conditions += [] if account_id is None else [Job.account_id == account_id]
-    return answer_newest(service, request, page, Job, views.records, *conditions, columns=views.JOBS)
+    return newest_page(service, page, Job, views.records, *conditions, columns=views.JOBS)
 
 
-@router.get("/{job_id}", dependencies=[READ], response_model=JobRecord, summary="Read a job")
-def read_job(service: Running, request: Request, job_id: JobId) -> Response:
+@router.get("/{job_id}", dependencies=[READ], summary="Read a job")
+def read_job(service: Running, response: Response, job_id: JobId) -> JobRecord:
     """Return a job: its state, its planned and charged budget, and its result."""
     with transaction(service.factory, read_only=True) as session:
         record = views.record(session, jobs.get_job(session, job_id))
-    headers = {} if record.state in FINAL_STATES else {"Retry-After": "2"}
-    return answer(request, record, headers=headers)
+    if record.state not in FINAL_STATES:
+        response.headers["Retry-After"] = "2"
+    return record
 
 
 @router.get("/{job_id}/events", summary="Follow a job", response_class=Response, responses=_EVENTS)
@@ -131,7 +130,10 @@ def follow_job(
     service: Running,
     principal: Reader,
     job_id: JobId,
-    last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", max_length=100)] = None,
+    last_event_id: Annotated[
+        str | None,
+        Header(alias="Last-Event-ID", max_length=100, description="The last event that the client has seen."),
+    ] = None,
 ) -> Response:
     """Follow a job by server-sent events; the last event has the final state.
 
@@ -161,8 +163,8 @@ def stream_events(
     return EventStream(events, on_close=partial(service.streams.give_back, *slot))
 
 
-@router.post("/{job_id}/cancel", dependencies=[TRAIN], response_model=JobRecord, summary="Cancel a job")
-def cancel_job(service: Running, request: Request, job_id: JobId, body: CancelRequest | None = None) -> Response:
+@router.post("/{job_id}/cancel", dependencies=[TRAIN], summary="Cancel a job")
+def cancel_job(service: Running, job_id: JobId, body: CancelRequest | None = None) -> JobRecord:
     """End a job early. A queued job ends at once, and its hold returns.
 
     A training that has charged publishes what it has made, marked as incomplete, and the unspent rest of its hold
@@ -172,50 +174,51 @@ def cancel_job(service: Running, request: Request, job_id: JobId, body: CancelRe
     discard = body is not None and body.discard
     with transaction(service.factory) as session:
         job = jobs.request_cancel(session, job_id=job_id, now=service.clock(), discard=discard)
-        record = views.record(session, job)
-    return answer(request, record)
+        return views.record(session, job)
 
 
 sweep_router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], responses=PROBLEMS, route_class=ApiRoute)
-SweepId = Annotated[Identifier, Path()]
+SweepId = Annotated[Identifier, Path(description="The sweep.")]
 SWEEPS_A_PAGE_MAX = 6  # each is shown with up to 64 trials and their holds
 
 
-@sweep_router.post("", status_code=202, response_model=SweepRecord, summary="Start a hyper-parameter search")
+@sweep_router.post("", status_code=202, summary="Start a hyper-parameter search")
 @body_limit(LARGE_BODY_BYTES_MAX)
 def create_sweep(
-    service: Running, principal: Trainer, request: Request, key: IdempotencyKey, body: SweepRequest
-) -> Response:
+    service: Running, principal: Trainer, response: Response, key: IdempotencyKey, body: SweepRequest
+) -> SweepRecord:
     """Hold the price of all trials in one transaction and queue them, or do nothing.
 
     409 if the account cannot pay for all, with the number of trials that would fit. Every trial is paid for, whichever
     you use. Choosing the best by accuracy on a public dataset is post-processing and costs nothing.
     """
     record = order_sweep(service, principal.id, key, body, lambda session, sweep: sweeps.records(session, [sweep])[0])
-    return answer(request, record, status_code=202, headers={"Location": f"/v1/sweeps/{record.id}"})
+    response.headers["Location"] = f"/v1/sweeps/{record.id}"
+    return record
 
 
-@sweep_router.get("", dependencies=[READ], response_model=Page[SweepRecord], summary="List sweeps")
-def list_sweeps(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
+@sweep_router.get("", dependencies=[READ], summary="List sweeps")
+def list_sweeps(service: Running, page: Paging, account_id: OfAccount = None) -> Page[SweepRecord]:
     """List sweeps with their trials, newest first, at most six per page, optionally of one account."""
     short = PageRequest(min(page.limit, SWEEPS_A_PAGE_MAX), page.cursor)
     conditions = [] if account_id is None else [Sweep.account_id == account_id]
-    return answer_newest(service, request, short, Sweep, sweeps.records, *conditions)
+    return newest_page(service, short, Sweep, sweeps.records, *conditions)
 
 
-@sweep_router.get("/{sweep_id}", dependencies=[READ], response_model=SweepRecord, summary="Read a sweep")
-def read_sweep(service: Running, request: Request, sweep_id: SweepId) -> Response:
+@sweep_router.get("/{sweep_id}", dependencies=[READ], summary="Read a sweep")
+def read_sweep(service: Running, response: Response, sweep_id: SweepId) -> SweepRecord:
     """Return a sweep: state, cost and public accuracy of each trial."""
     with transaction(service.factory, read_only=True) as session:
         (record,) = sweeps.records(session, [find(session, Sweep, sweep_id)])
-    return answer(request, record, headers={} if record.state == "ended" else {"Retry-After": "2"})
+    if record.state != "ended":
+        response.headers["Retry-After"] = "2"
+    return record
 
 
-@sweep_router.post("/{sweep_id}/cancel", dependencies=[TRAIN], response_model=SweepRecord, summary="Cancel a sweep")
-def cancel_sweep(service: Running, request: Request, sweep_id: SweepId, body: CancelRequest | None = None) -> Response:
+@sweep_router.post("/{sweep_id}/cancel", dependencies=[TRAIN], summary="Cancel a sweep")
+def cancel_sweep(service: Running, sweep_id: SweepId, body: CancelRequest | None = None) -> SweepRecord:
     """Cancel every trial and evaluation that has not ended, as for jobs. Holds of queued trials return."""
     discard = body is not None and body.discard
     with transaction(service.factory) as session:
         sweep = jobs.cancel_sweep(session, sweep_id=sweep_id, now=service.clock(), discard=discard)
-        (record,) = sweeps.records(session, [sweep])
-    return answer(request, record)
+        return sweeps.records(session, [sweep])[0]

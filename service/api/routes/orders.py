@@ -13,8 +13,8 @@ from obscura.wire.job_schemas import FINAL_STATES, PlanRequest, SweepRequest
 from obscura.wire.schemas import Identifier
 from privacy.plans.registry import plan_from_json
 from service import jobs
-from service.api.answers import answer, answer_bytes
-from service.api.deps import PROBLEMS, READ, VIEW, ApiRoute, IdempotencyKey, Running, Service, Trainer
+from service.api.answers import ApiRoute, with_etag
+from service.api.deps import PROBLEMS, READ, VIEW, IdempotencyKey, Running, Service, Trainer
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.problems import JobNotSucceeded, Pending
 from service.db.job_tables import Job, Sweep
@@ -27,7 +27,7 @@ from service.views import jobs as views
 from service.views.plans import require_extractor
 
 Record = TypeVar("Record")
-ReleaseId = Annotated[Identifier, Path()]
+ReleaseId = Annotated[Identifier, Path(description="The release.")]
 
 
 def order(
@@ -120,23 +120,24 @@ def read_picture(service: Service, request: Request, kind: Kind, made_id: str) -
     if picture is None:
         message = f"{noun.capitalize()} {made_id} has no picture: its job {job.state.value}. Ask for a new one."
         raise JobNotSucceeded(message)
-    return answer_bytes(request, picture, "image/png")
+    return with_etag(request, Response(picture, media_type="image/png"))
 
 
 def _add_order(router: APIRouter, kind: Kind, asked: Order) -> None:
-    def create(service: Running, principal: Trainer, request: Request, key: IdempotencyKey, body: Any) -> Response:
-        return ordered(service, principal.id, request, key, body.model_dump())
+    def create(service: Running, principal: Trainer, response: Response, key: IdempotencyKey, body: Any) -> Any:
+        return ordered(service, principal.id, response, key, body.model_dump())
 
     def create_of_release(
-        service: Running, principal: Trainer, request: Request, release_id: ReleaseId, key: IdempotencyKey, body: Any
-    ) -> Response:
-        return ordered(service, principal.id, request, key, body.model_dump() | {"release_id": release_id})
+        service: Running, principal: Trainer, response: Response, release_id: ReleaseId, key: IdempotencyKey, body: Any
+    ) -> Any:
+        return ordered(service, principal.id, response, key, body.model_dump() | {"release_id": release_id})
 
-    def ordered(service: Service, by: str, request: Request, key: str, fields: dict[str, Any]) -> Response:
+    def ordered(service: Service, by: str, response: Response, key: str, fields: dict[str, Any]) -> Any:
         record: Any = order(service, by, key, kind, fields, views.made)
         job_id = record.id if kind.makes is None else record.job_id
         place = f"/v1/jobs/{job_id}" if kind.reading is None else f"{kind.reading.path}/{record.id}"
-        return answer(request, record, status_code=202, headers={"Location": place})
+        response.headers["Location"] = place
+        return record
 
     endpoint = create_of_release if "{release_id}" in asked.path else create
     endpoint.__annotations__["body"] = asked.request
@@ -154,12 +155,14 @@ def _add_order(router: APIRouter, kind: Kind, asked: Order) -> None:
 def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
     scope = {"read": READ, "releases": VIEW}[place.scope]
     noun, made_at = kind.noun, f"{place.path}/{{{kind.noun}_id}}"
-    MadeId = Annotated[Identifier, Path(alias=f"{noun}_id")]
+    MadeId = Annotated[Identifier, Path(alias=f"{noun}_id", description=f"The {noun}.")]
 
-    def read(service: Running, request: Request, made_id: MadeId) -> Response:
+    def read(service: Running, response: Response, made_id: MadeId) -> Any:
         with transaction(service.factory, read_only=True) as session:
             record: Any = views.made(session, _find(session, kind, made_id)[1])
-        return answer(request, record, headers={} if record.state in FINAL_STATES else {"Retry-After": "2"})
+        if record.state not in FINAL_STATES:
+            response.headers["Retry-After"] = "2"
+        return record
 
     def picture(service: Running, request: Request, made_id: MadeId) -> Response:
         return read_picture(service, request, kind, made_id)

@@ -18,10 +18,10 @@ from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord, ShareR
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import ReleaseKind
 from service import jobs, reports, weights
-from service.api.answers import answer, answer_bytes, answer_newest, send_file
-from service.api.deps import ADMIN, PROBLEMS, READ, VIEW, Admin, ApiRoute, OfAccount, Paging, Running, Service
+from service.api.answers import ApiRoute, newest_page, send_file
+from service.api.deps import ADMIN, PROBLEMS, READ, VIEW, Admin, OfAccount, Paging, Running, Service
 from service.api.problems import JobNotSucceeded, Pending, SampleRemoved
-from service.api.routes.admins import answer_asked
+from service.api.routes.admins import request_decision
 from service.db.job_tables import Evaluation, Job, Release, Sample, Share
 from service.db.ledger_tables import Account
 from service.db.session import transaction
@@ -33,8 +33,8 @@ from service.storage.interface import key_of
 from service.views import releases as views
 
 router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS, route_class=ApiRoute)
-ReleaseId = Annotated[Identifier, Path()]
-FileName = Annotated[str, Path(max_length=64)]
+ReleaseId = Annotated[Identifier, Path(description="The release.")]
+FileName = Annotated[str, Path(max_length=64, description="Name of the file.")]
 _OF_GENERATORS = ("report.html", "report.json", "grid.png")
 # A report is self-contained: inline styles and images, no script, no external resource.
 REPORT_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
@@ -47,23 +47,22 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
     return {200: {"content": {media_type: {}}}, 304: {"description": "The client has it."}}
 
 
-@router.get("", dependencies=[VIEW], response_model=Page[ReleaseRecord], summary="List releases")
-def list_releases(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
+@router.get("", dependencies=[VIEW], summary="List releases")
+def list_releases(service: Running, page: Paging, account_id: OfAccount = None) -> Page[ReleaseRecord]:
     """List releases, newest first, optionally of one account. Releases shared with you belong to no account you see."""
     if account_id is not None:
         with transaction(service.factory, read_only=True) as session:
             own = visible(session, Account, select(Account.id)).where(Account.id == account_id)
             account_id = session.scalar(own) or ""
     conditions = [] if account_id is None else [Release.account_id == account_id]
-    return answer_newest(service, request, page, Release, views.records, *conditions, columns=views.RELEASES)
+    return newest_page(service, page, Release, views.records, *conditions, columns=views.RELEASES)
 
 
-@router.get("/{release_id}", dependencies=[VIEW], response_model=ReleaseRecord, summary="Read a release")
-def read_release(service: Running, request: Request, release_id: ReleaseId) -> Response:
+@router.get("/{release_id}", dependencies=[VIEW], summary="Read a release")
+def read_release(service: Running, release_id: ReleaseId) -> ReleaseRecord:
     """Return a release with its measurements on public data."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.records(session, [jobs.get_release(session, release_id)])[0]
-    return answer(request, record)
+        return views.records(session, [jobs.get_release(session, release_id)])[0]
 
 
 @router.get("/{release_id}/card", dependencies=[VIEW], summary="Read the privacy card")
@@ -87,11 +86,11 @@ def read_receipt(service: Running, release_id: ReleaseId) -> JSONResponse:
 @router.get(
     "/{release_id}/report.html", dependencies=[VIEW], response_class=Response, responses=_file_answer("text/html")
 )
-def read_report_page(service: Running, request: Request, release_id: ReleaseId) -> Response:
+def read_report_page(service: Running, release_id: ReleaseId) -> Response:
     """Return the report as one HTML page, with evaluations made since publication. For a shared release, facts about
     the account are left out.
     """
-    response = _send_report(service, request, release_id, reports.PAGE, "text/html; charset=utf-8")
+    response = _send_report(service, release_id, reports.PAGE, "text/html; charset=utf-8")
     response.headers["Content-Security-Policy"] = REPORT_POLICY
     return response
 
@@ -102,9 +101,9 @@ def read_report_page(service: Running, request: Request, release_id: ReleaseId) 
     response_class=Response,
     responses=_file_answer("application/json"),
 )
-def read_report_data(service: Running, request: Request, release_id: ReleaseId) -> Response:
+def read_report_data(service: Running, release_id: ReleaseId) -> Response:
     """Return the report as JSON. For a shared release, facts about the account are left out."""
-    return _send_report(service, request, release_id, reports.DATA, "application/json")
+    return _send_report(service, release_id, reports.DATA, "application/json")
 
 
 @router.get("/{release_id}/grid.png", dependencies=[VIEW], response_class=Response, responses=_file_answer("image/png"))
@@ -126,7 +125,7 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
     """
     if name in formats.MADE:
         made = weights.read_made(service.storage, service.factory, release_id, name)
-        return answer_bytes(request, made, "text/plain; charset=utf-8")
+        return Response(made, media_type="text/plain; charset=utf-8")
     if name not in formats.DOWNLOADS:
         known = ", ".join((*formats.DOWNLOADS, *formats.MADE))
         raise NotFound(f"The files of a release are {known}.", name=name)
@@ -135,13 +134,8 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
     )
 
 
-@router.get(
-    "/{release_id}/evaluations",
-    dependencies=[VIEW],
-    response_model=Page[EvaluationRecord],
-    summary="List a release's evaluations",
-)
-def list_evaluations(service: Running, request: Request, release_id: ReleaseId, page: Paging) -> Response:
+@router.get("/{release_id}/evaluations", dependencies=[VIEW], summary="List a release's evaluations")
+def list_evaluations(service: Running, release_id: ReleaseId, page: Paging) -> Page[EvaluationRecord]:
     """List evaluations, also unfinished ones, newest first."""
 
     def show(session: Session, rows: Sequence[Evaluation]) -> list[EvaluationRecord]:
@@ -149,12 +143,13 @@ def list_evaluations(service: Running, request: Request, release_id: ReleaseId, 
         return [evaluate.show(row, row.job) for row in rows]
 
     of_release = Evaluation.release_id == release_id
-    return answer_newest(service, request, page, Evaluation, show, of_release, columns=_EVALUATIONS)
+    return newest_page(service, page, Evaluation, show, of_release, columns=_EVALUATIONS)
 
 
-def _send_report(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
+def _send_report(service: Service, release_id: str, name: str, media_type: str) -> Response:
     _require_generator(service, release_id, name)
-    return answer_bytes(request, reports.read_report(service.storage, service.factory, release_id, name), media_type)
+    report = reports.read_report(service.storage, service.factory, release_id, name)
+    return Response(report, media_type=media_type)
 
 
 def _require_generator(service: Service, release_id: str, name: str) -> Release:
@@ -175,7 +170,7 @@ def _send(service: Service, request: Request, release_id: str, name: str, media_
 
 
 sample_router = APIRouter(prefix="/v1/samples", tags=["samples"], responses=PROBLEMS, route_class=ApiRoute)
-SampleId = Annotated[Identifier, Path()]
+SampleId = Annotated[Identifier, Path(description="The sample.")]
 
 _CONTENT: dict[int | str, dict[str, Any]] = {
     200: {
@@ -227,37 +222,39 @@ share_router = APIRouter(
 )
 
 
-@share_router.get("", dependencies=[READ], response_model=Page[ShareRecord], summary="List the shares of a release")
-def list_shares(service: Running, request: Request, release_id: ReleaseId, page: Paging) -> Response:
+ShareId = Annotated[Identifier, Path(description="The share, with one project or with all.")]
+
+
+@share_router.get("", dependencies=[READ], summary="List the shares of a release")
+def list_shares(service: Running, release_id: ReleaseId, page: Paging) -> Page[ShareRecord]:
     """List the present and former shares of a release, newest first. For other projects the list is empty."""
 
     def show(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
         jobs.get_release(session, release_id)
         return views.shares(session, rows)
 
-    return answer_newest(service, request, page, Share, show, Share.release_id == release_id)
+    return newest_page(service, page, Share, show, Share.release_id == release_id)
 
 
-@share_router.post("", status_code=201, response_model=DecisionRecord, summary="Request a share")
-def ask_share(service: Running, admin: Admin, request: Request, release_id: ReleaseId, body: ShareRequest) -> Response:
+@share_router.post("", status_code=201, summary="Request a share")
+def ask_share(
+    service: Running, admin: Admin, response: Response, release_id: ReleaseId, body: ShareRequest
+) -> DecisionRecord:
     """Request that a release is shared with another project, or with all. Another owner or an admin must approve it.
 
     The other project then reads the release with its card, its files and the public part of its report, and draws from
     it and evaluates it as its own. It sees no account, dataset, job or receipt.
     """
     ask = partial(jobs.ask_share, release_id=release_id, **body.model_dump(), asked_with=admin.id)
-    return answer_asked(service, request, ask)
+    return request_decision(service, response, ask)
 
 
-@share_router.delete("/{share_id}", dependencies=[ADMIN], response_model=ShareRecord, summary="Stop sharing a release")
-def end_share(
-    service: Running, request: Request, release_id: ReleaseId, share_id: Annotated[Identifier, Path()]
-) -> Response:
+@share_router.delete("/{share_id}", dependencies=[ADMIN], summary="Stop sharing a release")
+def end_share(service: Running, release_id: ReleaseId, share_id: ShareId) -> ShareRecord:
     """Stop sharing a release at once. One owner may do so. Unfinished drawings of other projects are cancelled.
 
     They keep the samples that they have drawn and the files that they have downloaded.
     """
     with transaction(service.factory) as session:
         share = jobs.end_share(session, release_id=release_id, share_id=share_id, now=service.clock())
-        (record,) = views.shares(session, [share])
-    return answer(request, record)
+        return views.shares(session, [share])[0]
