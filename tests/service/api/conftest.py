@@ -1,10 +1,10 @@
-"""The world of the API's tests: a real service behind a real socket, on an SQLite file of the test's own.
+"""The world of the API's tests: a real service behind a real socket, on SQLite, started once for each module.
 
-`served` is the running service with a key for each scope; its methods ask it over HTTP and play its worker (its mode is
-"celery" with a broker that accepts no message, so jobs stay queued until a test claims them). `fresh` is a new
-installation with its first admin only. `dataset`, `job` and `released` are a private dataset that is ready, a queued
-training on it, and a function that makes an account with a release. Tests override `settings` and the bounds
-(`stream_limits`, `upload_limits`, `gate_limits`); `on_either_database` are settings for both databases.
+Every test finds it as it was at its start. `served` has a key for each scope; its methods send requests over HTTP and
+play its worker (its mode is "celery" with a broker that accepts no message, so jobs stay queued until a test claims
+them). `fresh` is the same service with its first admin only. `dataset`, `job` and `released` are a private dataset that
+is ready, a queued training on it, and a function that makes an account with a release. Modules override `settings` and
+`limits`. A test that starts a service of its own uses `serving` with `own_settings`, or with `on_either_database`.
 `connected` and `received` talk to the socket as no client library would.
 """
 
@@ -12,6 +12,7 @@ import hashlib
 import io
 import shutil
 import socket
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -33,8 +34,6 @@ from obscura.client.transport import trusted
 from obscura.wire.words import DatasetState
 from service import jobs, ledger
 from service.api.events import StreamLimits
-from service.api.middleware import GateLimits
-from service.api.uploading import UploadLimits
 from service.audit.signing import open_signing_key
 from service.cli.serving import listen, server_config
 from service.db.base import new_id
@@ -58,6 +57,9 @@ DATASET: dict[str, Any] = {"name": "pictures", "visibility": "public", "classes"
 DATASET |= {"width": 4, "channels": 1, "records_declared": 100}
 
 
+OwnSettings = Callable[..., Settings]
+
+
 @dataclass
 class Served:
     """A running service and ways to talk to it and to play its worker."""
@@ -68,6 +70,15 @@ class Served:
     factory: SessionFactory
     tokens: dict[str, str]
     http: dict[str, httpx.Client] = field(default_factory=dict)
+
+    def make_keys(self, *scopes: str) -> None:
+        """Make a key for each of these scopes."""
+        with transaction(self.factory) as session:
+            self.tokens |= {s: make_key(session, name=s, scopes=[s], now=utc_now())[1] for s in scopes}
+
+    def close(self) -> None:
+        for client in self.http.values():
+            client.close()
 
     def client(self, scope: str | None = "admin") -> httpx.Client:
         """An HTTP client with the key of a scope, or without any."""
@@ -229,31 +240,32 @@ class Served:
         self._finish(kinds.sample.finish, sample["job_id"], path=f"samples/{sample['id']}/{name}", **facts)
 
 
-@pytest.fixture
-def stream_limits() -> StreamLimits:
-    """Bounds of the event streams; tests override it."""
-    return StreamLimits(poll_seconds=0.05)
+def new_settings(folder: Path, template: Path) -> Settings:
+    """Settings of a service with a migrated database in an empty folder, which counts requests in its memory."""
+    shutil.copyfile(template, folder / "obscura.db")
+    return Settings(data_dir=folder, mode="celery", redis_url="amqp://nowhere", page_size_max=5)
+
+
+@pytest.fixture(scope="module")
+def limits() -> dict[str, Any]:
+    """Bounds of the module's service."""
+    return {"stream_limits": StreamLimits(poll_seconds=0.05)}
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> Settings:
+    """Settings of the module's service."""
+    return new_settings(tmp_path_factory.mktemp("service"), sqlite_template)
 
 
 @pytest.fixture
-def upload_limits() -> UploadLimits:
-    """Bounds of the uploads; tests override it."""
-    return UploadLimits()
+def own_settings(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> OwnSettings:
+    """Make settings for a service of the test's own."""
 
+    def make(**changes: Any) -> Settings:
+        return new_settings(tmp_path_factory.mktemp("own"), sqlite_template).model_copy(update=changes)
 
-@pytest.fixture
-def gate_limits() -> GateLimits:
-    """Bounds of the requests; tests override it."""
-    return GateLimits()
-
-
-@pytest.fixture
-def settings(tmp_path: Path, sqlite_template: Path) -> Settings:
-    """Settings of the test's service, with a migrated database."""
-    data_dir = tmp_path / "service"
-    data_dir.mkdir()
-    shutil.copyfile(sqlite_template, data_dir / "obscura.db")
-    return Settings(data_dir=data_dir, mode="celery", page_size_max=5)
+    return make
 
 
 @pytest.fixture
@@ -271,30 +283,59 @@ def serving(settings: Settings, *scopes: str, **limits: Any) -> Iterator[Served]
     """A running service with a key for each of these scopes."""
     app = create_app(settings, send=_broker_that_is_away, **limits)
     with running(app) as url:
-        factory: SessionFactory = app.state.factory
-        with transaction(factory) as session:
-            tokens = {s: make_key(session, name=s, scopes=[s], now=utc_now())[1] for s in scopes}
-        served = Served(app, url, settings.data_dir, factory, tokens)
+        served = Served(app, url, settings.data_dir, app.state.factory, {})
+        served.make_keys(*scopes)
         yield served
-        for client in served.http.values():
-            client.close()
+        served.close()
+
+
+class Started:
+    """A running service, and its database as it was with the first admin only, and with a key for each scope."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._database = sqlite3.connect(served.data_dir / "obscura.db")
+        self._files = {*served.data_dir.rglob("*")}
+        self.fresh = self._copy()
+        served.make_keys(*SCOPES)
+        self.usual = self._copy()
+
+    def _copy(self) -> sqlite3.Connection:
+        copied = sqlite3.connect(":memory:")
+        self._database.backup(copied)
+        return copied
+
+    @contextmanager
+    def restored(self, copy: sqlite3.Connection, tokens: dict[str, str] | None = None) -> Iterator[Served]:
+        """The service with the rows of a copy, and without the files of other tests."""
+        copy.backup(self._database)
+        for path in sorted({*self._served.data_dir.rglob("*")} - self._files, reverse=True):  # folders last
+            if not path.name.startswith("obscura.db"):
+                path.rmdir() if path.is_dir() else path.unlink()
+        self._served.app.state.service.wrong_keys.limiter._memory.reset()
+        served = replace(self._served, tokens=dict(tokens or self._served.tokens), http={})
+        yield served
+        served.close()
+
+
+@pytest.fixture(scope="module")
+def started(settings: Settings, limits: dict[str, Any]) -> Iterator[Started]:
+    with serving(settings, **limits) as served:
+        yield Started(served)
 
 
 @pytest.fixture
-def served(
-    settings: Settings, stream_limits: StreamLimits, upload_limits: UploadLimits, gate_limits: GateLimits
-) -> Iterator[Served]:
+def served(started: Started) -> Iterator[Served]:
     """The running service."""
-    limits = {"stream_limits": stream_limits, "upload_limits": upload_limits, "gate_limits": gate_limits}
-    with serving(settings, *SCOPES, **limits) as served:
+    with started.restored(started.usual) as served:
         yield served
 
 
 @pytest.fixture
-def fresh(settings: Settings) -> Iterator[Served]:
+def fresh(started: Started, settings: Settings) -> Iterator[Served]:
     """The running service of a new installation, with nobody but the first admin."""
-    with serving(settings) as served:
-        served.tokens["admin"] = (settings.data_dir / "admin.key").read_text("ascii").strip()
+    token = (settings.data_dir / "admin.key").read_text("ascii").strip()
+    with started.restored(started.fresh, {"admin": token}) as served:
         yield served
 
 

@@ -14,14 +14,23 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 from sqlalchemy import text
 
 from service.api.middleware import Gate, GateLimits
 from service.api.routes import health
 from service.cli.serving import CONNECTIONS_MAX, raise_open_files
 from service.main import create_app
-from service.settings import Settings
-from tests.service.api.conftest import _broker_that_is_away, connected, received, running, serving
+from tests.service.api.conftest import (
+    SCOPES,
+    OwnSettings,
+    Served,
+    _broker_that_is_away,
+    connected,
+    received,
+    running,
+    serving,
+)
 from tests.together import wait_until
 
 PATIENCE_SECONDS = 60
@@ -52,8 +61,19 @@ def dripped_until_closed(connection: socket.socket, drop: bytes) -> bool:
 
 
 @pytest.fixture
-def application(settings: Settings, gate_limits: GateLimits) -> Any:
-    return create_app(settings, send=_broker_that_is_away, gate_limits=gate_limits)
+def gate_limits() -> GateLimits:
+    return GateLimits()
+
+
+@pytest.fixture
+def served(own_settings: OwnSettings, gate_limits: GateLimits) -> Iterator[Served]:
+    with serving(own_settings(), *SCOPES, gate_limits=gate_limits) as served:
+        yield served
+
+
+@pytest.fixture
+def application(own_settings: OwnSettings, gate_limits: GateLimits) -> Any:
+    return create_app(own_settings(), send=_broker_that_is_away, gate_limits=gate_limits)
 
 
 def limited(**limits: Any) -> pytest.MarkDecorator:
@@ -228,8 +248,8 @@ def test_readiness_answers_in_time_when_the_database_does_not(served, monkeypatc
 
 
 @pytest.mark.parametrize("bound", ["requests_max", "per_address_max"])
-def test_a_crowd_of_requests_leaves_room_for_liveness(settings, bound):
-    with serving(settings, "read", gate_limits=GateLimits(**{bound: 0})) as served:
+def test_a_crowd_of_requests_leaves_room_for_liveness(own_settings, bound):
+    with serving(own_settings(), "read", gate_limits=GateLimits(**{bound: 0})) as served:
         answer = served.client("read").get("/v1/accounts")
         assert (answer.status_code, answer.json()["code"]) == (503, "busy")
         assert int(answer.headers["retry-after"]) > 0
@@ -284,6 +304,7 @@ def test_one_address_does_not_take_all_requests(served):
 
 def test_a_client_that_hangs_up_is_one_line_of_the_log(served, caplog, capfd):
     """It used to be an unexpected error with its stack."""
+    structlog.reset_defaults()  # commands that other tests run in this process raise the level of the log
     for head in (HALF_A_FORM, HALF_A_FORM.replace(b"/login", b"/logout")):
         with connected(served.url, head):
             wait_until(lambda: len(gate_of(served).room) == 1)

@@ -1,6 +1,7 @@
 """Following a job by server-sent events: snapshots, heartbeats, resuming, bounds."""
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -8,13 +9,15 @@ import pytest
 from httpx_sse import EventSource, ServerSentEvent
 
 from service.api.events import StreamLimits
+from tests.service.api.conftest import SCOPES, OwnSettings, Served, serving
 from tests.together import wait_until
 
 
-@pytest.fixture
-def stream_limits() -> StreamLimits:
+@pytest.fixture(scope="module")
+def limits() -> dict[str, Any]:
     """Short waits; at most two streams a key and three in all."""
-    return StreamLimits(process_max=3, per_key_max=2, seconds_max=1.5, poll_seconds=0.02, heartbeat_seconds=0.2)
+    waits = {"seconds_max": 1.0, "poll_seconds": 0.02, "heartbeat_seconds": 0.2}
+    return {"stream_limits": StreamLimits(process_max=3, per_key_max=2, **waits)}
 
 
 def events_of(served: Any, job_id: str, last: str | None = None, scope: str = "read") -> list[ServerSentEvent]:
@@ -50,9 +53,11 @@ class TestStreamsThatWouldLast:
     """They end with the service, and with the key that opened them."""
 
     @pytest.fixture
-    def stream_limits(self) -> StreamLimits:
-        """Longer than any patience."""
-        return StreamLimits(poll_seconds=0.05, seconds_max=600)
+    def served(self, own_settings: OwnSettings) -> Iterator[Served]:
+        """Streams last longer than any patience."""
+        limits = StreamLimits(poll_seconds=0.05, seconds_max=600)
+        with serving(own_settings(), *SCOPES, stream_limits=limits) as served:
+            yield served
 
     def test_a_stream_ends_with_the_final_state(self, served, job):
         attempt = served.claim(job["id"])

@@ -9,20 +9,14 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from sqlalchemy import select
 
 from benchmarks.api_stock import SMALL, lay_in
 from service.api.events import StreamLimits
-from service.cli.serving import listen, server_config
 from service.db.access_tables import ApiKey, Decision
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
@@ -31,8 +25,9 @@ from service.db.ledger_tables import Account
 from service.db.session import SessionFactory, transaction
 from service.identity import admins, auth
 from service.identity.access import Scope
-from service.main import create_app, utc_now
+from service.main import utc_now
 from service.settings import Settings
+from tests.service.api.conftest import serving
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 CALLERS = (None, "read", "admin") if EXAMPLES else ("admin",)
@@ -78,33 +73,13 @@ def fuzz(url: str, factory: SessionFactory, scope: str | None, folder: Path) -> 
     return facts["test_cases"], output
 
 
-@contextmanager
-def service(url: str, folder: Path) -> Iterator[tuple[str, SessionFactory]]:
-    """Run a service without workers on a database; yield its address and its sessions."""
-    settings = Settings(data_dir=folder / "data", database_url=url, mode="celery")
-    # Event streams end at once: a reader would otherwise wait for minutes.
-    app = create_app(settings, stream_limits=StreamLimits(seconds_max=0.0), send=lambda _name, _args: None)
-    listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(server_config(app, connections_max=200))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    while not server.started:
-        assert thread.is_alive(), "the service did not start"
-        time.sleep(0.05)
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", app.state.factory
-    finally:
-        app.state.service.stopping.set()
-        server.should_exit = True
-        thread.join()
-        listener.close()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", CALLERS)
 def test_no_generated_request_meets_a_server_error(scope, database_url, tmp_path):
-    with service(database_url, tmp_path) as (url, factory):
-        lay_in(factory, tmp_path / "data", **SMALL)
-        cases, output = fuzz(url, factory, scope, tmp_path)
+    settings = Settings(data_dir=tmp_path / "data", database_url=database_url, mode="celery")
+    # Event streams end at once: a reader would otherwise wait for minutes.
+    with serving(settings, stream_limits=StreamLimits(seconds_max=0.0)) as served:
+        lay_in(served.factory, settings.data_dir, **SMALL)
+        cases, output = fuzz(served.url, served.factory, scope, tmp_path)
     assert cases["errored"] == cases["with_failures"] == 0, output
     assert cases["generated"] > 100

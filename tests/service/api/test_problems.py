@@ -164,6 +164,7 @@ def test_readiness_ends_when_the_service_stops(served):
     assert ready(served.client(None))["status"] == "ok"
     served.app.state.service.stopping.set()
     answer = served.client(None).get("/v1/health/ready")
+    served.app.state.service.stopping.clear()
     problem(answer, 503, "busy")
     assert int(answer.headers["retry-after"]) > 0
 

@@ -30,10 +30,10 @@ PEOPLE = {"name": "p", "owner": "o", "delta": 1e-5, "unit": "record"}
 CONTENT = bytes(range(256)) * 4096  # four chunks
 
 
-@pytest.fixture
-def stream_limits() -> StreamLimits:
+@pytest.fixture(scope="module")
+def limits() -> dict[str, Any]:
     """Streams that end often, so that clients must come back."""
-    return StreamLimits(seconds_max=0.4, poll_seconds=0.02, heartbeat_seconds=0.1)
+    return {"stream_limits": StreamLimits(seconds_max=0.2, poll_seconds=0.02, heartbeat_seconds=0.1)}
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_waiting_goes_on_over_many_short_streams(served, client, dataset_id):
         for step, heard_of in enumerate(told):
             served.progress(job.id, attempt, stage="votes", step=step, steps=4)
             heard_of.wait(60)
-            time.sleep(0.4)  # longer than a stream of this service, so that the next step comes over another
+            time.sleep(0.2)  # longer than a stream of this service, so that the next step comes over another
         served.publish(job.id, attempt)
 
     heard: list[tuple[str, int | None]] = []

@@ -1,6 +1,5 @@
 """Several web processes on one data folder and one database: none touches what another one is receiving."""
 
-import io
 import os
 import socket
 import subprocess
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
-import numpy as np
 import pytest
 
-from tests.service.api.conftest import DATASET
+from tests.service.api.conftest import DATASET, npz
 from tests.together import at_once, wait_until
 
 PATIENCE_SECONDS = 120
@@ -99,11 +97,8 @@ def start(tmp_path: Path, database_url: str, warm: str) -> Iterator[Callable[[],
         yield started
 
 
-def npz(seed: int) -> bytes:
-    buffer = io.BytesIO()
-    images = np.random.default_rng(seed).integers(0, 256, (60, 4, 4), dtype=np.uint8)
-    np.savez(buffer, images=images, labels=np.arange(60) % 2)
-    return buffer.getvalue()
+def images(seed: int) -> bytes:
+    return npz(60, seed=seed)
 
 
 def left(data_dir: Path) -> list[Path]:
@@ -113,7 +108,7 @@ def left(data_dir: Path) -> list[Path]:
 def test_a_process_that_starts_leaves_uploads_of_others_alone_and_takes_over_those_of_the_dead(start, tmp_path):
     first = start().ready()
     going_on, stranded = first.declare(), first.declare()
-    with first.half_an_upload(going_on, npz(0)) as finish, first.half_an_upload(stranded, npz(1)):
+    with first.half_an_upload(going_on, images(0)) as finish, first.half_an_upload(stranded, images(1)):
         for dataset_id in (going_on, stranded):
             wait_until(lambda name=dataset_id: first.state(name) == "receiving", "no upload began")
         wait_until(lambda: len(left(tmp_path / "data")) == 2, "nothing is in quarantine")
@@ -122,10 +117,10 @@ def test_a_process_that_starts_leaves_uploads_of_others_alone_and_takes_over_tho
         assert len(left(tmp_path / "data")) == 2
         assert finish().startswith(b"HTTP/1.1 200 ")
         assert second.state(going_on) == "ready"
-        taken = second.upload(stranded, npz(2))
+        taken = second.upload(stranded, images(2))
         assert (taken.status_code, taken.json()["state"]) == (409, "receiving")
         first.kill()
-    wait_until(lambda: second.upload(stranded, npz(2)).status_code == 200, "nobody took over from the dead process")
+    wait_until(lambda: second.upload(stranded, images(2)).status_code == 200, "nobody took over from the dead process")
     wait_until(lambda: not left(tmp_path / "data"), "what the dead process wrote is still there")
     third = start().ready()
     assert [third.state(dataset_id) for dataset_id in (going_on, stranded)] == ["ready", "ready"]
@@ -138,10 +133,10 @@ def test_processes_that_start_together_serve_together(start, tmp_path):
     assert [path.name for path in (tmp_path / "data" / "keys").glob("fingerprints*")] == ["fingerprints.key"]
     declared = [several[0].declare() for _ in range(6)]
     uploads = [
-        lambda number=number, dataset_id=dataset_id: several[number % 3].upload(dataset_id, npz(number)).status_code
+        lambda number=number, dataset_id=dataset_id: several[number % 3].upload(dataset_id, images(number)).status_code
         for number, dataset_id in enumerate(declared)
     ]
     assert at_once(*uploads) == [200] * 6
     same = several[0].declare()
-    racing = [lambda process=process: process.upload(same, npz(9)).status_code for process in several]
+    racing = [lambda process=process: process.upload(same, images(9)).status_code for process in several]
     assert sorted(at_once(*racing)) == [200, 409, 409]

@@ -14,7 +14,7 @@ import pytest
 from service.dependencies import _request
 from service.settings import Settings
 from service.webhooks.sending import Sender
-from tests.service.api.conftest import SCOPES, Served, serving
+from tests.service.api.conftest import SCOPES, OwnSettings, Served, serving
 from tests.service.reading_routes import address, reading_routes, stocked
 from tests.service.storage.memory_bucket import MEMORY_URL, MemoryBucket
 from tests.together import wait_until
@@ -92,8 +92,8 @@ def refused(answers: list[httpx.Response]) -> list[httpx.Response]:
     return found
 
 
-def test_while_the_storage_hangs_others_are_answered(settings: Settings, watched: Watched) -> None:
-    with serving(settings.model_copy(update={"storage": MEMORY_URL}), *SCOPES) as served:
+def test_while_the_storage_hangs_others_are_answered(own_settings: OwnSettings, watched: Watched) -> None:
+    with serving(own_settings(storage=MEMORY_URL), *SCOPES) as served:
         account = served.account()
         job = served.train(served.ready_dataset(account["id"])["id"]).json()
         release_id = served.publish(job["id"], served.claim(job["id"]))
@@ -111,8 +111,10 @@ def test_while_the_storage_hangs_others_are_answered(settings: Settings, watched
         assert watched.without_place == []
 
 
-def test_a_storage_that_does_not_answer_is_reported_without_particulars(settings: Settings, watched: Watched) -> None:
-    with serving(settings.model_copy(update={"storage": MEMORY_URL}), *SCOPES) as served:
+def test_a_storage_that_does_not_answer_is_reported_without_particulars(
+    own_settings: OwnSettings, watched: Watched
+) -> None:
+    with serving(own_settings(storage=MEMORY_URL), *SCOPES) as served:
         dataset = served.dataset()
         watched.is_away = True
         answer = served.client("data").delete(f"/v1/datasets/{dataset['id']}")
@@ -122,8 +124,8 @@ def test_a_storage_that_does_not_answer_is_reported_without_particulars(settings
         assert "secret-bucket" not in answer.text
 
 
-def test_every_route_that_reaches_the_storage_holds_a_place(settings: Settings, watched: Watched) -> None:
-    with stocked(settings.model_copy(update={"storage": MEMORY_URL})) as (client, ids):
+def test_every_route_that_reaches_the_storage_holds_a_place(own_settings: OwnSettings, watched: Watched) -> None:
+    with stocked(own_settings(storage=MEMORY_URL)) as (client, ids):
         for path in reading_routes():
             client.get(address(path, ids))
         for path, operations in client.get("/v1/openapi.json").json()["paths"].items():
@@ -134,10 +136,12 @@ def test_every_route_that_reaches_the_storage_holds_a_place(settings: Settings, 
     assert watched.without_place == []
 
 
-def test_while_the_provider_hangs_others_are_answered(settings: Settings, silent: str) -> None:
+def test_while_the_provider_hangs_others_are_answered(own_settings: OwnSettings, silent: str) -> None:
     changes = {"oidc_issuer": silent, "oidc_client_id": "obscura", "oidc_admin_group": "platform"}
     changes |= {"public_url": "http://127.0.0.1:8420"}
-    settings = Settings.model_validate(settings.model_dump() | changes | {"oidc_client_secret": "secret of a test"})
+    settings = Settings.model_validate(
+        own_settings().model_dump() | changes | {"oidc_client_secret": "secret of a test"}
+    )
     with serving(settings, *SCOPES) as served:
         provider = served.app.state.service.dependencies.provider
         with crowding(served, "GET", "/login/provider", scope=None) as answers:
@@ -148,8 +152,8 @@ def test_while_the_provider_hangs_others_are_answered(settings: Settings, silent
         assert served.read("health/ready", scope=None)["unavailable"] == ["sign-in provider"]
 
 
-def test_while_a_webhook_is_silent_others_are_answered(settings: Settings, silent: str) -> None:
-    with serving(settings.model_copy(update={"webhooks_private": True}), *SCOPES) as served:
+def test_while_a_webhook_is_silent_others_are_answered(own_settings: OwnSettings, silent: str) -> None:
+    with serving(own_settings(webhooks_private=True), *SCOPES) as served:
         made = served.send("webhooks", {"url": silent}, status=201)
         with crowding(served, "POST", f"/v1/webhooks/{made['id']}/test") as answers:
             wait_until(lambda: len(refused(answers)) >= CROWD - 20, "the crowd was not refused")

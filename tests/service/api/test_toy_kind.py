@@ -12,20 +12,20 @@ from workers.train.runner import run
 
 
 @pytest.fixture
-def playing(settings, monkeypatch):
+def playing(own_settings, monkeypatch):
     """A service that knows the toy, by one line."""
     monkeypatch.setitem(KINDS, toy_kind.KIND.name, toy_kind.KIND)
-    with serving(settings.model_copy(update={"dashboard_public": True}), *SCOPES) as served:
+    with serving(own_settings(dashboard_public=True), *SCOPES) as served:
         yield served
 
 
-def work(served, settings, job_id):
+def work(served, job_id):
     attempt = Attempt(job_id, served.claim(job_id))
-    assert run(settings, attempt, stop=threading.Event(), trainers={}) == ExitStatus.ENDED
+    assert run(served.app.state.settings, attempt, stop=threading.Event(), trainers={}) == ExitStatus.ENDED
     return served.read(f"jobs/{job_id}")
 
 
-def test_the_toy_is_asked_for_worked_on_and_shown(playing, settings):
+def test_the_toy_is_asked_for_worked_on_and_shown(playing):
     account = playing.account()
     dataset = playing.dataset(visibility="private", account_id=account["id"])
     assert playing.upload(dataset["id"], npz(20)).status_code == 200
@@ -33,24 +33,13 @@ def test_the_toy_is_asked_for_worked_on_and_shown(playing, settings):
     assert (asked["kind"], asked["state"], asked["price_nano"]) == ("toy", "queued", 0)
     assert playing.send("toys", {"dataset_id": dataset["id"]}, key="once", status=202)["id"] == asked["id"]
     assert [job["id"] for job in playing.read("jobs")["items"]] == [asked["id"]]
-    assert work(playing, settings, asked["id"])["state"] == "succeeded"
+    assert work(playing, asked["id"])["state"] == "succeeded"
     page = playing.client(None).get(f"/jobs/{asked['id']}")
     assert (page.status_code, "Open a dataset" in page.text) == (200, True)
 
 
-def test_the_toy_fails_in_words_of_the_closed_set(playing, settings):
+def test_the_toy_fails_in_words_of_the_closed_set(playing):
     dataset = playing.ready_dataset(playing.account()["id"])  # whose files are not there
     job_id = playing.send("toys", {"dataset_id": dataset["id"]}, key="k", status=202)["id"]
-    ended = work(playing, settings, job_id)
+    ended = work(playing, job_id)
     assert (ended["state"], ended["failure"]["code"]) == ("failed", "dataset_unavailable")
-
-
-def test_the_toy_is_refused_as_every_job(playing, settings):
-    assert playing.send("toys", {"dataset_id": "ds_nowhere"}, key="k", status=404)["code"] == "not_found"
-    assert playing.send("toys", {"dataset_id": "ds_nowhere"}, status=422)["code"] == "invalid_input"
-    assert playing.send("toys", {"dataset_id": "ds_nowhere"}, key="k", scope="read", status=403)["code"] == "forbidden"
-
-
-def test_without_the_line_there_is_no_toy(settings):
-    with serving(settings, *SCOPES) as served:
-        assert served.client("train").post("/v1/toys", json={}).status_code == 404

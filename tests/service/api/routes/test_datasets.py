@@ -105,9 +105,9 @@ def test_known_images_join_their_account_and_the_answer_says_nothing_more(served
 
 
 @pytest.mark.parametrize("kind", ["joined", "known_as_private"])
-def test_answers_that_reveal_known_images_are_limited_by_key_and_by_project_and_recorded(settings, make_npz, kind):
+def test_answers_that_reveal_known_images_are_limited_by_key_and_by_project_and_recorded(own_settings, make_npz, kind):
     """One image a guess: the answer says whether another account holds it."""
-    limited = settings.model_copy(update={"known_uploads_per_day": 2, "audit_log": "on"})
+    limited = own_settings(known_uploads_per_day=2, audit_log="on")
     with serving(limited, *SCOPES) as served:
         assert served.upload(private(served), make_npz(10)).status_code == 200
         other = served.account()["id"]
@@ -132,8 +132,8 @@ def test_answers_that_reveal_known_images_are_limited_by_key_and_by_project_and_
         assert acts.count("upload joined" if kind == "joined" else "upload of known images refused") == 10
 
 
-def test_uploads_of_new_images_and_images_of_the_same_account_are_not_limited(settings, make_npz):
-    with serving(settings.model_copy(update={"known_uploads_per_day": 1}), *SCOPES) as served:
+def test_uploads_of_new_images_and_images_of_the_same_account_are_not_limited(own_settings, make_npz):
+    with serving(own_settings(known_uploads_per_day=1), *SCOPES) as served:
         account_id = served.account()["id"]
         for _ in range(3):
             dataset_id = served.dataset(visibility="private", account_id=account_id)["id"]

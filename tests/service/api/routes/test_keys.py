@@ -13,9 +13,8 @@ from service.db.access_tables import SignIn
 from service.db.session import transaction
 from service.identity.admins import introduce
 from service.main import utc_now
-from service.settings import Settings
 from service.times import to_the_hour
-from tests.service.api.conftest import Served, serving
+from tests.service.api.conftest import OwnSettings, Served, serving
 from tests.together import wait_until
 
 
@@ -181,9 +180,9 @@ def clock() -> list[timedelta]:
 
 
 @pytest.fixture
-def moved(settings: Settings, clock: list[timedelta]) -> Iterator[Served]:
+def moved(own_settings: OwnSettings, clock: list[timedelta]) -> Iterator[Served]:
     """The running service, with a clock that the test moves."""
-    with serving(settings, "admin", "read", clock=lambda: utc_now() + clock[0]) as served:
+    with serving(own_settings(), "admin", "read", clock=lambda: utc_now() + clock[0]) as served:
         yield served
 
 

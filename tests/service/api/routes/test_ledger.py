@@ -1,18 +1,13 @@
 """The state of the ledger over HTTP, the receipt, and what the service does with a broken ledger when it starts."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
-
-import pytest
 
 from service.audit.proofs import check_receipt
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.session import make_engine, make_session_factory, transaction
 from service.inspection import sign_heads
-from service.settings import Settings
-from tests.service.api.conftest import serving
+from tests.service.api.conftest import OwnSettings, serving
 from tests.service.audit.book import LedgerBook
 from tests.together import ready
 
@@ -44,34 +39,17 @@ def test_a_receipt_is_served_as_it_was_signed(served, released):
     served.read("releases/rel_none/receipt", status=404)
 
 
-# --- at start-up ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def book(settings: Settings) -> Iterator[LedgerBook]:
-    """The ledger of a service that is not running yet, with a release."""
+def test_a_changed_entry_stops_its_account_at_the_start(own_settings: OwnSettings):
+    """What was published stays readable."""
+    settings = own_settings()
     engine = make_engine(settings.database_url)
-    made = LedgerBook(make_session_factory(engine), settings.data_dir, datetime.now(UTC))
-    made.open("patients")
-    made.train("patients")
-    yield made
-    engine.dispose()
-
-
-def _state_after_start(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Start the service; return the ledger's state and readiness: what was published stays readable."""
-    with serving(settings, "admin") as served:
-        return served.read("ledger", scope="admin"), ready(served.client(None))
-
-
-def test_a_sound_ledger_starts_open_and_is_signed(book, settings):
-    ledger, readiness = _state_after_start(settings)
-    assert (ledger["trainings"], readiness["trainings"]) == ("open", "open")
-
-
-def test_a_changed_entry_stops_its_account_at_the_start(book, settings):
+    book = LedgerBook(make_session_factory(engine), settings.data_dir, datetime.now(UTC))
+    book.open("patients")
+    book.train("patients")
     book.corrupt("UPDATE entries SET amount_nano = amount_nano + 1 WHERE sequence = 4")
-    ledger, readiness = _state_after_start(settings)
+    engine.dispose()
+    with serving(settings, "admin") as served:
+        ledger, readiness = served.read("ledger", scope="admin"), ready(served.client(None))
     assert (ledger["trainings"], readiness["trainings"]) == ("stopped", "stopped")
     assert [(stop["account_id"], stop["code"], stop["sequence"]) for stop in ledger["stops"]] == [
         (book.accounts["patients"], "hash_mismatch", 4)

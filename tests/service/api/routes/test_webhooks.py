@@ -6,8 +6,7 @@ import json
 import pytest
 
 from obscura.client import Client
-from service.settings import Settings
-from tests.service.api.conftest import Served, serving
+from tests.service.api.conftest import OwnSettings, Served, serving
 from tests.service.webhooks.receiver import receiving
 
 URL = "https://hooks.example.org/obscura"
@@ -74,8 +73,8 @@ def test_a_project_has_a_bounded_number(served, monkeypatch):
     owner_of(served, "heart").send("webhooks", {"url": URL}, status=201)
 
 
-def test_the_command_line_and_the_library_do_it_all(settings: Settings):
-    with serving(settings.model_copy(update={"webhooks_private": True}), "admin") as served, receiving() as receiver:
+def test_the_command_line_and_the_library_do_it_all(own_settings: OwnSettings):
+    with serving(own_settings(webhooks_private=True), "admin") as served, receiving() as receiver:
 
         def run(*words: str) -> tuple[int, str]:
             done = served.obscura("webhooks", *words)
