@@ -36,7 +36,7 @@ from service.backups.making import (
 from service.db.access_tables import SignIn
 from service.db.job_tables import Job
 from service.db.schema import migration_config, upgrade_schema
-from service.db.session import make_engine, make_session_factory, transaction
+from service.db.session import open_sessions, transaction
 from service.inspection import follow_up, inspect_ledger
 from service.settings import Settings
 from service.storage import storage_of
@@ -71,9 +71,7 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
         _publish_files(storage, backup, manifest)
     put_back(backup / DATABASES[manifest.database], settings.database_url)
     upgrade_schema(settings.database_url)
-    engine = make_engine(settings.database_url, pool_size=2)
-    try:
-        factory = make_session_factory(engine)
+    with open_sessions(settings.database_url) as factory:
         with transaction(factory) as session:
             session.execute(delete(SignIn))  # people may have signed out since
             if not keep_files:
@@ -87,8 +85,6 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
             storage.write(installation.FILE, (backup / mark).read_bytes())
         report = inspect_ledger(settings, factory, thorough=True)
         follow_up(factory, report, now=now)
-    finally:
-        engine.dispose()
     return Restored(manifest, report, discarded)
 
 

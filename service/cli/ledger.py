@@ -286,7 +286,7 @@ def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Setti
     """Open the database of the settings; every failure is exit code 2."""
     from sqlalchemy import make_url
 
-    from service.db.session import make_engine, make_session_factory
+    from service.db.session import open_sessions
     from service.logs import configure_logging
 
     configure_logging("CRITICAL")  # findings are in the result of the command
@@ -295,12 +295,8 @@ def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Setti
         url = make_url(settings.database_url)
         if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
             raise CliError(f"There is no database at {url.database}: see --data-dir.", Exit.USAGE)
-        engine = make_engine(settings.database_url, pool_size=2)
-        try:
-            with explained(settings, Exit.USAGE):
-                yield settings, make_session_factory(engine), output
-        finally:
-            engine.dispose()
+        with open_sessions(settings.database_url) as factory, explained(settings, Exit.USAGE):
+            yield settings, factory, output
 
 
 @contextmanager

@@ -68,28 +68,23 @@ def look_around(folder: Path) -> Iterator[Finding]:
 
 
 def _database(settings: Settings) -> Finding:
-    if find_spec("sqlalchemy") is None:
-        return Finding("database", "missing", "not looked at: pip install 'obscura-images-server'")
     from sqlalchemy import make_url, text
     from sqlalchemy.exc import SQLAlchemyError
 
     from service.db.schema import newest_revision
-    from service.db.session import make_engine
+    from service.db.session import open_sessions, transaction
     from service.errors import DatabaseUnsuitable
 
     url = make_url(settings.database_url)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
         return Finding("database", "missing", "not there yet; a service makes it: obscura up")
-    engine = make_engine(settings.database_url, pool_size=1)
     try:
-        with engine.connect() as connection:
-            revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+        with open_sessions(settings.database_url) as factory, transaction(factory, read_only=True) as session:
+            revision = session.scalar(text("SELECT version_num FROM alembic_version"))
     except DatabaseUnsuitable as error:
         return Finding("database", "bad", error.message)
     except SQLAlchemyError as error:
         return Finding("database", "bad", f"cannot be read ({type(error).__name__}): obscura ledger verify")
-    finally:
-        engine.dispose()
     newest = newest_revision()
     if revision != newest:
         return Finding(
@@ -99,16 +94,15 @@ def _database(settings: Settings) -> Finding:
 
 
 def _storage(settings: Settings) -> Finding:
-    from service.db.session import make_engine, make_session_factory, transaction
+    from service.db.session import open_sessions, transaction
     from service.errors import ObscuraError
     from service.installation import mark_of, recorded
     from service.storage import is_elsewhere, storage_of
 
     where = settings.storage if is_elsewhere(settings) else "the data folder"
-    engine = make_engine(settings.database_url, pool_size=1)
     try:
         storage = storage_of(settings)
-        with transaction(make_session_factory(engine), read_only=True) as session:
+        with open_sessions(settings.database_url) as factory, transaction(factory, read_only=True) as session:
             own_id = recorded(session)
         kept = mark_of(storage, own_id)
         trial = f"trial-{secrets.token_hex(8)}"
@@ -117,8 +111,6 @@ def _storage(settings: Settings) -> Finding:
     except (ObscuraError, OSError) as error:
         said = error.message if isinstance(error, ObscuraError) else type(error).__name__
         return Finding("storage", "bad", f"{where} cannot be read and written to: {said}")
-    finally:
-        engine.dispose()
     if own_id is None or kept is None:
         return Finding(
             "storage", "missing", f"{where} is of no installation yet; the first start writes that: obscura up"

@@ -84,7 +84,7 @@ def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Re
             require_form_of(viewer, form.fields.get("token", ""))
             declaration = _declaration(form.fields)
             with transaction(service.factory) as session:
-                dataset_id = states.declare(session, settings, **declaration, now=service.clock()).id
+                dataset_id = states.declare(session, settings, declaration, now=service.clock()).id
             try:
                 context = DatasetContext.of(settings, service.factory, service.clock)
                 sent = Sent(form.file(), form.fields.get("format", ""))
@@ -118,7 +118,7 @@ def dataset(request: Request, service: Running, dataset_id: str) -> HTMLResponse
     return page(request, "dataset.html", **values)
 
 
-def _declaration(form: Mapping[str, str]) -> dict[str, Any]:
+def _declaration(form: Mapping[str, str]) -> DatasetRequest:
     fields: dict[str, Any] = {name: form.get(name, "").strip() for name in DatasetRequest.model_fields}
     if not fields["account_id"]:
         raise FieldsRefused({"account_id": "Choose whose images these are."})
@@ -138,4 +138,4 @@ def _declaration(form: Mapping[str, str]) -> dict[str, Any]:
                     "public forever. Rename the folders; or, if these are the classes, say so with the box below."
                 }
             )
-    return read_body(DatasetRequest, fields).model_dump()
+    return read_body(DatasetRequest, fields)

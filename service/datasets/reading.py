@@ -15,10 +15,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,13 +35,14 @@ from service.datasets.vault import (
     read_key,
     write_key,
 )
+from service.db.dataset_tables import Dataset
 from service.dependencies import patient
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
 from service.ingest.array_files import QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME, array_names, create_array
 from service.ingest.faults import explain
 from service.ingest.formats import format_named
-from service.ingest.request import Declaration, IngestLimits, IngestRequest
+from service.ingest.request import IngestLimits, IngestRequest
 from service.logs import get_logger
 from service.sealing import SealedWriter, new_key
 from service.settings import Settings
@@ -84,19 +85,6 @@ class UploadsStopped(ObscuraError):
 
 
 @dataclass(frozen=True, slots=True)
-class Upload(Declaration):
-    """One upload of a dataset's content: the declaration, its account and project, and the number of the attempt.
-
-    The names of its temporary files end with `attempt`, which distinguishes them from those of other uploads.
-    """
-
-    account_id: str | None = None
-    attempt: int = 0
-    project_id: str = ""
-    subjects_key_check: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Sent:
     """A request to upload: the body in blocks, the format, and the announced length, if any."""
 
@@ -112,12 +100,13 @@ class Content:
 
     Attributes:
         private_fingerprints: of its images. Secret even for public content: they reveal which images are known.
+        dataset: as it was when the upload began; its `upload_attempt` fences the upload.
         publish: publishes the content. Idempotent. To be called in the transaction that records it.
         private_subjects: fingerprints of its subjects, if they are recognised.
     """
 
-    upload: Upload
-    format: str
+    dataset: Dataset
+    sent: Sent
     sha256: str
     bytes: int
     private_fingerprints: Fingerprints = field(repr=False)
@@ -127,13 +116,13 @@ class Content:
 
 
 @contextmanager
-def staged(context: DatasetContext, upload: Upload, sent: Sent) -> Iterator[Content]:
+def staged(context: DatasetContext, dataset: Dataset, sent: Sent) -> Iterator[Content]:
     """Read content that may be published inside the block. After the block every temporary file is removed.
 
     Exceptions of the sent blocks are passed on.
     """
-    key = key_of(upload.dataset_id)
-    request = _request(context.settings, upload, sent.format)
+    key = key_of(dataset.id)
+    request = _request(context.settings, dataset, sent.format)
     secret = secret_of_fingerprints(context.settings)
     storage = context.vault.storage
     with ExitStack() as stack:
@@ -142,14 +131,14 @@ def staged(context: DatasetContext, upload: Upload, sent: Sent) -> Iterator[Cont
         stack.callback(request.source.unlink, missing_ok=True)
         digest, size = _quarantine(sent, request)
         with _disk_faults(request):
-            request = replace(request, target=stack.enter_context(storage.stage(key, mark=str(upload.attempt))))
+            request = replace(request, target=stack.enter_context(storage.stage(key, mark=str(dataset.upload_attempt))))
         _run_ingest(request)
-        images, subjects = _judge(request, upload.project_id, secret)
+        images, subjects = _judge(request, dataset.project_id, secret)
         with _disk_faults(request), patient():  # uploads are few, and a whole body must not be lost
             storage.send(request.target, key)
         key_id = key_id_of(request.target_key)
         publish = partial(_publish, context.vault, request)
-        yield Content(upload, sent.format, digest, size, images, key_id, publish, subjects)
+        yield Content(dataset, sent, digest, size, images, key_id, publish, subjects)
 
 
 def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
@@ -172,11 +161,11 @@ def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
     return len(sent.keys() - kept) + len(unfinished.keys() - kept)
 
 
-def _request(settings: Settings, upload: Upload, format: str) -> IngestRequest:
+def _request(settings: Settings, dataset: Dataset, format: str) -> IngestRequest:
     limits = IngestLimits(
         upload_bytes_max=settings.upload_bytes_max,
         records_max=settings.images_max,
-        entries_max=settings.images_max * (1 if upload.subjects_declared is None else 2) + 2 * settings.classes_max,
+        entries_max=settings.images_max * (1 if dataset.subjects_declared is None else 2) + 2 * settings.classes_max,
         expanded_bytes_max=settings.decoded_bytes_max,
         stored_bytes_max=settings.decoded_bytes_max,
         pixels_max=settings.pixels_max,
@@ -184,10 +173,16 @@ def _request(settings: Settings, upload: Upload, format: str) -> IngestRequest:
         processor_seconds_max=settings.ingest_seconds_max,
         wall_seconds_max=settings.ingest_seconds_max,
     )
-    declared: dict[str, Any] = {field.name: getattr(upload, field.name) for field in fields(Declaration)}
     return IngestRequest(
-        **declared,
-        source=settings.quarantine_path / f"{upload.dataset_id}.{upload.attempt}",
+        dataset_id=dataset.id,
+        classes=tuple(dataset.classes),
+        height=dataset.height,
+        width=dataset.width,
+        channels=dataset.channels,
+        records_declared=dataset.records_declared,
+        subjects_declared=dataset.subjects_declared,
+        subjects_recognised=dataset.subjects_recognised,
+        source=settings.quarantine_path / f"{dataset.id}.{dataset.upload_attempt}",
         target=Path(),  # known once it is staged
         format=format_named(format).name,
         limits=limits,

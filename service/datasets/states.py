@@ -6,7 +6,6 @@ withdrawals. An upload has a number and a lease, which fence every step of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -14,16 +13,17 @@ from sqlalchemy import ColumnElement, ColumnExpressionArgument, CursorResult, an
 from sqlalchemy.orm import Session
 
 from obscura.wire.names import same_names
+from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState, Unit, Visibility
 from service import ledger
 from service.datasets import fingerprints
 from service.datasets.fingerprints import Known
-from service.datasets.reading import Content, Upload
+from service.datasets.reading import Content
 from service.datasets.vault import Vault
 from service.db.base import new_id
 from service.db.dataset_tables import KEY_MISSING, Dataset, WithdrawnSubject
 from service.db.ledger_tables import Account
-from service.errors import AccountClosed, Conflict, InvalidInput, require_name
+from service.errors import AccountClosed, Conflict, InvalidInput
 from service.identity import projects
 from service.identity.access import find, require_project
 from service.logs import get_logger
@@ -45,91 +45,52 @@ FOLLOWING = {
 }
 
 
-def declare(
-    session: Session,
-    settings: Settings,
-    *,
-    name: str,
-    account_id: str | None,
-    visibility: str,
-    classes: Sequence[str],
-    height: int,
-    width: int,
-    channels: int,
-    records_declared: int,
-    subjects_declared: int | None,
-    now: datetime,
-    subjects_recognised: bool = False,
-) -> Dataset:
-    """Declare a dataset. Everything declared is public.
-
-    Args:
-        account_id: the population of a private dataset; None for a public one.
-        classes: distinct names in label order.
-        records_declared: upper bound on the records, from which the guarantee is computed.
-        subjects_declared: the same for subjects, if the account's unit is the subject; otherwise None.
-        subjects_recognised: an id is the same subject in every such dataset of the project. So a subject may be in
-            several datasets of one account, and is refused in another account.
-    """
-    kind = Visibility(visibility)
-    if (kind is Visibility.PRIVATE) != (account_id is not None):
+def declare(session: Session, settings: Settings, request: DatasetRequest, *, now: datetime) -> Dataset:
+    """Declare a dataset. Everything declared is public."""
+    visibility, subjects, records = Visibility(request.visibility), request.subjects_declared, request.records_declared
+    if (visibility is Visibility.PRIVATE) != (request.account_id is not None):
         raise InvalidInput("A private dataset names the account of its people; a public dataset names none.")
-    name = require_name(name, "A dataset's name")
-    classes = [require_name(each, "The name of a class") for each in classes]
-    if same_names(classes):
+    if same_names(request.classes):
         raise InvalidInput("The class names must be distinct, however their accents are stored.")
-    if len(classes) > settings.classes_max:
+    if len(request.classes) > settings.classes_max:
         raise InvalidInput(f"At most {settings.classes_max} classes.", classes_max=settings.classes_max)
-    if height * width > settings.pixels_max:
+    if request.height * request.width > settings.pixels_max:
         raise InvalidInput(f"At most {settings.pixels_max} pixels an image.", pixels_max=settings.pixels_max)
-    if records_declared > settings.images_max:
+    if records > settings.images_max:
         raise InvalidInput(f"At most {settings.images_max} records.", images_max=settings.images_max)
     require_project(session)
-    account = None if account_id is None else find(session, Account, account_id)
-    if account is not None:
+    if request.account_id is None:
+        project_id = projects.choose(session)
+        if subjects is not None:
+            raise InvalidInput("A public dataset protects nobody, so it declares no subjects.")
+    else:
+        account = find(session, Account, request.account_id)
         ledger.require_open(account)
-    project_id = projects.choose(session) if account is None else account.project_id
-    if account is None and subjects_declared is not None:
-        raise InvalidInput("A public dataset protects nobody, so it declares no subjects.")
-    if account is not None and account.unit is not Unit.SUBJECT and subjects_declared is not None:
-        raise InvalidInput(
-            f"Account *{account.name}* protects single records, and would go on protecting single records whatever the "
-            "subjects are. Leave subjects_declared out and the ids out of the upload; to protect all records of a "
-            "subject together, use an account whose unit is the subject."
-        )
-    if account is not None and account.unit is Unit.SUBJECT:
-        if subjects_declared is None:
+        project_id = account.project_id
+        if account.unit is not Unit.SUBJECT and subjects is not None:
             raise InvalidInput(
-                f"Account *{account.name}* protects all records of one subject, so its datasets declare "
-                "subjects_declared, a public upper bound on the number of subjects, and their uploads say whose each "
-                "record is."
+                f"Account *{account.name}* protects single records, and would go on protecting single records whatever "
+                "the subjects are. Leave subjects_declared out and the ids out of the upload; to protect all records "
+                "of a subject together, use an account whose unit is the subject."
             )
-        if not 1 <= subjects_declared <= records_declared:
-            raise InvalidInput(
-                f"subjects_declared is between 1 and records_declared ({records_declared}); {subjects_declared} was "
-                "given.",
-                subjects_declared=subjects_declared,
-                records_declared=records_declared,
-            )
-        require_recognised(session, account.id, recognised=subjects_recognised)
-    if subjects_recognised and subjects_declared is None:
+        if account.unit is Unit.SUBJECT:
+            if subjects is None:
+                raise InvalidInput(
+                    f"Account *{account.name}* protects all records of one subject, so its datasets declare "
+                    "subjects_declared, a public upper bound on the number of subjects, and their uploads say whose "
+                    "each record is."
+                )
+            if subjects > records:
+                raise InvalidInput(
+                    f"subjects_declared is between 1 and records_declared ({records}); {subjects} was given.",
+                    subjects_declared=subjects,
+                    records_declared=records,
+                )
+            require_recognised(session, account.id, recognised=request.subjects_recognised)
+    if request.subjects_recognised and subjects is None:
         raise InvalidInput("Only a dataset that declares subjects can have them recognised.")
-    dataset = Dataset(
-        id=new_id("ds"),
-        account_id=account_id,
-        name=name,
-        visibility=kind,
-        classes=list(classes),
-        height=height,
-        width=width,
-        channels=channels,
-        records_declared=records_declared,
-        subjects_declared=subjects_declared,
-        subjects_recognised=subjects_recognised,
-        state=DatasetState.DECLARED,
-        created_at=now,
-        project_id=project_id,
-    )
+    declared = request.model_dump() | {"visibility": visibility, "project_id": project_id}
+    dataset = Dataset(id=new_id("ds"), created_at=now, **declared)
     session.add(dataset)
     session.flush()
     return dataset
@@ -154,8 +115,9 @@ def move(
 
 def begin_upload(
     session: Session, dataset_id: str, *, now: datetime, lease_seconds: float, subjects_key_check: str | None = None
-) -> Upload:
-    """Begin an upload, with a lease and a new number. After the lease another may begin, which fences this one.
+) -> Dataset:
+    """Begin an upload, with a lease and a new `upload_attempt`. After the lease another may begin, which fences this
+    one.
 
     Args:
         subjects_key_check: of the key under which subject ids were keyed; None for plain ids.
@@ -179,26 +141,12 @@ def begin_upload(
             require_same_key(session, account.id, subjects_key_check)
     if subjects_key_check is not None and not dataset.subjects_recognised:
         raise InvalidInput("subjects_key_check is of datasets that recognise subjects (subjects_recognised).")
-    return Upload(
-        dataset.id,
-        tuple(dataset.classes),
-        dataset.height,
-        dataset.width,
-        dataset.channels,
-        dataset.records_declared,
-        dataset.subjects_declared,
-        dataset.subjects_recognised,
-        dataset.account_id,
-        dataset.upload_attempt,
-        dataset.project_id,
-        subjects_key_check,
-    )
+    return dataset
 
 
-def renew_upload(session: Session, upload: Upload, *, until: datetime) -> bool:
+def renew_upload(session: Session, dataset_id: str, attempt: int, *, until: datetime) -> bool:
     """Renew the lease of an upload; False if it has ended or another took over."""
-    which = _under_way(upload.attempt)
-    return move(session, upload.dataset_id, DatasetState.RECEIVING, which, upload_lease_until=until)
+    return move(session, dataset_id, DatasetState.RECEIVING, _under_way(attempt), upload_lease_until=until)
 
 
 def accept_upload(session: Session, content: Content, known: Known, *, now: datetime) -> Dataset:
@@ -211,19 +159,19 @@ def accept_upload(session: Session, content: Content, known: Known, *, now: date
         KnownRefused: as `fingerprints.settle`, or the account that it would join does not take it.
     """
     session.expire_all()
-    upload = content.upload
-    dataset = find(session, Dataset, upload.dataset_id)
-    if dataset.state in (DatasetState.READY, DatasetState.WITHDRAWING) and dataset.upload_attempt == upload.attempt:
+    attempt = content.dataset.upload_attempt
+    dataset = find(session, Dataset, content.dataset.id)
+    if dataset.state in (DatasetState.READY, DatasetState.WITHDRAWING) and dataset.upload_attempt == attempt:
         return dataset  # accepted before; the answer was lost
     own_id = dataset.account_id
     if own_id is not None:  # before any look-up, so that the answer does not depend on the content
         ledger.require_open(session.get_one(Account, own_id))
     images, subjects = content.private_fingerprints, content.private_subjects
     payer_id = fingerprints.settle(session, dataset, images, known, subjects)
-    values = {"format": content.format, "content_sha256": content.sha256, "content_bytes": content.bytes}
+    values = {"format": content.sent.format, "content_sha256": content.sha256, "content_bytes": content.bytes}
     values |= {"account_id": payer_id, "joined": payer_id != own_id, "vault_key_id": content.vault_key_id}
     values |= {"ready_at": now, "upload_lease_until": None}
-    if not move(session, dataset.id, DatasetState.READY, _under_way(upload.attempt), **values):
+    if not move(session, dataset.id, DatasetState.READY, _under_way(attempt), **values):
         raise Conflict(f"Dataset {dataset.id} is no longer receiving this upload. Upload again.")
     session.refresh(dataset)
     if payer_id is None:
@@ -232,7 +180,7 @@ def accept_upload(session: Session, content: Content, known: Known, *, now: date
         ledger.require_open(ledger.lock_account(session, payer_id))
         require_recognised(session, payer_id, recognised=dataset.subjects_recognised)
         if dataset.subjects_recognised:
-            require_same_key(session, payer_id, upload.subjects_key_check)
+            require_same_key(session, payer_id, content.sent.subjects_key_check)
     except (AccountClosed, InvalidInput):
         if payer_id != own_id:  # one refusal for all reasons reveals nothing about another account
             raise fingerprints.OverlapRefused from None

@@ -106,6 +106,16 @@ def make_session_factory(engine: Engine) -> SessionFactory:
     return sessionmaker(engine, expire_on_commit=False, info=info)
 
 
+@contextmanager
+def open_sessions(url: str) -> Iterator[SessionFactory]:
+    """Open a database for a block, and yield the factory of its sessions."""
+    engine = make_engine(url)
+    try:
+        yield make_session_factory(engine)
+    finally:
+        engine.dispose()
+
+
 def with_info(factory: SessionFactory, **info: Any) -> SessionFactory:
     """Return a copy of a factory with more `info` in its sessions."""
     extended = copy(factory)

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from obscura.wire.faults import Fault, Refused
 from obscura.wire.subjects import SubjectId
-from service.ingest.request import Declaration, IngestRequest
+from service.ingest.request import IngestRequest
 from service.ingest.subjects import hashed_numbers, subject_numbers
 from service.sealing import SealedWriter
 
@@ -28,9 +28,9 @@ def context_of(dataset_id: str, name: str) -> str:
     return f"dataset {dataset_id} {name}"
 
 
-def array_names(declared: Declaration) -> tuple[str, ...]:
+def array_names(request: IngestRequest) -> tuple[str, ...]:
     """Return the names of the arrays of accepted content, sorted."""
-    return (IMAGES_NAME, LABELS_NAME, *(() if declared.subjects_declared is None else (SUBJECTS_NAME,)))
+    return (IMAGES_NAME, LABELS_NAME, *(() if request.subjects_declared is None else (SUBJECTS_NAME,)))
 
 
 class ArrayFile:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from obscura.wire.formats import UPLOAD_RECORDS_MAX
-from service.errors import InvalidInput
 
 MEBIBYTE = 2**20
 
@@ -39,13 +38,14 @@ class IngestLimits:
     open_files_max: int = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
-    """The public facts of a dataset, against which its content is validated; contradictions raise InvalidInput.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestRequest:
+    """One upload to validate against its public declaration.
 
     `records_declared` is an upper bound, from which costs are computed; the true number is private.
     `subjects_declared` bounds the subjects likewise, and content has subject ids exactly if it is given. With
-    `subjects_recognised` an id is the same subject in other datasets, too.
+    `subjects_recognised` an id is the same subject in other datasets, too. `source` is sealed under a temporary key,
+    the arrays in `target` under the dataset's.
     """
 
     dataset_id: str
@@ -56,19 +56,12 @@ class Declaration:
     records_declared: int
     subjects_declared: int | None = None
     subjects_recognised: bool = False
-
-    def __post_init__(self) -> None:
-        wrong = None
-        if not self.classes or len(set(self.classes)) != len(self.classes):
-            wrong = "classes must be distinct names"
-        if self.channels not in (1, 3) or min(self.height, self.width, self.records_declared) < 1:
-            wrong = "height, width and records_declared must be positive, and channels 1 or 3"
-        if self.subjects_declared is not None and not 1 <= self.subjects_declared <= self.records_declared:
-            wrong = "subjects_declared must be between 1 and records_declared"
-        if self.subjects_recognised and self.subjects_declared is None:
-            wrong = "recognised subjects must be declared"
-        if wrong is not None:
-            raise InvalidInput(f"The declaration is invalid: {wrong}.")
+    source: Path
+    target: Path
+    format: str
+    limits: IngestLimits
+    source_key: bytes = field(repr=False)
+    target_key: bytes = field(repr=False)
 
     @property
     def record_shape(self) -> tuple[int, ...]:
@@ -79,18 +72,6 @@ class Declaration:
     def record_bytes(self) -> int:
         """Bytes of one stored image (uint8)."""
         return self.height * self.width * self.channels
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestRequest(Declaration):
-    """One upload to validate. `source` is sealed under a temporary key, the arrays in `target` under the dataset's."""
-
-    source: Path
-    target: Path
-    format: str
-    limits: IngestLimits
-    source_key: bytes = field(repr=False)
-    target_key: bytes = field(repr=False)
 
     @property
     def records_max(self) -> int:

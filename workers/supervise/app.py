@@ -24,7 +24,7 @@ from obscura.wire.words import TRAIN
 from service import jobs, queue
 from service.datasets import deletion
 from service.db.job_tables import Job
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import SessionFactory, open_sessions, transaction
 from service.disk import short_of_room
 from service.errors import ClockRefused, DatabaseUnsuitable, InvalidInput
 from service.failpoints import failpoint
@@ -87,7 +87,7 @@ def make_app(settings: Settings) -> Celery:
         keep_new_files_private()
         now = datetime.now(UTC)
         try:
-            with _sessions(settings) as factory:
+            with open_sessions(settings.database_url) as factory:
                 require_clock(factory, now=now)
                 pair(settings, factory, now=now)
                 inspect_at_start(settings, factory, now=now)
@@ -136,12 +136,12 @@ def register(app: Celery, workplace: Workplace) -> None:
     @app.task(name=TASK_RUN_JOB, shared=False)  # type: ignore[untyped-decorator]  # celery has no types
     def run_job(job_id: str) -> None:
         failpoint("ack.after")  # Celery has acknowledged the message and will not deliver it again
-        with _sessions(workplace.settings) as factory:
+        with open_sessions(workplace.settings.database_url) as factory:
             work_on(workplace, factory, job_id)
 
     @app.task(name=TASK_RECONCILE, shared=False)  # type: ignore[untyped-decorator]  # celery has no types
     def reconcile_and_sweep() -> None:
-        with _sessions(workplace.settings) as factory:
+        with open_sessions(workplace.settings.database_url) as factory:
             reconcile(workplace.settings, factory, send=workplace.send, now=datetime.now(UTC))
             now = datetime.now(UTC)
             sweep(workplace.settings, factory, now=now, proved=watched.is_proved(now))
@@ -193,13 +193,3 @@ def _training_slot(slot: IO[bytes]) -> Iterator[bool]:
         yield True
     finally:
         fcntl.lockf(slot, fcntl.LOCK_UN)
-
-
-@contextmanager
-def _sessions(settings: Settings) -> Iterator[SessionFactory]:
-    """Open the database for one task, because forked processes must not share connections."""
-    engine = make_engine(settings.database_url, pool_size=2)
-    try:
-        yield make_session_factory(engine)
-    finally:
-        engine.dispose()

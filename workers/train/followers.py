@@ -30,7 +30,7 @@ from obscura.wire.words import HoldState
 from privacy.accounting.events import Event
 from privacy.plans.plan import Recipe
 from service import ledger
-from service.db.session import make_engine, make_session_factory, transaction
+from service.db.session import open_sessions, transaction
 from service.errors import Conflict
 from service.logs import get_logger
 from service.settings import Settings
@@ -162,14 +162,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = threading.Event()
     watch_parent(stop, parent=given.runner, grace_seconds=0.0)
     device = device_of(given.rank, device_kind())
-    engine = make_engine(settings.database_url, pool_size=1)
-    attempt = Attempt(given.job, given.attempt)
-    try:
-        context = Context(settings, make_session_factory(engine), attempt, stop, device)
+    with open_sessions(settings.database_url) as factory:
+        context = Context(settings, factory, Attempt(given.job, given.attempt), stop, device)
         training = read_armed_training(context)
         dataset_key = read_dataset_key(settings, training.dataset)
-    finally:
-        engine.dispose()
     meet(given.rank, given.processes, given.meeting, device=device, seconds=settings.job_seconds_max)
     public = public_parts(context, training.plan, training.anchors)
     run = open_run(context, training, dataset_key, public, RankZeroOnly(), lambda **_: None)

@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from obscura.wire.words import JobState
 from privacy.errors import BudgetExceeded
 from service import jobs
-from service.db.session import make_engine, make_session_factory, transaction
+from service.db.session import open_sessions, transaction
 from service.errors import ClockRefused, Conflict, NotFound, ObscuraError, StaleAttempt
 from service.ledger.stops import ArmingStopped
 from service.logs import get_logger
@@ -75,11 +75,10 @@ def run(
 ) -> ExitStatus:
     """Do the attempt's work and end its job."""
     log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
-    engine = make_engine(settings.database_url, pool_size=2)
-    factory, device = make_session_factory(engine), device_kind()
-    context = Context(settings, factory, attempt, stop, device, alive=alive, trainers=trainers)
+    device = device_kind()
     try:
-        status = _attempt(context)
+        with open_sessions(settings.database_url) as factory:
+            status = _attempt(Context(settings, factory, attempt, stop, device, alive=alive, trainers=trainers))
     except (StaleAttempt, NotFound) as error:
         log.warning("attempt_superseded", trace=trace_of(error).splitlines())
         status = ExitStatus.STALE
@@ -87,8 +86,6 @@ def run(
         event = next(event for kind, event in _LOST.items() if isinstance(error, kind))
         log.error(event, trace=trace_of(error).splitlines())
         status = ExitStatus.LOST
-    finally:
-        engine.dispose()
     log.info("attempt_over", status=status.name)
     return status
 

@@ -39,7 +39,7 @@ _RAW_BODY = {
 def declare_dataset(service: Running, response: Response, body: DatasetRequest) -> DatasetRecord:
     """Declare a dataset. The declaration is public: it appears in plans, privacy cards and reports."""
     with transaction(service.factory) as session:
-        dataset = states.declare(session, service.settings, **body.model_dump(), now=service.clock())
+        dataset = states.declare(session, service.settings, body, now=service.clock())
         record = views.dataset(dataset)
     response.headers["Location"] = f"/v1/datasets/{record.id}"
     return record

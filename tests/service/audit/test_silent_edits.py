@@ -22,7 +22,7 @@ from service.audit.findings import FindingCode
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.datasets import receiving, states
-from service.datasets.reading import Content
+from service.datasets.reading import Content, Sent
 from service.datasets.vault import DatasetContext
 from service.db.base import Base, CanonicalJson, UtcDateTime, new_id
 from service.db.job_tables import Evaluation, FailureCode, Job
@@ -171,7 +171,7 @@ class World(LedgerBook):
         if digests is not None:
             upload = self.do(states.begin_upload, row.id, lease_seconds=60)
             key_id = new_id("x")[2:] + "0" * 44
-            content = Content(upload, "npz", SHA, 123, digests, key_id, lambda: None)
+            content = Content(upload, Sent(iter(()), "npz"), SHA, 123, digests, key_id, lambda: None)
             receiving.accept(DatasetContext.of(Settings(), self.factory, self.tick), content)
         return row.id
 

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
+from obscura.wire.schemas import DatasetRequest
 from service import installation, ledger
 from service.audit.findings import clear_stops
 from service.audit.proofs import keep_newest
@@ -305,7 +306,9 @@ def test_images_and_subjects_of_after_the_backup_get_no_second_budget_in_another
         facts |= {"visibility": "private", "subjects_recognised": unit == "subject"}
         facts |= {"subjects_declared": 50 if unit == "subject" else None}
         with transaction(lone.factory) as session:
-            dataset_id = states.declare(session, settings, account_id=account_id, now=lone.tick(), **facts).id
+            dataset_id = states.declare(
+                session, settings, DatasetRequest(account_id=account_id, **facts), now=lone.tick()
+            ).id
         subjects = {"subjects": ids} if unit == "subject" else {}
         sent = Sent(iter([npz(images, np.zeros(len(images), np.int64), **subjects)]), "npz")
         return receiving.receive(DatasetContext.of(settings, lone.factory, lone.tick), dataset_id, sent)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState, JobState
 from privacy.plans.registry import RECIPES
 from service import dashboard, jobs, ledger
@@ -60,7 +61,7 @@ def declare(site, account: str, name: str = "scans") -> str:
     with transaction(site.factory) as session:
         facts = {"visibility": "private", "classes": ["cat", "dog", "owl"], "width": 6, "height": 4, "channels": 1}
         facts |= {"account_id": account, "records_declared": 100, "subjects_declared": None}
-        row = states.declare(session, site.settings, name=name, **facts, now=site.now)
+        row = states.declare(session, site.settings, DatasetRequest(name=name, **facts), now=site.now)
         return f"/datasets/{row.id}"
 
 

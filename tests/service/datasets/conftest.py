@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from obscura.wire.schemas import DatasetRequest
 from service.datasets import states
 from service.datasets.vault import make_fingerprint_key
 from service.db.session import SessionFactory, transaction
@@ -37,7 +38,7 @@ def declare(factory: SessionFactory, settings: Settings, now: datetime) -> Calla
         facts |= {"visibility": "public" if account_id is None else "private", "account_id": account_id}
         facts |= {"records_declared": 500, "subjects_declared": None}
         with transaction(factory) as session:
-            return states.declare(session, settings, **facts | changes, now=now).id
+            return states.declare(session, settings, DatasetRequest(**facts | changes), now=now).id
 
     return declared
 

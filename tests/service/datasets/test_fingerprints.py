@@ -24,11 +24,12 @@ from service.datasets.fingerprints import (
     at_least_as_strict,
     fingerprint,
 )
-from service.datasets.reading import Content, Upload
+from service.datasets.reading import Content, Sent
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.errors import Conflict
+from tests.service.datasets.uploading import begun
 from tests.service.datasets.world import World
 from tests.together import at_once
 
@@ -53,15 +54,14 @@ class Desk(World):
             account_id, state=DatasetState.RECEIVING, upload_attempt=1, ready_at=None, content_sha256=None
         )
 
-    def accept(self, dataset_id: str, account_id: str | None, digests: frozenset[bytes], attempt: int = 1) -> Dataset:
+    def accept(self, dataset_id: str, digests: frozenset[bytes], attempt: int = 1) -> Dataset:
         """Accept content with these fingerprints, as the service does once it has read it."""
-        upload = Upload(dataset_id, ("a",), 5, 7, 1, 1000, account_id=account_id, attempt=attempt)
-        content = Content(upload, "npz", "0" * 64, 1, digests, "ab" * 32, lambda: None)
-        return receiving.accept(self.context, content)
+        row, sent = begun(id=dataset_id, upload_attempt=attempt), Sent(iter(()), "npz")
+        return receiving.accept(self.context, Content(row, sent, "0" * 64, 1, digests, "ab" * 32, lambda: None))
 
     def upload(self, account_id: str | None, images: np.ndarray) -> Dataset:
         """Accept content with these images into a new dataset of an account."""
-        return self.accept(self.receiving(account_id), account_id, prints(images))
+        return self.accept(self.receiving(account_id), prints(images))
 
     def stored(self) -> set[tuple[bytes, str | None]]:
         """The fingerprints that count, each with the account that it is known in."""
@@ -160,7 +160,7 @@ def test_an_image_of_another_project_is_refused_in_the_words_of_every_overlap(de
     own = desk.account("second")
     declared = desk.receiving(own)
     with pytest.raises(OverlapRefused) as refused:
-        desk.accept(declared, own, prints(pictures(20)[:1]))
+        desk.accept(declared, prints(pictures(20)[:1]))
     assert str(refused.value) == str(OverlapRefused())
     with transaction(desk.factory, read_only=True) as session:
         dataset = session.get_one(Dataset, declared)
@@ -217,14 +217,14 @@ def test_many_digests_go_through_in_several_statements(desk):
     for account_id, sent, known in ((first, digests, False), (second, frozenset([max(digests)]), True)):
         with transaction(desk.factory) as session:
             assert any_recorded(session) is known
-        assert desk.accept(desk.receiving(account_id), account_id, sent).account_id == first
+        assert desk.accept(desk.receiving(account_id), sent).account_id == first
     assert len(desk.stored()) == count
 
 
 def test_a_look_up_reads_no_more_when_more_is_known_before_there_are_statistics(desk):
     """PostgreSQL read the whole table for each part of an upload, as long as it knew nothing of its digests."""
     account_id = desk.account("first")
-    desk.accept(desk.receiving(account_id), account_id, digests := prints(pictures(20_000)))
+    desk.accept(desk.receiving(account_id), digests := prints(pictures(20_000)))
     engine, plans = desk.factory.kw["bind"], list[str]()
     explain = "EXPLAIN" if engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
 
@@ -253,7 +253,7 @@ def test_another_writer_gets_through_while_a_big_upload_is_recorded(desk):
     big, written = desk.receiving(account_id), list[float]()
 
     def record() -> float:
-        desk.accept(big, account_id, digests)
+        desk.accept(big, digests)
         return time.monotonic()
 
     started = time.monotonic()
@@ -273,8 +273,8 @@ def test_another_writer_gets_through_while_a_big_upload_is_recorded(desk):
 def test_the_same_images_into_two_accounts_at_once_end_in_one(desk):
     ids = [desk.account(f"account {number}") for number in range(4)]
     images = pictures(200)
-    rows = [(desk.receiving(account_id), account_id) for account_id in ids for _ in range(2)]
-    ends = at_once(*(lambda row=row: desk.accept(*row, prints(images)) for row in rows))
+    rows = [desk.receiving(account_id) for account_id in ids for _ in range(2)]
+    ends = at_once(*(lambda row=row: desk.accept(row, prints(images)) for row in rows))
     assert [type(end) for end in ends] == [Dataset] * len(rows)
     with transaction(desk.factory, read_only=True) as session:
         found = session.scalars(select(Dataset)).all()
@@ -286,9 +286,9 @@ def test_the_same_images_into_two_accounts_at_once_end_in_one(desk):
 def test_an_image_that_comes_as_private_and_as_public_at_once_is_one_of_them(desk):
     account_id = desk.account("first")
     for seed in range(5):
-        rows = [(desk.receiving(owner), owner) for owner in (account_id, None)]
+        rows = [desk.receiving(owner) for owner in (account_id, None)]
         digests = prints(pictures(20, seed=seed))
-        ends = at_once(*(lambda row=row, digests=digests: desk.accept(*row, digests) for row in rows))
+        ends = at_once(*(lambda row=row, digests=digests: desk.accept(row, digests) for row in rows))
         (failure,) = (end for end in ends if isinstance(end, Exception))
         assert isinstance(failure, KnownAsPrivate | KnownAsPublic)
 
@@ -377,8 +377,8 @@ def test_fingerprints_of_an_upload_that_was_not_accepted_do_not_count_and_are_re
     desk.begin_again(died)
     other = prints(pictures(20, seed=1))
     with pytest.raises(Conflict, match="no longer"):  # the first attempt, late
-        desk.accept(died, first, prints(pictures(20)))
-    desk.accept(died, first, other, attempt=2)
+        desk.accept(died, prints(pictures(20)))
+    desk.accept(died, other, attempt=2)
     assert desk.stored() == {(digest, second) for digest in prints(pictures(20))} | {(d, first) for d in other}
 
 
@@ -387,5 +387,5 @@ def test_a_crash_between_two_transactions_changes_nothing_for_whoever_does_it_ag
     dataset_id, digests = desk.receiving(account_id), prints(pictures(50))
     fingerprints.record(desk.factory, dataset_id, 1, frozenset(sorted(digests)[:20]))
     for _ in range(2):  # the second time the answer to the first was lost
-        assert desk.accept(dataset_id, account_id, digests).state is DatasetState.READY
+        assert desk.accept(dataset_id, digests).state is DatasetState.READY
     assert desk.stored() == {(digest, account_id) for digest in digests}

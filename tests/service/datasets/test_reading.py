@@ -7,7 +7,6 @@ import threading
 import zipfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,18 @@ from PIL import Image
 
 from obscura.wire.faults import Fault
 from service.api.problems import STATUSES
-from service.datasets.reading import Upload, UploadFailed, UploadRefused, UploadsStopped, UploadTooLarge, sweep
+from service.datasets.reading import UploadFailed, UploadRefused, UploadsStopped, UploadTooLarge, sweep
 from service.datasets.vault import Vault, fingerprint_key_path, make_fingerprint_key
 from service.errors import InvalidInput, NotFound, ObscuraError
 from service.ingest.faults import explain
-from service.ingest.request import IngestLimits, IngestRequest
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import key_of
+from tests.service.datasets.uploading import DATASET, begun, receive, stored_subjects
 from tests.service.datasets.uploading import npz as pack
-from tests.service.datasets.uploading import receive, stored_subjects
+from tests.service.ingest.conftest import request_of
 
-DATASET = "ds_" + "a2" * 10
-FACTS = Upload(DATASET, ("cat", "dog"), height=4, width=6, channels=1, records_declared=100)
+FACTS = begun()
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 CANARY = "CANARY7f3a"
 
@@ -74,17 +72,17 @@ def assert_refused(
 ) -> UploadRefused:
     """The upload is refused for this reason, and leaves no file."""
     with pytest.raises(UploadRefused) as refused:
-        receive(settings, changes.get("facts", FACTS), iter(body), announced, changes.get("format", "npz"))
+        receive(settings, changes.get("facts", FACTS), body, announced, changes.get("format", "npz"))
     assert refused.value.numbers == {"fault": fault}
     assert files_of(settings) == []
     return refused.value
 
 
 def test_content_is_stored_and_described_without_its_count(settings):
-    receive(settings, FACTS, in_chunks(npz(2)), None, "npz")  # as left by a crash of an earlier attempt
+    receive(settings, FACTS, in_chunks(npz(2)))  # as left by a crash of an earlier attempt
     data = npz(labels=[0, 1, 1])
-    received = receive(settings, FACTS, in_chunks(data), len(data), "npz")
-    assert (received.upload, received.format, received.bytes) == (FACTS, "npz", len(data))
+    received = receive(settings, FACTS, in_chunks(data), len(data))
+    assert (received.dataset, received.sent.format, received.bytes) == (FACTS, "npz", len(data))
     assert len(received.sha256) == 64
     images, labels = Vault.of(settings).open_dataset(DATASET)
     assert images.shape == (3, 4, 6)
@@ -102,16 +100,16 @@ def test_a_refused_upload_changes_nothing_and_may_be_tried_again(settings):
     refused = assert_refused(settings, Fault.LABEL_RANGE, in_chunks(npz(labels=[0, 1, 2])))
     assert refused.numbers == {"fault": "label_range"}
     assert list((settings.data_dir / "datasets").iterdir()) == []
-    receive(settings, FACTS, in_chunks(npz()), None, "npz")
+    receive(settings, FACTS, in_chunks(npz()))
 
 
 def test_a_service_without_its_key_of_fingerprints_takes_nothing_and_says_what_mends_that(settings):
     fingerprint_key_path(settings).unlink()
     with pytest.raises(UploadsStopped, match=r"`obscura ledger verify`.*sent again") as stopped:
-        receive(settings, FACTS, in_chunks(npz()), None, "npz")
+        receive(settings, FACTS, in_chunks(npz()))
     assert STATUSES[stopped.value.code][0] == 503
     make_fingerprint_key(settings)
-    receive(settings, FACTS, in_chunks(npz()), None, "npz")
+    receive(settings, FACTS, in_chunks(npz()))
 
 
 @pytest.mark.parametrize("announced", [1, -1, 1000])
@@ -129,7 +127,7 @@ def test_the_byte_limit_holds_whatever_is_announced(tmp_path):
 
     for announced in (None, 10**9):
         with pytest.raises(UploadTooLarge) as refused:
-            receive(settings, FACTS, endless(), announced, "npz")
+            receive(settings, FACTS, endless(), announced)
         assert refused.value.numbers["limit_bytes"] == 1000
     assert len(taken) == 11  # the second body, announced too large, was not read at all
     assert_refused(settings, Fault.INCOMPLETE, endless(), 500)  # announced small, sent endless
@@ -146,25 +144,15 @@ def test_a_connection_that_breaks_leaves_nothing_and_keeps_its_own_error(setting
         raise ConnectionResetError("the client went away")
 
     with pytest.raises(ConnectionResetError):
-        receive(settings, FACTS, broken(), None, "npz")
+        receive(settings, FACTS, broken())
     assert files_of(settings) == []
 
 
-@pytest.mark.parametrize(
-    ("identifier", "channels", "format", "says"),
-    [
-        (DATASET, 1, "tar", "zip, npz, idx"),
-        (DATASET, 2, "npz", "channels"),
-        *(
-            (identifier, 1, "npz", "identifier")
-            for identifier in ("../../etc", "ds_" + "A" * 20, "acc_" + "a" * 20, f"{DATASET}/..", "")
-        ),
-    ],
-)
-def test_unknown_formats_and_foreign_identifiers_are_refused(settings, identifier, channels, format, says):
-    with pytest.raises(InvalidInput, match=says):
-        receive(settings, Upload(identifier, ("a",), 4, 6, channels, 9), iter([b"x"]), None, format)
-    with pytest.raises((InvalidInput, NotFound)):
+@pytest.mark.parametrize("identifier", ["../../etc", "ds_" + "A" * 20, "acc_" + "a" * 20, f"{DATASET}/..", ""])
+def test_foreign_identifiers_are_refused(settings, identifier):
+    with pytest.raises(InvalidInput, match="identifier"):
+        receive(settings, begun(id=identifier), [b"x"])
+    with pytest.raises(InvalidInput):
         Vault.of(settings).open_dataset(identifier)
 
 
@@ -176,7 +164,7 @@ def test_a_reader_that_exceeds_its_memory_is_stopped(tmp_path):
 
 def test_a_reader_that_takes_too_long_is_stopped(tmp_path):
     settings = prepared(tmp_path, ingest_seconds_max=1)
-    facts = Upload(DATASET, ("cat",), height=1000, width=1000, channels=1, records_declared=2000)
+    facts = begun(height=1000, width=1000, records_declared=2000)
     buffer = io.BytesIO()
     Image.effect_noise((1000, 1000), 50).save(buffer, "PNG")
     data = zipped(*((f"cat/{number}.png", buffer.getvalue()) for number in range(250)))
@@ -186,7 +174,7 @@ def test_a_reader_that_takes_too_long_is_stopped(tmp_path):
 def test_a_disk_that_fails_is_reported_without_its_paths(settings):
     (settings.data_dir / "quarantine").write_text("not a folder")
     with pytest.raises(UploadFailed) as failed:
-        receive(settings, FACTS, in_chunks(npz()), None, "npz")
+        receive(settings, FACTS, in_chunks(npz()))
     assert failed.value.numbers == {"fault": Fault.STORAGE}
     assert str(settings.data_dir) not in failed.value.message
 
@@ -250,8 +238,7 @@ def test_no_name_or_metadata_of_an_accepted_upload_is_stored(settings):
 
 
 def test_every_fault_has_a_message_of_public_facts(tmp_path):
-    places = {"source": tmp_path, "target": tmp_path, "source_key": bytes(32), "target_key": bytes(32)}
-    request = IngestRequest(DATASET, (CANARY, "dog"), 4, 6, 1, 100, format="zip", limits=IngestLimits(), **places)
+    request = request_of(classes=(CANARY, "dog"), source=tmp_path, target=tmp_path)
     messages = {fault: explain(fault, request) for fault in Fault}
     assert len(set(messages.values())) == len(Fault)
     assert all(len(text) > 30 and str(tmp_path) not in text for text in messages.values())
@@ -272,7 +259,7 @@ def test_the_reader_sees_no_secret_of_the_service(settings, monkeypatch, tmp_pat
         return run(*arguments, **options)
 
     monkeypatch.setattr(subprocess, "run", watched)
-    receive(settings, FACTS, in_chunks(npz()), None, "npz")
+    receive(settings, FACTS, in_chunks(npz()))
     assert not (spy / "seen").exists(), "the reader ran with the service's own environment"
     names = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LC_ALL"}
     assert [set(environment) for environment in environments] == [names]
@@ -283,7 +270,7 @@ def test_the_reader_sees_no_secret_of_the_service(settings, monkeypatch, tmp_pat
 def test_fashion_mnist_is_read_as_it_is_distributed(settings):
     names = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
     data = zipped(*((name, (FASHION_MNIST / name).read_bytes()) for name in names))
-    facts = Upload(DATASET, tuple("abcdefghij"), height=28, width=28, channels=1, records_declared=60_000)
+    facts = begun(classes=list("abcdefghij"), height=28, width=28, records_declared=60_000)
     receive(settings, facts, in_chunks(data, 2**16), len(data), "idx")
     images, labels = Vault.of(settings).open_dataset(DATASET)
     assert images.shape == (60_000, 28, 28)
@@ -292,7 +279,7 @@ def test_fashion_mnist_is_read_as_it_is_distributed(settings):
 
 # --- subjects -------------------------------------------------------------------------------------------------------
 
-OF_SUBJECTS = replace(FACTS, subjects_declared=3)
+OF_SUBJECTS = begun(subjects_declared=3)
 NAMES = [f"{CANARY}-{name}" for name in ("anna", "bert", "anna", "carl", "bert")]
 
 
@@ -302,7 +289,7 @@ def of(names: list[str] | None) -> bytes:
 
 
 def test_subjects_are_stored_beside_images_and_labels_as_numbers(settings):
-    receive(settings, OF_SUBJECTS, iter([of(NAMES)]), None, "npz")
+    receive(settings, OF_SUBJECTS, [of(NAMES)])
     numbers = stored_subjects(settings, DATASET)
     assert numbers.dtype == np.int64
     owned = [np.flatnonzero(numbers == number).tolist() for number in dict.fromkeys(numbers.tolist())]

@@ -14,8 +14,9 @@ import pytest
 
 from obscura.wire.faults import Fault
 from service.datasets import reading
-from service.datasets.reading import Upload, UploadFailed
+from service.datasets.reading import UploadFailed
 from service.datasets.vault import Vault, fingerprint_key_path
+from service.db.dataset_tables import Dataset
 from service.errors import NotFound
 from service.ingest.array_files import (
     IMAGES_NAME,
@@ -29,10 +30,9 @@ from service.ingest.array_files import (
 from service.ingest.request import IngestRequest
 from service.sealing import new_key
 from service.settings import Settings
-from tests.service.datasets.uploading import receive, stored_subjects
+from tests.service.datasets.uploading import DATASET, begun, receive, stored_subjects
 
-DATASET = "ds_" + "a2" * 10
-FACTS = Upload(DATASET, ("cat", "dog"), 4, 6, 1, records_declared=100, subjects_declared=3)
+FACTS = begun(subjects_declared=3)
 Arrays = dict[str, npt.NDArray[Any]]
 IMAGES = np.arange(5 * 4 * 6, dtype=np.uint8).reshape(5, 4, 6)
 LABELS = np.array([0, 1, 1, 0, 1])
@@ -51,9 +51,9 @@ def take_over(monkeypatch: pytest.MonkeyPatch, act: Callable[[IngestRequest], No
     monkeypatch.setattr(reading, "_run_ingest", act)
 
 
-def assert_refused(settings: Settings, facts: Upload = FACTS) -> None:
+def assert_refused(settings: Settings, facts: Dataset = FACTS) -> None:
     with pytest.raises(UploadFailed) as failed:
-        receive(settings, facts, iter([b"anything"]), None, "npz")
+        receive(settings, facts, [b"anything"])
     assert failed.value.numbers == {"fault": Fault.INTERNAL}
     assert failed.value.__cause__ is None
     with pytest.raises(NotFound):
@@ -65,7 +65,7 @@ def assert_refused(settings: Settings, facts: Upload = FACTS) -> None:
 def test_honest_arrays_pass(settings, monkeypatch):
     """Control of everything below."""
     take_over(monkeypatch, lambda request: store(request, GOOD))
-    receive(settings, FACTS, iter([b"anything"]), None, "npz")
+    receive(settings, FACTS, [b"anything"])
     images, labels = Vault.of(settings).open_dataset(DATASET)
     for seen, stored in ((images, IMAGES), (labels, LABELS), (stored_subjects(settings, DATASET), SUBJECTS)):
         np.testing.assert_array_equal(seen, stored)
@@ -113,7 +113,7 @@ def test_every_array_must_be_there(settings, monkeypatch, name):
 
 def test_subjects_that_nobody_declared_are_not_believed(settings, monkeypatch):
     take_over(monkeypatch, lambda request: store(replace(request, subjects_declared=3), GOOD))
-    assert_refused(settings, replace(FACTS, subjects_declared=None))
+    assert_refused(settings, begun())
 
 
 def more_files(request: IngestRequest) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.datasets.reading import Upload
 from service.datasets.vault import (
     SealedArray,
     Vault,
@@ -24,14 +23,11 @@ from service.errors import Conflict, NotFound
 from service.ingest.array_files import SEALED_SUFFIX, ArrayFile, context_of
 from service.sealing import KEY_BYTES, SealBroken, SealedWriter, new_key
 from service.settings import Settings
-from tests.service.datasets.uploading import npz, receive
+from tests.service.datasets.uploading import DATASET, begun, npz, receive
 
-DATASET, OTHER = "ds_" + "a2" * 10, "ds_" + "b3" * 10
+OTHER = "ds_" + "b3" * 10
 CANARY = b"\xc5\x01CANARY-PIXELS-7f3a\xfe"  # 22 pixels in a row
-FACTS = {
-    name: Upload(name, ("cat", "dog"), height=4, width=24, channels=1, records_declared=200_000)
-    for name in (DATASET, OTHER)
-}
+FACTS = {name: begun(id=name, width=24, records_declared=200_000) for name in (DATASET, OTHER)}
 
 
 def pictures(count: int = 3) -> np.ndarray:
@@ -46,7 +42,7 @@ def packed(images: np.ndarray) -> bytes:
 
 def store(settings: Settings, dataset_id: str = DATASET) -> np.ndarray:
     images = pictures()
-    receive(settings, FACTS[dataset_id], iter([packed(images)]), None, "npz")
+    receive(settings, FACTS[dataset_id], [packed(images)])
     return images
 
 
@@ -64,7 +60,7 @@ def test_no_pixel_is_readable_below_the_data_folder_during_an_upload_or_after_it
             yield body[start : start + 2**16]
             seen.extend(path.read_bytes() for path in below(settings.data_dir / "quarantine"))
 
-    receive(settings, FACTS[DATASET], slowly(), None, "npz")
+    receive(settings, FACTS[DATASET], slowly())
     assert max(map(len, seen)) > 2**17
     assert below(settings.data_dir / "quarantine") == []
     assert len(below(settings.data_dir)) == 4

@@ -1,25 +1,40 @@
 """Storing content without a database: what `service.datasets.receiving` does between lease and acceptance."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from service.datasets.reading import Content, Sent, Upload, staged
+from service.datasets.reading import Content, Sent, staged
 from service.datasets.vault import DatasetContext, Subjects, Vault
+from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory
 from service.ingest.array_files import SUBJECTS_NAME
 from service.settings import Settings
 
+DATASET = "ds_" + "a2" * 10
+
+
+def begun(**changes: Any) -> Dataset:
+    """Return the row of a dataset that is being uploaded: at most 100 gray images of 4 x 6 pixels in two classes."""
+    facts = {"id": DATASET, "classes": ["cat", "dog"], "height": 4, "width": 6, "channels": 1, "records_declared": 100}
+    facts |= {"subjects_recognised": False, "upload_attempt": 1, "project_id": "prj_default"}
+    return Dataset(**facts | changes)
+
 
 def receive(
-    settings: Settings, upload: Upload, blocks: Iterator[bytes], announced_bytes: int | None, format: str
+    settings: Settings,
+    dataset: Dataset,
+    blocks: Iterable[bytes],
+    announced_bytes: int | None = None,
+    format: str = "npz",
 ) -> Content:
     """Read content and publish it at once."""
     context = DatasetContext.of(settings, SessionFactory(), lambda: datetime.now(UTC))
-    with staged(context, upload, Sent(blocks, format, announced_bytes)) as content:
+    with staged(context, dataset, Sent(iter(blocks), format, announced_bytes)) as content:
         content.publish()
         return content
 

@@ -9,16 +9,15 @@ import pytest
 from obscura.wire import formats as wire
 from obscura.wire.faults import Fault
 from service.datasets import reading
-from service.datasets.reading import Upload, UploadRefused
+from service.datasets.reading import UploadRefused
 from service.datasets.vault import Vault, make_fingerprint_key
 from service.errors import InvalidInput
 from service.ingest.__main__ import answer, unsealed
 from service.ingest.formats import FORMATS, UploadFormat, format_named, titles
 from service.ingest.request import IngestRequest
 from service.settings import Settings
-from tests.service.datasets.uploading import receive
+from tests.service.datasets.uploading import DATASET, begun, receive
 
-UPLOAD = Upload("ds_" + "a2" * 10, ("cat", "dog"), height=4, width=6, channels=1, records_declared=100)
 LABELS, IMAGES = np.array([0, 1, 1], np.uint8), np.arange(72, dtype=np.uint8).reshape(3, 4, 6)
 
 
@@ -44,8 +43,8 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.mark.usefixtures("toy")
 def test_a_new_format_is_read_like_any_other(settings):
-    receive(settings, UPLOAD, iter([LABELS.tobytes(), IMAGES.tobytes()]), None, "toy")
-    images, labels = Vault.of(settings).open_dataset(UPLOAD.dataset_id)
+    receive(settings, begun(), [LABELS.tobytes(), IMAGES.tobytes()], format="toy")
+    images, labels = Vault.of(settings).open_dataset(DATASET)
     np.testing.assert_array_equal(images, IMAGES)
     np.testing.assert_array_equal(labels, LABELS)
     assert titles() == "zip of class folders, npz, a zip of IDX files, or a toy"
@@ -62,7 +61,7 @@ def test_a_new_format_is_read_like_any_other(settings):
 )
 def test_a_new_format_is_held_to_the_declaration(settings, content, fault):
     with pytest.raises(UploadRefused) as refused:
-        receive(settings, UPLOAD, iter([content]), None, "toy")
+        receive(settings, begun(), [content], format="toy")
     assert refused.value.numbers == {"fault": fault}
 
 

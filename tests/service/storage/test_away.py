@@ -13,7 +13,6 @@ from obscura.wire.words import DatasetState, JobState
 from service.audit.signing import make_signing_key
 from service.cli.serving import serve
 from service.datasets import deletion, reading
-from service.datasets.reading import Upload
 from service.datasets.vault import Vault, make_fingerprint_key
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
@@ -23,7 +22,7 @@ from service.ledger.stops import arming_stops
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import StorageUnavailable
-from tests.service.datasets.uploading import npz, receive
+from tests.service.datasets.uploading import DATASET, begun, npz, receive
 from tests.service.storage.memory_bucket import MEMORY_URL, MemoryBucket
 from tests.service.storage.whole_life import live
 from tests.workers.conftest import Workshop, build
@@ -56,10 +55,9 @@ def test_a_training_its_samples_and_all_that_is_verified_need_no_folder(shop, mo
 def test_an_upload_is_published_and_swept_there(bucket, tmp_path):
     settings = Settings(data_dir=tmp_path / "var", storage=MEMORY_URL)
     make_fingerprint_key(settings)
-    upload = Upload("ds_" + "a2" * 10, ("cat", "dog"), height=4, width=4, channels=1, records_declared=100)
     labels = np.array([0, 1])
-    receive(settings, upload, iter([npz(np.zeros((2, 4, 4), np.uint8), labels)]), None, "npz")
-    np.testing.assert_array_equal(Vault.of(settings).open_dataset(upload.dataset_id)[1], labels)
+    receive(settings, begun(), [npz(np.zeros((2, 4, 6), np.uint8), labels)])
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(DATASET)[1], labels)
     assert reading.sweep(settings, set) == 0
     assert not (settings.data_dir / "datasets").exists()
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from obscura.wire.schemas import DatasetRequest
 from service import installation
 from service.backups.accepting import accept
 from service.backups.making import back_up
@@ -87,8 +88,8 @@ def test_subjects_withdraw_from_what_lies_in_a_bucket(bucket_url, tmp_path, sqli
 
     def declare(account_id: str, **more: Any) -> str:
         with transaction(sqlite_factory) as session:
-            wanted = {**facts, "records_declared": 99, "account_id": account_id, "now": datetime.now(UTC), **more}
-            return states.declare(session, settings, **wanted).id
+            wanted = DatasetRequest(**facts, records_declared=99, account_id=account_id, **more)
+            return states.declare(session, settings, wanted, now=datetime.now(UTC)).id
 
     people = SubjectWorld(settings, sqlite_factory, declare, open_account, declare)
     account_id = people.account("patients")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from obscura.wire.schemas import DatasetRequest
 from service import ledger
 from service.datasets import receiving, states, vault, withdrawal
 from service.datasets.reading import Sent
@@ -33,7 +34,8 @@ def writers(workshop: Any) -> Any:
     workshop.account_id = workshop.do(ledger.open_account, name="known writers", now=now, **terms).id
     facts = {"name": "digits", "visibility": "private", "classes": list(data.classes), "height": 8, "width": 8}
     facts |= {"channels": 1, "records_declared": 1500, "subjects_declared": 400, "subjects_recognised": True}
-    declared = workshop.do(states.declare, workshop.settings, account_id=workshop.account_id, now=now, **facts)
+    wanted = DatasetRequest(account_id=workshop.account_id, **facts)
+    declared = workshop.do(states.declare, workshop.settings, wanted, now=now)
     workshop.dataset_id, buffer = declared.id, io.BytesIO()
     np.savez(buffer, images=data.private_images, labels=data.private_labels, subjects=IDS)
     sent = Sent(iter([buffer.getvalue()]), "npz")
