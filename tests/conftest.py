@@ -32,7 +32,7 @@ from service.db.base import Base, new_id
 from service.db.dataset_tables import Dataset
 from service.db.project_tables import DEFAULT_PROJECT, Project
 from service.db.schema import upgrade_schema
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import SessionFactory, make_engine, make_session_factory, open_sessions, transaction
 from service.logs import configure_logging
 from tests.compiled import compile_once
 from tests.warm import warm_python
@@ -253,17 +253,15 @@ def factory(engine: Engine) -> SessionFactory:
 @pytest.fixture
 def sqlite_factory(sqlite_url: str) -> Iterator[SessionFactory]:
     """Sessions on a migrated SQLite database."""
-    engine = make_engine(sqlite_url)
-    yield make_session_factory(engine)
-    engine.dispose()
+    with open_sessions(sqlite_url) as factory:
+        yield factory
 
 
 @pytest.fixture
 def postgres_factory(postgres_url: str) -> Iterator[SessionFactory]:
     """Sessions on a migrated PostgreSQL database."""
-    engine = make_engine(postgres_url, pool_size=2)
-    yield make_session_factory(engine)
-    engine.dispose()
+    with open_sessions(postgres_url) as factory:
+        yield factory
 
 
 @pytest.fixture

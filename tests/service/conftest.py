@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from obscura.wire.faults import Fault
 from service.audit.signing import make_signing_key
+from service.datasets import reading
 from service.db import session as sessions
-from service.db.session import SessionFactory, make_engine, make_session_factory
+from service.db.session import SessionFactory, open_sessions
+from service.ingest.__main__ import answer, unsealed
+from service.ingest.formats import format_named
+from service.ingest.request import IngestRequest
 from service.settings import Settings
 from tests.service.audit.book import LedgerBook
 from tests.service.jobs.shop import Shop
@@ -34,19 +39,28 @@ def impatient(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
     """Sessions with short lock timeouts."""
     monkeypatch.setattr(sessions, "SQLITE_BUSY_MILLISECONDS", 50)
     monkeypatch.setattr(sessions, "POSTGRES_LOCK_TIMEOUT", "50ms")
-    engine = make_engine(database_url)
-    yield make_session_factory(engine)
-    engine.dispose()
+    with open_sessions(database_url) as factory:
+        yield factory
 
 
 @pytest.fixture
-def book(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[LedgerBook]:
+def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read uploads in this process instead of a confined one, which takes longer."""
+
+    def run(request: IngestRequest) -> None:
+        word = answer(request, format_named(request.format).load(), unsealed)
+        if word != "ok":
+            raise reading._error(Fault(word), request)
+
+    monkeypatch.setattr(reading, "_run_ingest", run)
+
+
+@pytest.fixture
+def book(sqlite_factory: SessionFactory, tmp_path: Path, now: datetime) -> LedgerBook:
     """An account with nothing in it yet, in a database of the test's own."""
-    engine = make_engine(sqlite_url)
-    made = LedgerBook(make_session_factory(engine), tmp_path / "var", now)
+    made = LedgerBook(sqlite_factory, tmp_path / "var", now)
     made.open("patients")
-    yield made
-    engine.dispose()
+    return made
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from service.storage.interface import key_of
 from tests.service.datasets.world import World
 from tests.together import at_once
 
+pytestmark = pytest.mark.usefixtures("read_here")
+
 PEOPLE = ["SURNAME_GIVEN_19610423", "SURNAME2_GIVEN_19551231"]
 
 

@@ -6,33 +6,31 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import Engine, func, select, text
+from sqlalchemy import Engine, text
 
 from obscura.wire.words import DatasetState
 from service.datasets import fingerprints, receiving, states
 from service.datasets.fingerprints import KnownAsPublic, OverlapRefused
 from service.datasets.reading import Sent, UploadFailed
-from service.datasets.vault import DatasetContext, Vault, make_fingerprint_key
-from service.db.dataset_tables import Dataset, Fingerprint
-from service.db.session import DatabaseBusy, SessionFactory, make_engine, transaction
+from service.datasets.vault import DatasetContext, Vault
+from service.db.dataset_tables import Dataset
+from service.db.session import DatabaseBusy, SessionFactory, open_sessions, transaction
 from service.errors import AccountClosed, Conflict
 from service.settings import Settings
 from tests.service.datasets.uploading import npz
 from tests.service.datasets.world import World
 
+pytestmark = pytest.mark.usefixtures("read_here")
 PATIENCE_SECONDS = 60
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    settings = Settings(data_dir=tmp_path / "data", lease_seconds=2, heartbeat_seconds=0.3)
-    make_fingerprint_key(settings)
-    return settings
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"lease_seconds": 2, "heartbeat_seconds": 0.3})
 
 
 def pictures(seed: int) -> np.ndarray:
@@ -49,11 +47,6 @@ def upload(
     clock = more.get("clock", lambda: datetime.now(UTC))
     context = DatasetContext.of(settings, factory, clock)
     return receiving.receive(context, dataset_id, Sent(chunks, "npz"), pause_seconds=more.get("pause_seconds", 1.0))
-
-
-def state(factory: SessionFactory, dataset_id: str) -> DatasetState:
-    with transaction(factory, read_only=True) as session:
-        return session.get_one(Dataset, dataset_id).state
 
 
 def left(settings: Settings) -> list[str]:
@@ -89,7 +82,7 @@ def half_sent(settings: Settings, factory: SessionFactory, dataset_id: str, **mo
 def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(factory, settings, declare):
     dataset_id = declare()
     with half_sent(settings, factory, dataset_id) as (body, done):
-        until = time.monotonic() + 2 * settings.lease_seconds
+        until = time.monotonic() + 1.3 * settings.lease_seconds
         while time.monotonic() < until:
             assert receiving.clean_up(settings, factory, now=datetime.now(UTC)) == 0
             with pytest.raises(Conflict, match="receiving"):
@@ -102,25 +95,22 @@ def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(factory, sett
 
 
 @pytest.mark.parametrize("how", ["begun again", "ended"])
-def test_a_late_writer_whose_lease_ran_out_is_refused_and_destroys_nothing(
-    factory, settings, declare, open_account, how
-):
-    dataset_id = declare(open_account(factory))
+def test_a_late_writer_whose_lease_ran_out_is_refused_and_destroys_nothing(factory, settings, world, how):
+    dataset_id = world.declare(world.account("first"))
     silent = settings.model_copy(update={"lease_seconds": 3600, "heartbeat_seconds": 1000})
     later = datetime.now(UTC) + timedelta(hours=2)
     with half_sent(silent, factory, dataset_id) as (body, late):
         if how == "ended":
             assert receiving.clean_up(settings, factory, now=later) == 1
-            assert state(factory, dataset_id) is DatasetState.DECLARED
+            assert world.state(dataset_id) is DatasetState.DECLARED
         taken = upload(settings, factory, dataset_id, iter([body_of(1)]), clock=lambda: later)
         body.go_on.set()
         with pytest.raises((Conflict, UploadFailed)):
             late.result(PATIENCE_SECONDS)
-    assert taken.state is state(factory, dataset_id) is DatasetState.READY
+    assert taken.state is world.state(dataset_id) is DatasetState.READY
     np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(1))
     assert left(settings) == []
-    with transaction(factory, read_only=True) as session:
-        assert session.scalar(select(func.count()).select_from(Fingerprint)) == 10
+    assert len(world.prints(dataset_id)) == 10
 
 
 def test_a_writer_that_learns_that_it_was_given_up_stops_reading(factory, settings, declare):
@@ -143,12 +133,9 @@ def test_a_writer_that_learns_that_it_was_given_up_stops_reading(factory, settin
 def database_away(database_url: str, engine: Engine) -> Iterator[None]:
     """Another program holds what every writer needs."""
     locking = "SELECT 1" if engine.dialect.name == "sqlite" else "LOCK TABLE datasets IN ACCESS EXCLUSIVE MODE"
-    other = make_engine(database_url, pool_size=1)
-    with other.connect() as connection:
-        connection.execute(text(locking))  # on SQLite, to begin is enough
+    with open_sessions(database_url) as other, other() as session:
+        session.execute(text(locking))  # on SQLite, to begin is enough
         yield
-        connection.rollback()
-    other.dispose()
 
 
 def test_a_database_that_is_locked_for_a_while_as_an_upload_ends_loses_nothing(
@@ -166,23 +153,23 @@ def test_a_database_that_is_locked_for_a_while_as_an_upload_ends_loses_nothing(
 
 
 def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
-    database_url, engine, factory, impatient, settings, declare
+    database_url, engine, factory, impatient, settings, world
 ):
     """The dataset stayed RECEIVING, and answered 409 until a restart."""
-    dataset_id = declare()
+    dataset_id = world.declare()
     with half_sent(settings, impatient, dataset_id) as (body, done), database_away(database_url, engine):
         body.go_on.set()
         with pytest.raises(DatabaseBusy):
             done.result(PATIENCE_SECONDS)
-    assert state(factory, dataset_id) is DatasetState.RECEIVING
+    assert world.state(dataset_id) is DatasetState.RECEIVING
     later = datetime.now(UTC) + timedelta(seconds=settings.lease_seconds)
     taken = upload(settings, factory, dataset_id, iter([body_of(1)]), clock=lambda: later)
     assert taken.state is DatasetState.READY
     np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(1))
 
 
-def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(factory, settings, declare):
-    now, dead, live, stored = datetime.now(UTC), declare(), declare(), declare()
+def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(factory, settings, world):
+    now, dead, live, stored = datetime.now(UTC), *(world.declare() for _ in range(3))
     upload(settings, factory, stored, iter([body_of()]))
     for dataset_id, began in ((dead, now - timedelta(hours=1)), (live, now)):
         with transaction(factory) as session:
@@ -191,7 +178,7 @@ def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(factory
         (settings.data_dir / "datasets" / f"{dataset_id}.{facts.attempt}.tmp").mkdir()
     assert receiving.clean_up(settings, factory, now=now) == 1
     assert sorted(left(settings)) == sorted([f"{live}.1", f"{live}.1.tmp"])
-    assert (state(factory, dead), state(factory, live)) == (DatasetState.DECLARED, DatasetState.RECEIVING)
+    assert (world.state(dead), world.state(live)) == (DatasetState.DECLARED, DatasetState.RECEIVING)
     np.testing.assert_array_equal(Vault.of(settings).open_dataset(stored)[0], pictures(0))
 
 

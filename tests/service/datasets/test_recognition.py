@@ -14,6 +14,8 @@ from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import transaction
 from tests.service.datasets.world import SubjectWorld
 
+pytestmark = pytest.mark.usefixtures("read_here")
+
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 HASHES = np.array([7, 3, 7, 9], np.int64)
 

@@ -25,6 +25,8 @@ from service.sealing import KEY_BYTES, SealBroken, SealedWriter, new_key
 from service.settings import Settings
 from tests.service.datasets.uploading import DATASET, begun, npz, receive
 
+pytestmark = pytest.mark.usefixtures("read_here")
+
 OTHER = "ds_" + "b3" * 10
 CANARY = b"\xc5\x01CANARY-PIXELS-7f3a\xfe"  # 22 pixels in a row
 FACTS = {name: begun(id=name, width=24, records_declared=200_000) for name in (DATASET, OTHER)}

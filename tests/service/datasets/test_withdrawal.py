@@ -27,6 +27,8 @@ from service.storage.journals import read_withdrawn
 from tests.service.datasets.uploading import npz, stored_subjects
 from tests.service.datasets.world import SubjectWorld
 
+pytestmark = pytest.mark.usefixtures("read_here")
+
 FACTS = {"records_declared": 500, "subjects_declared": 500}
 
 

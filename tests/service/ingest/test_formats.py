@@ -8,13 +8,10 @@ import pytest
 
 from obscura.wire import formats as wire
 from obscura.wire.faults import Fault
-from service.datasets import reading
 from service.datasets.reading import UploadRefused
 from service.datasets.vault import Vault, make_fingerprint_key
 from service.errors import InvalidInput
-from service.ingest.__main__ import answer, unsealed
 from service.ingest.formats import FORMATS, UploadFormat, format_named, titles
-from service.ingest.request import IngestRequest
 from service.settings import Settings
 from tests.service.datasets.uploading import DATASET, begun, receive
 
@@ -22,16 +19,9 @@ LABELS, IMAGES = np.array([0, 1, 1], np.uint8), np.arange(72, dtype=np.uint8).re
 
 
 @pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+def toy(monkeypatch: pytest.MonkeyPatch, read_here: None) -> None:
     """Register a format. The confined process has a registry of its own, so it is played in this one."""
     monkeypatch.setitem(FORMATS, "toy", UploadFormat("toy", "a toy", "tests.service.ingest.toy_format"))
-
-    def run_here(request: IngestRequest) -> None:
-        word = answer(request, format_named(request.format).load(), unsealed)
-        if word != "ok":
-            raise reading._error(Fault(word), request)
-
-    monkeypatch.setattr(reading, "_run_ingest", run_here)
 
 
 @pytest.fixture

@@ -10,26 +10,32 @@ import pytest
 
 from obscura.cli.console import CliError, Output
 from obscura.wire.words import DatasetState, JobState
+from service import installation, jobs
+from service.audit.findings import FindingCode
+from service.audit.proofs import kept_receipts
 from service.audit.signing import make_signing_key
 from service.cli.serving import serve
 from service.datasets import deletion, reading
 from service.datasets.vault import Vault, make_fingerprint_key
 from service.db.dataset_tables import Dataset
+from service.db.job_tables import Sample
 from service.db.session import transaction
-from service.errors import InvalidInput
-from service.inspection import inspect_at_start, verify_again
+from service.errors import InvalidInput, NotFound
+from service.inspection import inspect_at_start, inspect_ledger, verify_again
 from service.ledger.stops import arming_stops
 from service.settings import Settings
 from service.storage import storage_of
-from service.storage.interface import StorageUnavailable
+from service.storage.files import digest_directory, digest_file
+from service.storage.interface import StorageUnavailable, key_of
+from service.storage.journals import journalled
 from tests.service.datasets.uploading import DATASET, begun, npz, receive
 from tests.service.storage.memory_bucket import MEMORY_URL, MemoryBucket
-from tests.service.storage.whole_life import live
 from tests.workers.conftest import Workshop, build
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.supervise.attempts import ExitStatus, claim_job, claim_next
-from workers.supervise.reconcile import reconcile
+from workers.supervise.reconcile import reconcile, sweep
 
+pytestmark = pytest.mark.usefixtures("read_here")
 NOW = datetime.now(UTC)
 
 
@@ -49,7 +55,32 @@ def shop(tmp_path: Path, sqlite_url: str, bucket: MemoryBucket) -> Iterator[Work
 
 def test_a_training_its_samples_and_all_that_is_verified_need_no_folder(shop, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    live(shop)
+    assert installation.pair(shop.settings, shop.factory, now=NOW)
+    storage = storage_of(shop.settings)
+    job_id = shop.train()
+    shop.work(job_id, TINY)
+    shop.assert_settled(job_id, JobState.SUCCEEDED)
+    release = shop.release_of(job_id)
+    assert digest_directory(storage.open(release.artifact_dir)) == release.artifact_sha256
+    assert journalled(storage, job_id).price_nano == shop.hold(job_id).charged_nano > 0
+    drawing = shop.sample(release.id)
+    shop.work(drawing, TINY)
+    sample = shop.do(jobs.made_by, Sample, drawing)
+    assert digest_file(storage.open(key_of(sample.id), f"{sample.id}.npz")) == sample.sha256
+    report = inspect_ledger(shop.settings, shop.factory, thorough=True)
+    assert (report.findings, report.artifacts) == ((), 1)
+    assert len(kept_receipts(storage)) == 1
+    assert storage.list("work") == [job_id]
+    assert sweep(shop.settings, shop.factory, now=NOW) == 1
+    assert (storage.list("work"), len(storage.list("trash"))) == ([], 1)
+    deletion.delete(shop.settings, shop.factory, shop.dataset_id, cancel_jobs=False, now=NOW)
+    assert storage.list("datasets") == [shop.public_id]
+    with pytest.raises(NotFound):
+        Vault.of(shop.settings).open_dataset(shop.dataset_id)
+    storage.remove(key_of(release.id))
+    (gone,) = inspect_ledger(shop.settings, shop.factory, thorough=True).findings
+    assert gone.code is FindingCode.ARTIFACT_MISMATCH
+    assert {path.name for path in shop.settings.data_dir.iterdir()} <= {"keys", "work", "storage"}
 
 
 def test_an_upload_is_published_and_swept_there(bucket, tmp_path):

@@ -12,7 +12,7 @@ from service.backups.making import back_up
 from service.backups.restoring import restore
 from service.datasets import states
 from service.datasets.vault import make_fingerprint_key
-from service.db.session import make_engine, make_session_factory, transaction
+from service.db.session import open_sessions, transaction
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.journals import Journal, journalled, read_withdrawn
@@ -20,24 +20,15 @@ from tests.service.datasets.world import SubjectWorld
 from tests.service.orders import release_with_files
 from tests.service.people import make_key
 from tests.service.storage.contract import KEY, RELEASE, publish
-from tests.service.storage.whole_life import live
-from tests.workers.conftest import build
 from workers.supervise import reconcile
 
 pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
 from service.storage.s3.bucket import Bucket
 
-
-def test_a_training_its_samples_and_all_that_is_verified_need_no_folder(bucket_url, tmp_path, sqlite_url, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    shop = build(tmp_path / "var", sqlite_url, storage=bucket_url)
-    try:
-        live(shop)
-    finally:
-        shop.factory.kw["bind"].dispose()
+pytestmark = pytest.mark.usefixtures("read_here")
 
 
-def test_a_database_that_is_not_the_buckets_removes_nothing(bucket_url, tmp_path, sqlite_url):
+def test_a_database_that_is_not_the_buckets_removes_nothing(bucket_url, tmp_path, sqlite_url, sqlite_factory, now):
     settings = Settings(data_dir=tmp_path / "var", storage=bucket_url, database_url=sqlite_url, trash_days=0)
     storage = storage_of(settings)
     storage.write("installation", b"ins_" + b"a" * 20)
@@ -45,14 +36,9 @@ def test_a_database_that_is_not_the_buckets_removes_nothing(bucket_url, tmp_path
     storage.move(KEY, f"trash/20200102T030405Z.releases.{RELEASE}")
     publish(storage)
     before = [listed.name for listed in Bucket(bucket_url).list("")]
-    engine = make_engine(settings.database_url, pool_size=1)
-    try:
-        factory, now = make_session_factory(engine), datetime.now(UTC)
-        assert not installation.pair(settings, factory, now=now)
-        assert reconcile.sweep(settings, factory, now=now) == 0
-        assert [listed.name for listed in Bucket(bucket_url).list("")] == before
-    finally:
-        engine.dispose()
+    assert not installation.pair(settings, sqlite_factory, now=now)
+    assert reconcile.sweep(settings, sqlite_factory, now=now) == 0
+    assert [listed.name for listed in Bucket(bucket_url).list("")] == before
 
 
 def test_a_backup_moves_an_installation_into_a_bucket_and_back(bucket_url, book, settings, tmp_path):
@@ -68,13 +54,12 @@ def test_a_backup_moves_an_installation_into_a_bucket_and_back(bucket_url, book,
     assert restored.report.artifacts == 1
     storage = storage_of(there)
     Journal(storage, "job_" + "a" * 20, 2, account_id).write(stage="votes", count=1, price_nano=3)
-    engine = make_engine(there.database_url)
-    factory, facts = make_session_factory(engine), {"reason": "moved", "now": book.tick()}
-    outcomes = [accept(there, factory, each, token, **facts) for each in sorted(book.accounts.values())]
-    assert sum(outcome.recorded_nano for outcome in outcomes) == 10
-    assert not outcomes[-1].locked
-    back_up(there, factory, tmp_path / "second", with_keys=True, now=book.tick())
-    engine.dispose()
+    with open_sessions(there.database_url) as factory:
+        facts = {"reason": "moved", "now": book.tick()}
+        outcomes = [accept(there, factory, each, token, **facts) for each in sorted(book.accounts.values())]
+        assert sum(outcome.recorded_nano for outcome in outcomes) == 10
+        assert not outcomes[-1].locked
+        back_up(there, factory, tmp_path / "second", with_keys=True, now=book.tick())
     back = Settings(data_dir=tmp_path / "back", database_url=f"sqlite:///{tmp_path / 'back.db'}")
     assert restore(back, tmp_path / "second", keep_files=False, now=book.now).report.artifacts == 1
     assert (tmp_path / "back" / "releases" / release.name / "generator.json").read_text() == "{}"
