@@ -1,15 +1,14 @@
 """What is kept beside the database betrays one that is too old, and what a verification finds is acted upon."""
 
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from errno import EIO
 from io import BytesIO
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from obscura.wire.formats import CARD_FILE
 from service import ledger
@@ -17,7 +16,7 @@ from service.audit.findings import FindingCode, clear_stops
 from service.audit.proofs import CHECKPOINT_FILE, keep_newest, keep_receipt
 from service.db.base import new_id
 from service.db.job_tables import Release
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import SessionFactory, open_sessions, transaction
 from service.errors import NotFound
 from service.inspection import inspect_at_start, inspect_ledger, sign_heads
 from service.ledger.stops import arming_stops, lock_of
@@ -30,29 +29,25 @@ from tests.service.orders import release_with_files
 
 
 @pytest.fixture
-def backup(book: LedgerBook, tmp_path: Path) -> Iterator[Callable[[], Settings]]:
-    """Back up the database; calling the result opens the backup with today's data folder, as a restore would."""
+def restored(book: LedgerBook, tmp_path: Path) -> Settings:
+    """A backup of the database with today's data folder, as after a restore."""
     path = tmp_path / "backup.db"
     book.train("patients")
-    engine = book.factory.kw["bind"]
-    with engine.connect() as connection:
+    with book.factory.kw["bind"].connect() as connection:
         connection.exec_driver_sql("ROLLBACK")
         connection.exec_driver_sql(f"VACUUM INTO '{path}'")
-
-    def restored() -> Settings:
-        return Settings(data_dir=book.data_dir, database_url=f"sqlite:///{path}")
-
-    yield restored
-    assert path.exists()
+    return Settings(data_dir=book.data_dir, database_url=f"sqlite:///{path}")
 
 
-def _open(settings: Settings) -> SessionFactory:
-    return make_session_factory(make_engine(settings.database_url))
+@pytest.fixture
+def older(restored: Settings) -> Iterator[SessionFactory]:
+    """Sessions of that backup."""
+    with open_sessions(restored.database_url) as factory:
+        yield factory
 
 
-def test_a_restored_backup_is_found_by_the_kept_receipt_and_stops_arming(book, backup):
-    account_id, restored = book.accounts["patients"], backup()
-    factory = _open(restored)
+def test_a_restored_backup_is_found_by_the_kept_receipt_and_stops_arming(book, restored, older):
+    account_id, factory = book.accounts["patients"], older
     inspect_at_start(restored, factory, now=book.now)
     with transaction(factory, read_only=True) as session:
         assert not arming_stops(session)  # the control: today it is no older than anything
@@ -72,7 +67,6 @@ def test_a_restored_backup_is_found_by_the_kept_receipt_and_stops_arming(book, b
         with transaction(factory) as session:
             ledger.return_hold(session, hold_id=hold_id, reason="cancelled", now=grown.tick())
     assert [finding.code for finding in inspect_ledger(restored, factory).findings] == [FindingCode.OLDER_THAN_RECEIPT]
-    factory.kw["bind"].dispose()
 
 
 def test_a_damaged_receipt_keeps_no_other_from_being_kept(book):
@@ -86,41 +80,35 @@ def test_a_damaged_receipt_keeps_no_other_from_being_kept(book):
         assert keep_newest(session, FolderStorage(book.data_dir)) == 1
 
 
-def test_a_restored_backup_is_found_by_the_kept_checkpoint(book, settings, backup):
+def test_a_restored_backup_is_found_by_the_kept_checkpoint(book, settings, restored, older):
     book.hold("patients")
     assert sign_heads(settings, book.factory, inspect_ledger(settings, book.factory), now=book.now) == 1
-    factory = _open(backup())
-    found = [(finding.code, finding.scope) for finding in inspect_ledger(backup(), factory).findings]
+    found = [(finding.code, finding.scope) for finding in inspect_ledger(restored, older).findings]
     missing = (FindingCode.CHECKPOINT_MISSING, "*")  # whatever is missing, nothing may be armed
     assert found == [missing, (FindingCode.OLDER_THAN_CHECKPOINT, book.accounts["patients"])]
-    factory.kw["bind"].dispose()
 
 
-def test_a_receipt_that_a_user_holds_finds_it_too(book, backup, tmp_path):
+def test_a_receipt_that_a_user_holds_finds_it_too(book, restored, older, tmp_path):
     held = tmp_path / "held.json"
     held.write_text(json.dumps(book.train("patients", keep=False)))
-    factory = _open(backup())
-    assert inspect_ledger(backup(), factory).clean
-    (finding,) = inspect_ledger(backup(), factory, given=[held]).findings
+    assert inspect_ledger(restored, older).clean
+    (finding,) = inspect_ledger(restored, older, given=[held]).findings
     assert (finding.code, finding.stops) == (FindingCode.OLDER_THAN_RECEIPT, True)
     held.write_text("{}")
-    (finding,) = inspect_ledger(backup(), factory, given=[held]).findings
+    (finding,) = inspect_ledger(restored, older, given=[held]).findings
     assert (finding.code, finding.stops) == (FindingCode.RECEIPT_REFUSED, False)  # anybody may hand in anything
-    factory.kw["bind"].dispose()
 
 
-def test_a_finding_says_how_much_is_missing_and_how_to_record_it(book, backup):
+def test_a_finding_says_how_much_is_missing_and_how_to_record_it(book, restored, older):
     newer = book.train("patients")["statement"]["account"]
-    restored, account_id = backup(), book.accounts["patients"]
-    factory = _open(restored)
-    assert "obscura ledger accept ACCOUNT" in str(inspect_at_start(restored, factory, now=book.now))
-    (finding,) = inspect_ledger(restored, factory).findings
-    with transaction(factory, read_only=True) as session:
+    account_id = book.accounts["patients"]
+    assert "obscura ledger accept ACCOUNT" in str(inspect_at_start(restored, older, now=book.now))
+    (finding,) = inspect_ledger(restored, older).findings
+    with transaction(older, read_only=True) as session:
         spent_nano = ledger.get_account(session, account_id).spent_nano
         assert lock_of(session) == finding.code
     assert f"{newer['spent_nano']} nano-units were spent; the database says {spent_nano}." in finding.message
     assert f"`obscura ledger accept {account_id}` records the difference" in finding.message
-    factory.kw["bind"].dispose()
 
 
 def test_a_crash_between_commit_and_file_raises_no_alarm_and_is_healed(book, settings):
@@ -223,21 +211,10 @@ def test_a_trigger_that_was_dropped_is_found(book, settings, table):
 
 
 @pytest.mark.services
-def test_a_trigger_that_was_disabled_is_found(postgres_url, tmp_path):
-    engine = make_engine(postgres_url)
+def test_a_trigger_that_was_disabled_is_found(postgres_url, postgres_factory, tmp_path):
     settings = Settings(data_dir=tmp_path, database_url=postgres_url)
-    assert inspect_ledger(settings, make_session_factory(engine)).clean
-    for change in ("DISABLE", "ENABLE REPLICA"):
-        with engine.begin() as connection:
-            connection.exec_driver_sql(f"ALTER TABLE entries {change} TRIGGER entries_no_update_delete")
-        (finding,) = inspect_ledger(settings, make_session_factory(engine)).findings
-        assert "entries_no_update_delete" in finding.message
-    with engine.begin() as connection:
-        connection.exec_driver_sql("ALTER TABLE entries ENABLE TRIGGER entries_no_update_delete")
-    engine.dispose()
-
-
-def test_the_receipts_folder_is_private(book):
-    book.train("patients")
-    (path,) = (book.data_dir / "receipts").glob("acc_*.json")
-    assert os.stat(path).st_mode & 0o077 == 0
+    for change in ("DISABLE", "ENABLE REPLICA", "ENABLE"):
+        with transaction(postgres_factory) as session:
+            session.execute(text(f"ALTER TABLE entries {change} TRIGGER entries_no_update_delete"))
+        findings = inspect_ledger(settings, postgres_factory).findings
+        assert ["entries_no_update_delete" in finding.message for finding in findings] == [True] * (change != "ENABLE")
