@@ -44,12 +44,17 @@ def declare(factory: SessionFactory, settings: Settings, now: datetime) -> Calla
 
 
 @pytest.fixture
-def world(settings, factory, declare, open_account, declare_dataset) -> World:
-    """Accounts that protect records."""
-    return World(settings, factory, declare, open_account, declare_dataset)
+def make_world(settings, factory, declare, open_account, declare_dataset) -> Callable[[type[World]], World]:
+    return lambda kind: kind(settings, factory, declare, open_account, declare_dataset)
 
 
 @pytest.fixture
-def people(settings, factory, declare, open_account, declare_dataset) -> SubjectWorld:
+def world(make_world) -> World:
+    """Accounts that protect records."""
+    return make_world(World)
+
+
+@pytest.fixture
+def people(make_world) -> World:
     """Accounts that protect subjects."""
-    return SubjectWorld(settings, factory, declare, open_account, declare_dataset)
+    return make_world(SubjectWorld)

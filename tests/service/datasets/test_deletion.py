@@ -58,8 +58,8 @@ class Desk(World):
 
 
 @pytest.fixture
-def desk(settings, factory, declare, open_account, declare_dataset) -> Desk:
-    return Desk(settings, factory, declare, open_account, declare_dataset)
+def desk(make_world) -> Desk:
+    return make_world(Desk)
 
 
 def test_key_and_files_go_and_doing_it_again_changes_nothing(desk):

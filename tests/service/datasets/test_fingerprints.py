@@ -81,8 +81,8 @@ class Desk(World):
 
 
 @pytest.fixture
-def desk(settings, factory, open_account, declare_dataset) -> Desk:
-    return Desk(settings, factory, None, open_account, declare_dataset)
+def desk(make_world) -> Desk:
+    return make_world(Desk)
 
 
 # --- what a fingerprint sees ----------------------------------------------------------------------------------------

@@ -165,9 +165,7 @@ def test_a_reader_that_exceeds_its_memory_is_stopped(tmp_path):
 def test_a_reader_that_takes_too_long_is_stopped(tmp_path):
     settings = prepared(tmp_path, ingest_seconds_max=1)
     facts = begun(height=1000, width=1000, records_declared=2000)
-    buffer = io.BytesIO()
-    Image.effect_noise((1000, 1000), 50).save(buffer, "PNG")
-    data = zipped(*((f"cat/{number}.png", buffer.getvalue()) for number in range(250)))
+    data = zipped(*((f"cat/{number}.png", png((1000, 1000))) for number in range(2000)))
     assert_refused(settings, Fault.TOO_COSTLY, in_chunks(data, 2**20), facts=facts, format="zip")
 
 
@@ -191,7 +189,7 @@ def test_a_sweep_and_a_deletion_at_once_do_not_get_into_each_others_way(settings
     with ThreadPoolExecutor(2) as pool:
         sweeping = [pool.submit(sweep_on_and_on) for _ in range(2)]
         try:
-            for _ in range(100):
+            for _ in range(30):
                 folder.mkdir(parents=True)
                 for number in range(30):
                     (folder / str(number)).write_bytes(b"x")

@@ -174,8 +174,8 @@ def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(factory
     for dataset_id, began in ((dead, now - timedelta(hours=1)), (live, now)):
         with transaction(factory) as session:
             facts = states.begin_upload(session, dataset_id, now=began, lease_seconds=60)
-        (settings.data_dir / "quarantine" / f"{dataset_id}.{facts.attempt}").write_bytes(b"x")
-        (settings.data_dir / "datasets" / f"{dataset_id}.{facts.attempt}.tmp").mkdir()
+        (settings.data_dir / "quarantine" / f"{dataset_id}.{facts.upload_attempt}").write_bytes(b"x")
+        (settings.data_dir / "datasets" / f"{dataset_id}.{facts.upload_attempt}.tmp").mkdir()
     assert receiving.clean_up(settings, factory, now=now) == 1
     assert sorted(left(settings)) == sorted([f"{live}.1", f"{live}.1.tmp"])
     assert (world.state(dead), world.state(live)) == (DatasetState.DECLARED, DatasetState.RECEIVING)
