@@ -8,7 +8,6 @@ from sqlalchemy import select
 
 from obscura.wire.words import DatasetState
 from service.datasets.fingerprints import SubjectsKnown, look_up, recognise, settle
-from service.datasets.vault import Vault
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import transaction
@@ -89,7 +88,7 @@ def test_a_subject_of_another_account_is_refused_and_nothing_is_stored(people: S
     assert people.books() == before
     refused = people.do(lambda session: session.scalar(select(Dataset.id).where(Dataset.state == "declared")))
     with pytest.raises(Exception, match="no content"):
-        Vault.of(people.settings).open_dataset(refused)
+        people.context.vault.open_dataset(refused)
     people.upload(later, ["carl"])
     assert people.datasets(DatasetState.READY) == 2
 

@@ -71,7 +71,7 @@ def test_images_go_from_every_dataset_of_the_account_and_no_key_opens_what_was(
         assert people.contents(each) == [f"{each}.1"]
         assert not people.opens(folder, each)
         with pytest.raises(NotFound):
-            Vault.of(people.settings).open_dataset(each)
+            people.context.vault.open_dataset(each)
     assert people.books() == books, "no entry, no balance and no fingerprint has changed"
     assert people.faults() == []
 
@@ -89,13 +89,13 @@ def test_labels_and_subjects_stay_with_their_images(people: SubjectWorld) -> Non
     stays = np.isin(ids, ["a", "c"])
     content = people.row(dataset_id).content
     assert content == f"{dataset_id}.2"
-    read = Vault.of(people.settings).open_dataset(content)
+    read = people.context.vault.open_dataset(content)
     assert np.array_equal(read[0], images[stays])
     assert np.array_equal(read[1], labels[stays])
     assert np.array_equal(stored_subjects(people.settings, content), numbers[stays])
     assert people.contents(dataset_id) == [content]
     people.withdraw(account_id, "a", "c")
-    images, labels = Vault.of(people.settings).open_dataset(people.row(dataset_id).content)
+    images, labels = people.context.vault.open_dataset(people.row(dataset_id).content)
     assert (images.shape, labels.shape) == ((0, 4, 4), (0,)), "empty, and it can be read"
     people.withdraw(account_id, "carl")
     assert people.records(dataset_id) == []
@@ -132,7 +132,7 @@ def test_later_uploads_are_accepted_without_them_and_other_accounts_refuse_them_
     assert (row.state, row.content) == (DatasetState.READY, f"{later}.1")
     assert len(people.records(later)) == 1
     assert people.contents(later) == [row.content]
-    key = Vault.of(people.settings).key_path(later)
+    key = people.context.vault.key_path(later)
     key.write_bytes(new_key())  # another machine has a copy of the old key
     deletion.destroy_copies(people.settings, people.factory)
     assert not key.exists()
@@ -273,10 +273,7 @@ def test_a_database_of_a_backup_from_before_is_told_who_has_withdrawn(people: Su
     """Files, and the list beside the journals, have survived; of the keys, perhaps an old copy comes back."""
     account_id = people.account("patients")
     dataset_id = people.upload(account_id, ["anna", "bert"])
-    old, folder = (
-        Vault.of(people.settings).key_path(dataset_id),
-        storage_of(people.settings).open(f"datasets/{dataset_id}"),
-    )
+    old, folder = people.context.vault.key_path(dataset_id), people.settings.data_dir / "datasets" / dataset_id
     key, files = old.read_bytes(), {path.name: path.read_bytes() for path in folder.iterdir()}
     people.withdraw(account_id, "anna")
     with transaction(people.factory) as session:
