@@ -9,13 +9,3 @@ from service.db import (
     project_tables,
     webhook_tables,
 )
-
-__all__ = [
-    "access_tables",
-    "audit_tables",
-    "dataset_tables",
-    "job_tables",
-    "ledger_tables",
-    "project_tables",
-    "webhook_tables",
-]

@@ -11,7 +11,7 @@ from service.ingest.zip_directory import DEFLATED, ZipEntry
 
 _CHUNK_BYTES = 2**20
 _PIECE_BYTES = 4 * 2**20
-_GZIP_WINDOW, _RAW_WINDOW = 31, -15
+GZIP_WINDOW, _RAW_WINDOW = 31, -15
 
 
 class Reader(Protocol):
@@ -109,11 +109,6 @@ def read_whole(file: BinaryIO, entry: ZipEntry) -> bytes:
     data = member.read(entry.expanded_bytes)
     member.finish()
     return data
-
-
-def gunzipped(source: Reader, fault: Fault) -> Inflated:
-    """Return the single gzip stream inside `source`; a broken one is refused with `fault`."""
-    return Inflated(source, _GZIP_WINDOW, fault)
 
 
 def take(reader: Reader, size: int, fault: Fault) -> bytes:

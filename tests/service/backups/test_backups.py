@@ -160,7 +160,7 @@ def account_of(book: LedgerBook, name: str = "patients") -> ledger.Account:
 
 
 def sound(book: LedgerBook) -> bool:
-    return sound(book)
+    return inspect_ledger(settings_of(book), book.factory, thorough=True).clean
 
 
 def lose_and_restore(book: LedgerBook, folder: Path) -> Restored:

@@ -165,7 +165,8 @@ def test_a_reader_that_exceeds_its_memory_is_stopped(tmp_path):
 def test_a_reader_that_takes_too_long_is_stopped(tmp_path):
     settings = prepared(tmp_path, ingest_seconds_max=1)
     facts = begun(height=1000, width=1000, records_declared=2000)
-    data = zipped(*((f"cat/{number}.png", png((1000, 1000))) for number in range(2000)))
+    large = png((1000, 1000))
+    data = zipped(*((f"cat/{number}.png", large) for number in range(2000)))
     assert_refused(settings, Fault.TOO_COSTLY, in_chunks(data, 2**20), facts=facts, format="zip")
 
 

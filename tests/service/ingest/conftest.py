@@ -22,7 +22,7 @@ from service.ingest.request import IngestLimits, IngestRequest
 Ingest = Callable[..., str]
 DATASET, KEY = "ds_" + "a2" * 10, bytes(range(32))
 SHARED = hypothesis_settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20
 )
 
 
