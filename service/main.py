@@ -217,7 +217,7 @@ def _prepare(service: Service) -> str | None:
         return warning
     # Clean up after a crash, and destroy content that must not be readable.
     receiving.clean_up(settings, factory, now=service.clock())
-    receiving.keep_journal(DatasetContext.of(settings, factory, service.clock))
+    receiving.keep_journal(DatasetContext(settings, factory, service.clock))
     with transaction(factory) as session:
         fingerprints.wait_for_others(session)
         if not fingerprints.any_recorded(session):

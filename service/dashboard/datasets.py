@@ -86,7 +86,7 @@ def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Re
             with transaction(service.factory) as session:
                 dataset_id = states.declare(session, settings, declaration, now=service.clock()).id
             try:
-                context = DatasetContext.of(settings, service.factory, service.clock)
+                context = DatasetContext(settings, service.factory, service.clock)
                 sent = Sent(form.file(), form.fields.get("format", ""))
                 receiving.receive(context, dataset_id, sent, by=caller.id)
             except BaseException:

@@ -147,13 +147,11 @@ class DatasetContext:
 
     settings: Settings
     factory: SessionFactory
-    vault: Vault
     clock: Clock
 
-    @classmethod
-    def of(cls, settings: Settings, factory: SessionFactory, clock: Clock) -> DatasetContext:
-        """Return the context of a request or sweep."""
-        return cls(settings, factory, Vault.of(settings), clock)
+    @property
+    def vault(self) -> Vault:
+        return Vault.of(self.settings)
 
 
 def open_content(

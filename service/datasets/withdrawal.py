@@ -111,7 +111,7 @@ def withdraw(
             begun = _begin(session, account, numbers, cancel_jobs=cancel_jobs, now=now)
             everyone = _withdrawn_from(session, account_id)
         failpoint("withdraw.after")
-        context = DatasetContext.of(settings, factory, lambda: now)
+        context = DatasetContext(settings, factory, lambda: now)
         note_withdrawn(context.vault.storage, account_id, everyone)
         done = [_try(context, dataset_id) for dataset_id in begun.dataset_ids]
     return replace(begun, waiting=not all(done))
@@ -197,7 +197,7 @@ def go_on(settings: Settings, factory: SessionFactory) -> None:
     with transaction(factory, read_only=True) as session:
         waiting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.WITHDRAWING)).all()
         newest = deletion.contents_written_anew(session)
-    context = DatasetContext.of(settings, factory, lambda: datetime.now(UTC))
+    context = DatasetContext(settings, factory, lambda: datetime.now(UTC))
     for dataset_id in waiting:
         _try(context, dataset_id, patient=False)
     for name in sorted(context.vault.stored_names()) if newest else ():

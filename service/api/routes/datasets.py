@@ -66,7 +66,7 @@ def put_content(
     A refused upload changes nothing: the dataset stays declared, and the answer names the rule that was broken.
     """
     body = Body(request, service.uploads.limits)
-    context = DatasetContext.of(service.settings, service.factory, service.clock)
+    context = DatasetContext(service.settings, service.factory, service.clock)
     with service.uploads.taken(caller.id, caller.project_id):
         try:
             sent = Sent(body.blocks(), format, content_length(request.headers), subjects_key_check)

@@ -172,7 +172,7 @@ class World(LedgerBook):
             upload = self.do(states.begin_upload, row.id, lease_seconds=60)
             key_id = new_id("x")[2:] + "0" * 44
             content = Content(upload, Sent(iter(()), "npz"), SHA, 123, digests, key_id, lambda: None)
-            receiving.accept(DatasetContext.of(Settings(), self.factory, self.tick), content)
+            receiving.accept(DatasetContext(Settings(), self.factory, self.tick), content)
         return row.id
 
     def evaluate(self, release_id: str) -> None:

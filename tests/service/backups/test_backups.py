@@ -308,7 +308,7 @@ def test_images_and_subjects_of_after_the_backup_get_no_second_budget_in_another
             ).id
         subjects = {"subjects": ids} if unit == "subject" else {}
         sent = Sent(iter([npz(images, np.zeros(len(images), np.int64), **subjects)]), "npz")
-        return receiving.receive(DatasetContext.of(settings, lone.factory, lone.tick), dataset_id, sent)
+        return receiving.receive(DatasetContext(settings, lone.factory, lone.tick), dataset_id, sent)
 
     token = admin(lone)
     make_backup(lone, tmp_path)

@@ -28,6 +28,8 @@ from service.jobs import kinds
 from tests.service.dashboard.conftest import assert_shown, forms_of, submit, token_of
 from tests.service.holds import hold_at_present_rate
 
+pytestmark = pytest.mark.usefixtures("read_here")
+
 ACCOUNT = {"name": "patients", "owner": "clinic", "epsilon": 3, "delta": 1e-5, "unit": "record"}
 DATASET = {"name": "scans", "classes": "cat, dog\nowl", "width": "6", "height": "4", "channels": "1"}
 DATASET |= {"records_declared": "100"}

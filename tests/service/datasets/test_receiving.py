@@ -45,7 +45,7 @@ def upload(
     settings: Settings, factory: SessionFactory, dataset_id: str, chunks: Iterator[bytes], **more: Any
 ) -> Dataset:
     clock = more.get("clock", lambda: datetime.now(UTC))
-    context = DatasetContext.of(settings, factory, clock)
+    context = DatasetContext(settings, factory, clock)
     return receiving.receive(context, dataset_id, Sent(chunks, "npz"), pause_seconds=more.get("pause_seconds", 1.0))
 
 

@@ -33,7 +33,7 @@ def receive(
     format: str = "npz",
 ) -> Content:
     """Read content and publish it at once."""
-    context = DatasetContext.of(settings, SessionFactory(), lambda: datetime.now(UTC))
+    context = DatasetContext(settings, SessionFactory(), lambda: datetime.now(UTC))
     with staged(context, dataset, Sent(iter(blocks), format, announced_bytes)) as content:
         content.publish()
         return content

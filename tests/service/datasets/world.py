@@ -64,7 +64,7 @@ class World:
 
     @property
     def context(self) -> DatasetContext:
-        return DatasetContext.of(self.settings, self.factory, lambda: datetime.now(UTC))
+        return DatasetContext(self.settings, self.factory, lambda: datetime.now(UTC))
 
     def account(self, name: str, **terms: object) -> str:
         return self._open(self.factory, name=name, **terms)

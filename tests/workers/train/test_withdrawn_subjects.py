@@ -39,9 +39,7 @@ def writers(workshop: Any) -> Any:
     workshop.dataset_id, buffer = declared.id, io.BytesIO()
     np.savez(buffer, images=data.private_images, labels=data.private_labels, subjects=IDS)
     sent = Sent(iter([buffer.getvalue()]), "npz")
-    receiving.receive(
-        DatasetContext.of(workshop.settings, workshop.factory, lambda: datetime.now(UTC)), declared.id, sent
-    )
+    receiving.receive(DatasetContext(workshop.settings, workshop.factory, lambda: datetime.now(UTC)), declared.id, sent)
     return workshop
 
 

@@ -22,6 +22,8 @@ from tests.service.api.conftest import DATASET, SCOPES, serving
 from tests.service.api.test_uploading import sending
 from tests.together import wait_until
 
+pytestmark = pytest.mark.usefixtures("read_here")
+
 
 def read(served: Any, dataset_id: str) -> dict[str, Any]:
     return dict(served.read(f"datasets/{dataset_id}"))

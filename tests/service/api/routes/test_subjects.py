@@ -25,6 +25,8 @@ from workers.recipes.records import records_to_sum, teacher_of_each
 from workers.supervise.attempts import Attempt, ExitStatus
 from workers.train.runner import run
 
+pytestmark = pytest.mark.usefixtures("read_here")
+
 CANARY = "CANARY7f3a"
 DIGITS = [str(digit) for digit in range(10)]
 TINY = {**TINY_DATALENS, "teachers": 50, "images": 20}
