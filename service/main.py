@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from anyio.to_thread import run_sync
 from fastapi import Depends, FastAPI
@@ -23,6 +23,7 @@ from service.api.routes.health import VERSION
 from service.api.slots import Slots
 from service.api.uploading import UploadLimits
 from service.audit.signing import SigningKeyUnusable, make_signing_key
+from service.background import Background
 from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal
 from service.datasets.vault import DatasetContext
 from service.db.schema import upgrade_schema
@@ -45,14 +46,6 @@ from workers.supervise.dispatch import Dispatcher
 from workers.supervise.reconcile import Reconciler
 
 POOL_SIZE = 20  # as many again may be opened: one for each worker thread of the server
-
-
-class _Part(Protocol):
-    """A background thread; parts start in order and stop in reverse."""
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
 
 
 def utc_now() -> datetime:
@@ -93,7 +86,7 @@ def create_app(
     factory = make_session_factory(engine)
     events = None if settings.audit_log == "off" else EventWriter(factory, settings, clock, log_limits)
     factory = recorded(factory, settings.audit_log, clock)  # its own acts, such as creating the first admin
-    provider, confirming = None, list[_Part]()
+    provider, confirming = None, list[Background]()
     if settings.oidc_issuer:
         try:
             with extras("Signing in with a provider (OBSCURA_OIDC_ISSUER)"):
@@ -155,7 +148,7 @@ def create_app(
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
-    parts: tuple[_Part, ...] = app.state.parts
+    parts: tuple[Background | Dispatcher, ...] = app.state.parts  # started in order, and stopped in reverse
     await run_sync(prepare, app)
     app.state.prepared = False  # a second start prepares again
     for part in parts:

@@ -1,6 +1,5 @@
 """What is kept for ever is dated by the hour, and what is shown by the minute, whoever has caused it."""
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -15,8 +14,6 @@ from service import times as clocks
 from service.api.routes import routers
 from service.db.base import new_id
 from service.db.session import transaction
-from service.storage.folder import FolderStorage
-from service.storage.interface import key_of
 from service.times import EXACT, WatchedClock, to_the_hour
 from tests.service.holds import charge, hold_at_present_rate
 from tests.service.people import approve_raise, make_key
@@ -106,16 +103,6 @@ def test_an_entry_is_never_dated_before_the_one_before_it(factory, open_account)
     with transaction(factory, read_only=True) as session:
         rows = ledger.entries(session, account_id, 0, 10)
     assert [row.created_at for row in rows] == [OPENED, to_the_hour(ahead), to_the_hour(ahead)]
-
-
-def test_files_of_a_release_are_dated_by_the_hour(tmp_path):
-    identifier = new_id("rel")
-    storage = FolderStorage(tmp_path)
-    with storage.stage(key_of(identifier)) as staging:
-        (staging / "generator.json").write_text("{}")
-        storage.publish(staging, key_of(identifier))
-    written = os.stat(storage.open(key_of(identifier), "generator.json")).st_mtime
-    assert written == to_the_hour(datetime.fromtimestamp(written, UTC)).timestamp()
 
 
 def _answers(kind: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:

@@ -4,13 +4,12 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import inspect, text
 from sqlalchemy.exc import StatementError
 
 from alembic import command
@@ -18,7 +17,7 @@ from service.db.access_tables import ApiKey
 from service.db.base import Base, new_id
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.schema import PROJECT_ROOT, migration_config, upgrade_schema
-from service.db.session import make_engine, transaction
+from service.db.session import make_engine, open_sessions, transaction
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
@@ -28,20 +27,9 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("empty_postgres"))
 
 
-@pytest.fixture
-def database(empty_url: str) -> Iterator[Engine]:
-    engine = make_engine(empty_url)
-    yield engine
-    engine.dispose()
-
-
 def tables(url: str) -> set[str]:
-    engine = make_engine(url)
-    try:
-        with engine.connect() as connection:
-            return set(inspect(connection).get_table_names())
-    finally:
-        engine.dispose()
+    with open_sessions(url) as factory, factory() as session:
+        return set(inspect(session.connection()).get_table_names())
 
 
 def test_up_check_down_and_up(empty_url, capsys):
@@ -56,10 +44,10 @@ def test_up_check_down_and_up(empty_url, capsys):
     assert tables(empty_url) == expected
 
 
-def test_constraints_have_the_same_names_in_code_and_database(empty_url, database):
+def test_constraints_have_the_same_names_in_code_and_database(empty_url):
     upgrade_schema(empty_url)
-    with database.connect() as connection:
-        inspector = inspect(connection)
+    with open_sessions(empty_url) as factory, factory() as session:
+        inspector = inspect(session.connection())
         for table in Base.metadata.sorted_tables:
             declared = {str(check.name) for check in table.constraints if type(check).__name__ == "CheckConstraint"}
             built = {str(check["name"]) for check in inspector.get_check_constraints(table.name)}
@@ -77,10 +65,9 @@ def test_several_processes_may_migrate_at_once(empty_url, warm):
     assert tables(empty_url) == {"alembic_version", *Base.metadata.tables}
 
 
-def test_a_failed_migration_leaves_nothing_behind(empty_url, database):
-    with database.begin() as connection:
-        connection.execute(text("CREATE TABLE samples (id INTEGER)"))  # the last table of the migration is in the way
-    database.dispose()
+def test_a_failed_migration_leaves_nothing_behind(empty_url):
+    with open_sessions(empty_url) as factory, transaction(factory) as session:
+        session.execute(text("CREATE TABLE samples (id INTEGER)"))  # the last table of the migration is in the way
     with pytest.raises(Exception, match="samples"):
         upgrade_schema(empty_url)
     assert tables(empty_url) <= {"alembic_version", "samples"}
@@ -88,9 +75,8 @@ def test_a_failed_migration_leaves_nothing_behind(empty_url, database):
 
 def test_the_alembic_command_uses_the_settings(tmp_path):
     environment = {**os.environ, "OBSCURA_DATABASE_URL": f"sqlite:///{tmp_path}/obscura.db"}
-    alembic = [sys.executable, "-m", "alembic"]
-    for arguments in (["upgrade", "head"], ["check"]):
-        subprocess.run([*alembic, *arguments], check=True, cwd=PROJECT_ROOT, env=environment, timeout=60)
+    command = [sys.executable, "-m", "alembic", "upgrade", "head"]
+    subprocess.run(command, check=True, cwd=PROJECT_ROOT, env=environment, timeout=60)
     assert "accounts" in tables(f"sqlite:///{tmp_path}/obscura.db")
 
 

@@ -26,10 +26,8 @@ class TestFolder(StorageContract):
 
 
 def test_each_kind_of_identifier_has_its_folder():
-    tail = "a7" * 10
-    kinds = {"ds": "datasets", "rel": "releases", "smp": "samples"}
-    for prefix, folder in kinds.items():
-        assert key_of(f"{prefix}_{tail}") == f"{folder}/{prefix}_{tail}"
+    for prefix, folder in {"ds": "datasets", "rel": "releases", "smp": "samples"}.items():
+        assert key_of(f"{prefix}_{'a7' * 10}") == f"{folder}/{prefix}_{'a7' * 10}"
 
 
 @settings(max_examples=30)
@@ -46,6 +44,7 @@ def test_a_published_folder_has_the_digest_of_its_manifest(storage, tmp_path):
     canonical = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
     assert digest_directory(storage.open(KEY)) == hashlib.sha256(canonical).hexdigest()
     assert [path.name for path in (tmp_path / "var" / "releases").iterdir()] == [RELEASE]
+    assert os.stat(storage.open(KEY, "b.json")).st_mtime % 3600 == 0
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
