@@ -57,12 +57,6 @@ class BackupRefused(ObscuraError):
     code: ClassVar[str] = "backup_refused"
 
 
-class ProgramMissing(ObscuraError):
-    """A program of PostgreSQL is not installed on this machine."""
-
-    code: ClassVar[str] = "program_missing"
-
-
 @dataclass(frozen=True)
 class Manifest:
     """The contents of a backup.
@@ -308,7 +302,7 @@ def _run(program: str, url: URL, *arguments: str) -> None:
     try:
         done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise ProgramMissing(
+        raise BackupRefused(
             f"{program} is not installed on this machine. Install PostgreSQL's client programs, of the server's major "
             "version or a newer one (Debian: apt-get install postgresql-client), and run this command again."
         ) from None

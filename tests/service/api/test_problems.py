@@ -181,6 +181,6 @@ def test_every_error_that_a_request_can_meet_has_a_status():
             yield from below(each)
 
     # Raised where keys and signed files are read and backups made, which no request does.
-    elsewhere = {"signature_refused", "signing_key_unusable", "backup_refused", "program_missing"}
+    elsewhere = {"signature_refused", "signing_key_unusable", "backup_refused"}
     ours = {each.code for each in below(ObscuraError) if not each.__module__.startswith("workers.")}  # others' modules
     assert ours - set(STATUSES) == elsewhere

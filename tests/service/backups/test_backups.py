@@ -19,7 +19,7 @@ from service.audit.findings import clear_stops
 from service.audit.proofs import keep_newest
 from service.backups import making
 from service.backups.accepting import Outcome, accept
-from service.backups.making import MANIFEST, BackupRefused, Made, ProgramMissing, back_up, read_manifest
+from service.backups.making import MANIFEST, BackupRefused, Made, back_up, read_manifest
 from service.backups.restoring import Restored, restore
 from service.datasets import receiving, states, vault
 from service.datasets.reading import Sent
@@ -458,5 +458,5 @@ def test_an_account_that_the_backup_does_not_know_comes_back_frozen_and_closed(l
 def test_a_machine_without_pg_dump_says_what_to_install(postgres_url, postgres_factory, tmp_path, now, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     settings = Settings(data_dir=tmp_path / "var", database_url=postgres_url)
-    with pytest.raises(ProgramMissing, match="apt-get install postgresql-client"):
+    with pytest.raises(BackupRefused, match="apt-get install postgresql-client"):
         back_up(settings, postgres_factory, tmp_path / "backup", with_keys=False, now=now)
