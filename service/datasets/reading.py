@@ -166,12 +166,10 @@ def _request(settings: Settings, dataset: Dataset, format: str) -> IngestRequest
         upload_bytes_max=settings.upload_bytes_max,
         records_max=settings.images_max,
         entries_max=settings.images_max * (1 if dataset.subjects_declared is None else 2) + 2 * settings.classes_max,
-        expanded_bytes_max=settings.decoded_bytes_max,
-        stored_bytes_max=settings.decoded_bytes_max,
+        decoded_bytes_max=settings.decoded_bytes_max,
         pixels_max=settings.pixels_max,
         memory_bytes_max=settings.ingest_memory_bytes_max,
-        processor_seconds_max=settings.ingest_seconds_max,
-        wall_seconds_max=settings.ingest_seconds_max,
+        seconds_max=settings.ingest_seconds_max,
     )
     return IngestRequest(
         dataset_id=dataset.id,
@@ -248,7 +246,7 @@ def _run_ingest(request: IngestRequest) -> None:
                 cwd=request.target,
                 env=environment,
                 start_new_session=True,
-                timeout=request.limits.wall_seconds_max,
+                timeout=request.limits.seconds_max,
                 check=False,
             )
         except subprocess.TimeoutExpired:

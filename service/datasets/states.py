@@ -28,6 +28,7 @@ from service.identity import projects
 from service.identity.access import find, require_project
 from service.logs import get_logger
 from service.settings import Settings
+from service.storage.interface import key_of
 
 REFUSED = "upload_refused"  # only the uploader learns which rule was broken
 # The transitions, which only `move` makes.
@@ -205,7 +206,7 @@ def check_keys(session: Session, settings: Settings, *, contents: bool = True) -
     keys = vault.stored_keys()
 
     def opens(name: str, *, contents: bool = contents) -> bool:
-        return name in keys and (not contents or vault.holds(name))
+        return name in keys and (not contents or vault.storage.holds(key_of(name)))
 
     marked = and_(Dataset.state == DatasetState.FAILED, Dataset.failure_code == KEY_MISSING)
     stored = or_(Dataset.state.in_((DatasetState.READY, DatasetState.WITHDRAWING)), marked)

@@ -74,10 +74,6 @@ class Vault:
         """
         return SealedArray(_folder(self.storage, name), name, array, read_key(self.key_path(name)))
 
-    def holds(self, name: str) -> bool:
-        """Return whether the storage has a content, with or without a key."""
-        return self.storage.holds(key_of(name))
-
     def shred(self, name: str) -> None:
         """Destroy a key, then remove the content. Idempotent. Raise Conflict if the folder of keys is missing."""
         key, path = key_of(name), self.key_path(name)

@@ -46,8 +46,8 @@ def confine(limits: IngestLimits) -> None:
     """Limit this process's memory, processor time, file size and files, and disable core dumps."""
     bounds = {
         resource.RLIMIT_AS: limits.memory_bytes_max,
-        resource.RLIMIT_CPU: limits.processor_seconds_max,
-        resource.RLIMIT_FSIZE: limits.stored_bytes_max + MEBIBYTE,
+        resource.RLIMIT_CPU: limits.seconds_max,
+        resource.RLIMIT_FSIZE: limits.decoded_bytes_max + MEBIBYTE,
         resource.RLIMIT_NOFILE: limits.open_files_max,
         resource.RLIMIT_CORE: 0,
     }

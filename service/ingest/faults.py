@@ -35,7 +35,7 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         "checksums must agree, and nothing may precede the first entry. Create it again.",
         Fault.ARCHIVE_ENTRIES: f"The archive has more than {limits.entries_max:,} entries.",
         Fault.ARCHIVE_SIZE: f"The archive expands to more than is allowed: {limits.entry_bytes_max:,} bytes for a file "
-        f"and {limits.expanded_bytes_max:,} bytes in all.",
+        f"and {limits.decoded_bytes_max:,} bytes in all.",
         Fault.ARCHIVE_RATIO: f"The archive expands more than {limits.ratio_max} times, which pictures do not. "
         "If it is genuine, create it without compression.",
         Fault.ARCHIVE_DUPLICATE: "Two entries of the archive have the same name, counting upper and lower case and "

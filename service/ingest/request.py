@@ -24,8 +24,7 @@ class IngestLimits:
     records_max: int = UPLOAD_RECORDS_MAX
     entries_max: int = 2_010_000
     entry_bytes_max: int = 32 * MEBIBYTE
-    expanded_bytes_max: int = 16_384 * MEBIBYTE
-    stored_bytes_max: int = 16_384 * MEBIBYTE
+    decoded_bytes_max: int = 16_384 * MEBIBYTE
     ratio_max: int = 100
     entry_slack_bytes: int = MEBIBYTE // 4
     array_slack_bytes: int = 16 * MEBIBYTE
@@ -33,8 +32,7 @@ class IngestLimits:
     subject_characters_max: int = 64
     pixels_max: int = 2048 * 2048
     memory_bytes_max: int = 3072 * MEBIBYTE
-    processor_seconds_max: int = 900
-    wall_seconds_max: int = 1800
+    seconds_max: int = 1800
     open_files_max: int = 64
 
 
@@ -76,7 +74,7 @@ class IngestRequest:
     @property
     def records_max(self) -> int:
         """Return the limit on records."""
-        return min(self.records_declared, self.limits.records_max, self.limits.stored_bytes_max // self.record_bytes)
+        return min(self.records_declared, self.limits.records_max, self.limits.decoded_bytes_max // self.record_bytes)
 
     def to_json(self) -> str:
         """Return the request as JSON."""

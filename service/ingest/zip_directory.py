@@ -62,7 +62,7 @@ def read_directory(file: BinaryIO, limits: IngestLimits, *, slack_bytes: int) ->
 
     pairs = [(entry.expanded_bytes, entry.packed_bytes) for entry in entries]
     expanded_total, packed_total = sum(expanded for expanded, _ in pairs), sum(packed for _, packed in pairs)
-    if expanded_total > limits.expanded_bytes_max:
+    if expanded_total > limits.decoded_bytes_max:
         raise Refused(Fault.ARCHIVE_SIZE)
     pairs.append((expanded_total, packed_total))
     if any(expanded > max(slack_bytes, limits.ratio_max * packed) for expanded, packed in pairs):

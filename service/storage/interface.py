@@ -21,8 +21,6 @@ CONTENT = re.compile(r"(ds_[a-z2-7]{20})(?:\.[1-9]\d{0,5})?")
 _IDENTIFIER = re.compile(rf"(?:rel|smp)_[a-z2-7]{{20}}|{CONTENT.pattern}")
 _SHELVES = {"ds": "datasets", "rel": "releases", "smp": "samples"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_GUARDED = {"send", "publish", "append", "open", "list", "holds", "idle_seconds", "move", "remove"}
-_GUARDED |= {"read", "read_all", "write"}
 UNFINISHED = ".tmp"  # ends the names of staging folders, also of those that a crash left
 
 
@@ -49,10 +47,8 @@ class Storage(ABC):
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Guard the methods that a backend defines."""
         super().__init_subclass__(**kwargs)
-        for name in _GUARDED & vars(cls).keys():
-            setattr(cls, name, calling("storage")(vars(cls)[name]))
+        _guard(cls)
 
     @abstractmethod
     def stage(self, key: str, mark: str = "") -> AbstractContextManager[Path]:
@@ -95,7 +91,6 @@ class Storage(ABC):
     def list(self, key: str) -> list[str]:
         """Return the sorted names directly below a key, including foreign ones."""
 
-    @calling("storage")
     def holds(self, key: str) -> bool:
         """Return whether there is anything under a key. Exact even where lists may be stale."""
         parent, _, name = key.rpartition("/")
@@ -116,7 +111,6 @@ class Storage(ABC):
     def remove(self, key: str) -> None:
         """Remove a file or folder, if it exists, and everything below it. It disappears from its key at once."""
 
-    @calling("storage")
     def read(self, key: str, file: str, *, bytes_max: int = -1) -> bytes:
         """Return a small file of a folder; of one that is longer than `bytes_max`, one byte more than that.
 
@@ -125,7 +119,6 @@ class Storage(ABC):
         with open_regular(self.open(key, file)) as opened:
             return opened.read(bytes_max + 1 if bytes_max >= 0 else -1)
 
-    @calling("storage")
     def read_all(self, key: str, begins: str = "", *, bytes_max: int = -1) -> dict[str, bytes | None]:
         """Return the small files directly below a key whose names begin so, by name; None for an unreadable one.
 
@@ -142,13 +135,22 @@ class Storage(ABC):
         except (NotFound, OSError):
             return None
 
-    @calling("storage")
     def write(self, key: str, content: bytes) -> None:
         """Publish a small file."""
         with self.stage(key) as staging:
             path = staging / "content"
             path.write_bytes(content)
             self.publish(path, key)
+
+
+def _guard(backend: type[Storage]) -> None:
+    """Let every verb that a class defines hold a place, except `stage`."""
+    for name, verb in list(vars(backend).items()):
+        if callable(verb) and not name.startswith("_") and name != "stage":
+            setattr(backend, name, calling("storage")(verb))
+
+
+_guard(Storage)
 
 
 def key_of(identifier: str) -> str:

@@ -226,7 +226,7 @@ def test_names_that_are_the_same_to_some_file_system_are_refused(ingest, first, 
 
 def test_sizes_and_numbers_are_bounded_in_all_and_for_each_file(ingest):
     data = pictures("cat/1.png", "cat/2.png")
-    assert ingest(data, limits={"expanded_bytes_max": len(PICTURE)}) == Fault.ARCHIVE_SIZE
+    assert ingest(data, limits={"decoded_bytes_max": len(PICTURE)}) == Fault.ARCHIVE_SIZE
     assert ingest(data, limits={"entry_bytes_max": len(PICTURE) - 1}) == Fault.ARCHIVE_SIZE
     assert ingest(data, limits={"entries_max": 1}) == Fault.ARCHIVE_ENTRIES
 
