@@ -1,8 +1,6 @@
 """A data folder and a database know each other: how they come to, who finds out when they do not, and what it stops."""
 
 import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from service.settings import Settings
 from service.storage.interface import key_of
 from tests.conftest import NOW
 from tests.service.orders import release_with_files
+from tests.together import at_once
 
 
 def pair(settings: Settings, factory: SessionFactory) -> bool:
@@ -43,14 +42,7 @@ def new(database_url: str, tmp_path: Path) -> Settings:
 
 
 def test_a_new_installation_gets_one_id_however_many_processes_start(new, factory):
-    start = threading.Barrier(4)
-
-    def begin(_: int) -> bool:
-        start.wait(60)
-        return pair(new, factory)
-
-    with ThreadPoolExecutor(4) as threads:
-        assert all(threads.map(begin, range(4)))
+    assert at_once(*[lambda: pair(new, factory)] * 4) == [True] * 4
     own_id = row(factory)
     assert own_id is not None
     assert is_id(own_id, "ins")

@@ -104,8 +104,7 @@ def test_a_subject_whose_dataset_was_deleted_is_still_known(people: SubjectWorld
 
 
 def test_the_same_id_in_another_project_is_somebody_else(people: SubjectWorld) -> None:
-    here, elsewhere = people.account("ours"), people.account("theirs")
-    people.move_to_project(elsewhere)
+    here, elsewhere = people.account("ours"), people.account("theirs", project_id="prj_heart")
     first, second = (people.numbers(people.upload(account_id, ["7"]), ["7"]) for account_id in (here, elsewhere))
     assert first != second
 

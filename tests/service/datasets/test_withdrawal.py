@@ -18,6 +18,7 @@ from service.datasets.fingerprints import SubjectsKnown
 from service.datasets.reading import Sent
 from service.datasets.vault import Vault
 from service.datasets.withdrawal import Withdrawal
+from service.db.base import new_id
 from service.db.dataset_tables import Dataset, WithdrawnSubject
 from service.db.session import transaction
 from service.errors import Conflict, InvalidInput, NotFound
@@ -105,8 +106,7 @@ def test_whoever_was_not_there_withdraws_alike(people: SubjectWorld) -> None:
     """Neighbours: what is answered, stored by name, written down and said by the log is the same."""
 
     def seen(name: str, ids: list[str]) -> list[Any]:
-        account_id = people.account(name)
-        people.move_to_project(account_id)
+        account_id = people.account(name, project_id=new_id("prj"))
         dataset_id = people.upload(account_id, ids)
         done = people.withdraw(account_id, "anna")
         later = people.upload(account_id, ["anna", "dora"])

@@ -18,11 +18,9 @@ from service.datasets import deletion, receiving, vault, withdrawal
 from service.datasets.reading import Sent
 from service.datasets.vault import DatasetContext, Vault
 from service.datasets.withdrawal import Withdrawal
-from service.db.base import new_id
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.job_tables import Job
-from service.db.ledger_tables import Account, Entry
-from service.db.project_tables import Project
+from service.db.ledger_tables import Entry
 from service.db.session import SessionFactory, transaction
 from service.ingest.array_files import IMAGES_NAME
 from service.sealing import SealBroken
@@ -153,14 +151,6 @@ class SubjectWorld(World):
 
     def numbers(self, dataset_id: str, ids: Any) -> dict[Any, int]:
         return dict(zip(ids, stored_subjects(self.settings, dataset_id).tolist(), strict=True))
-
-    def move_to_project(self, account_id: str) -> None:
-        """Give an account a project of its own, in which ids are those of other subjects."""
-        project = Project(id=new_id("prj"), name=account_id, created_at=datetime.now(UTC))
-        with transaction(self.factory) as session:
-            session.add(project)
-            session.flush()
-            session.get_one(Account, account_id).project_id = project.id
 
     def datasets(self, state: DatasetState) -> int:
         with transaction(self.factory, read_only=True) as session:
