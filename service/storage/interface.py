@@ -143,7 +143,7 @@ class Storage(ABC):
             self.publish(path, key)
 
 
-def _guard(backend: type[Storage]) -> None:
+def _guard(backend: type) -> None:
     """Let every verb that a class defines hold a place, except `stage`."""
     for name, verb in list(vars(backend).items()):
         if callable(verb) and not name.startswith("_") and name != "stage":
