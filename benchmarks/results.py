@@ -23,11 +23,6 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def settings_of(given: Sequence[str]) -> Row:
-    """Parse NAME=VALUE settings whose values are JSON."""
-    return {name: json.loads(value) for name, value in (setting.split("=", 1) for setting in given)}
-
-
 def machine() -> Row:
     """Return the facts of this machine that results depend on, and the commit."""
     lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
