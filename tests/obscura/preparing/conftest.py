@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.intake.ways import images_of
-from obscura.preparing import Package
-
 Array = np.ndarray
 
 
@@ -21,11 +18,6 @@ def saved(image: Image.Image | Array, kind: str = "PNG", **options: Any) -> byte
     file = io.BytesIO()
     (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(file, kind, **options)
     return file.getvalue()
-
-
-def shades(package: Package) -> list[str]:
-    """Class and first value of each image that is sent, sorted."""
-    return sorted(f"{name} {pixels.ravel()[0]}" for name, pixels in images_of(package))
 
 
 def deep_png(values: Array) -> bytes:

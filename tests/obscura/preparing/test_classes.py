@@ -50,22 +50,6 @@ def test_what_is_no_list_of_classes(stated):
         Choices(classes=stated)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("cat,feline\ndog,beast\n", "must name the columns old and new"),
-        ("old,new\n", "holds no rows"),
-        ("old,new\ncat,\n", "Line 2 .* lacks a name"),
-        ("old,new\ncat,feline\ncat,tiger\n", "Line 3 .* contradicts another"),
-    ],
-)
-def test_what_is_no_table_of_new_names(tmp_path, text, said):
-    table = tmp_path / "new.csv"
-    table.write_text(text)
-    with pytest.raises(PackingError, match=said):
-        prepare(album(tmp_path / "animals", "cat", "dog"), Choices(rename_classes=table))
-
-
 def test_new_names_are_what_is_declared_and_sent_whatever_the_files_hold(tmp_path):
     table = tmp_path / "new.csv"
     table.write_text("\ufeffold,new\neel,fish\ndog,beast\ncat,beast\n", encoding="utf-8")
@@ -77,12 +61,3 @@ def test_new_names_are_what_is_declared_and_sent_whatever_the_files_hold(tmp_pat
     np.savez(tmp_path / "a.npz", images=np.zeros((2, 8, 8), np.uint8), labels=np.array([0, 1]))
     table.write_text("old,new\n0,normal\n1,sick\n")
     assert prepare(tmp_path / "a.npz", Choices(rename_classes=table)).classes == ("normal", "sick")
-
-
-def test_classes_may_be_stated_in_a_file_one_on_each_line(tmp_path):
-    stated = tmp_path / "classes.txt"
-    stated.write_text("dog, small\n\ncat\n")
-    root = album(tmp_path / "animals", "cat", "dog, small")
-    assert prepare(root, Choices(classes=str(stated))).classes == ("dog, small", "cat")
-    with pytest.raises(PackingError, match=r"nowhere\.txt cannot be read"):
-        Choices(classes=str(tmp_path / "nowhere.txt"))

@@ -125,60 +125,11 @@ def images(tmp_path: Path, *paths: str) -> Path:
     return tmp_path / "p"
 
 
-def test_suspicious_folders_of_subjects_end_an_upload(tmp_path):
-    root = images(tmp_path, "a/0010/1.png", "b/12.0/2.png")
-    with pytest.raises(ChoiceNeeded, match=r"^B/12\.0/2\.png: subject id '12\.0' is a number with decimals") as error:
-        prepare(root, Choices(), subjects=True)
-    assert error.value.flags == ("--join-subjects",)
-
-
-def labelled(tmp_path: Path, *labels: str) -> Path:
-    root = images(tmp_path, *(f"{number}.png" for number in range(len(labels))))
-    cells = ['"' + label.replace('"', '""') + '"' for label in labels]
-    rows = "".join(f"{number}.png,{cell}\n" for number, cell in enumerate(cells))
-    (root / "t.csv").write_text(f"file,label\n{rows}", encoding="utf-8")
-    return root
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
-        ("black and white", "colour", "sepia"),
-        ("no finding", "finding", "mass"),
-        ("melanocytic nevus", "nevus", "other"),
-        ("AP/PA", "lateral", "AP"),
-    ],
-)
-def test_names_of_one_class_are_not_lists(tmp_path, labels):
-    assert set(prepare(labelled(tmp_path, *labels), Choices(labels="t.csv")).classes) == set(labels)
-
-
-def test_lists_that_are_stated_to_be_classes_are_classes(tmp_path):
-    root = labelled(tmp_path, "Mass", "Effusion", "Mass, Effusion")
-    (tmp_path / "classes.txt").write_text('Mass\nEffusion\n"Mass, Effusion"\n', encoding="utf-16")
-    package = prepare(root, Choices(labels="t.csv", classes=str(tmp_path / "classes.txt")))
-    assert package.classes == ("Mass", "Effusion", "Mass, Effusion")
-
-
 def of_records(tmp_path: Path, head: str, *cells: str) -> Path:
     root = images(tmp_path, *(f"{number}.png" for number in range(len(cells))))
     rows = "".join(f"{number}.png,{'ab'[number % 2]},{cell}\n" for number, cell in enumerate(cells))
     (root / "t.csv").write_text(f"file,label,{head}\n{rows}", encoding="utf-8")
     return root
-
-
-@pytest.mark.parametrize(
-    "head",
-    ["lesion_id", "StudyInstanceUID", "study", "scan_id", "Exam No.", "accession_number", "visit", "eye_id", "hadm_id"],
-)
-def test_a_column_that_several_images_share_is_remarked_upon_in_an_account_of_records(tmp_path, head):
-    root = of_records(tmp_path, head, "x1", "x1", "x2", "x3")
-    (note,) = prepare(root, Choices(labels="t.csv")).private_notes
-    assert note.startswith(
-        f"The column '{head}' of t.csv has 3 values in 4 rows. Several images seem to be of one person"
-    )
-    assert "accounts create NAME --unit subject" in note
-    assert prepare(root, Choices(labels="t.csv"), subjects=None).private_notes == ()
 
 
 @pytest.mark.parametrize(

@@ -212,25 +212,6 @@ def test_a_tiff_that_is_no_image_is_refused_with_its_reason(capfd, bands, kind, 
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"\0\0\0\x18ftypheic", "a HEIC image"),
-        (b"\0\0\0\x18ftypavif", "an AVIF image"),
-        (b"\0\0\0\x18ftypisom", "a film"),
-        (b"%PDF-1.7", "a PDF"),
-        (b"8BPS\0\1", "a Photoshop file"),
-        (b"PK\3\4", "an archive"),
-        (b"\x93NUMPY\1\0", "an array"),
-        (b'<?xml version="1.0"?><svg/>', "SVG"),
-        (b"words", "not a PNG"),
-    ],
-)
-def test_other_files_that_are_called_like_images_are_named(content, says):
-    with pytest.raises(Unreadable, match=says):
-        look(content)
-
-
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "I;16", "I", "F"])
 def test_every_mode_that_is_taken_at_the_first_look_can_be_prepared(mode):
     content = saved(Image.new(mode, (20, 16)), "TIFF")

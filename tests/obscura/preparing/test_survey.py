@@ -84,6 +84,14 @@ def test_of_many_broken_images_a_few_are_named(tmp_path):
         prepare(folder.parent, Choices(skip_broken=True))
 
 
+def test_an_image_that_is_larger_than_any_is_not_read_whole(tmp_path):
+    folder_of(tmp_path, a=Image.new("L", (9, 9)))
+    with (tmp_path / "a" / "huge.png").open("wb") as file:
+        file.truncate(2**40)  # a hole of a terabyte
+    with pytest.raises(BrokenImages, match="larger than 256 MiB"):
+        prepare(tmp_path)
+
+
 @pytest.mark.parametrize("side", [7, 8, 32, 256, 257])
 def test_the_size_is_the_same_whatever_the_images_are(tmp_path, colours, side):
     root = folder_of(tmp_path / "p", a=Image.fromarray(colours(side, side)), b=Image.fromarray(colours(side, side)))
