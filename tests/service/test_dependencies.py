@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -23,23 +24,16 @@ from service.storage.interface import Storage
 from tests.together import wait_until
 
 
-class Clock:
+@pytest.fixture
+def clock() -> SimpleNamespace:
     """Seconds that a test sets."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+    return SimpleNamespace(now=1000.0)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def storage(clock: Clock) -> Dependency:
-    return Dependency("storage", places=2, waiting=1, wait_seconds=30.0, failures_max=2, pause_seconds=10, clock=clock)
+def storage(clock: SimpleNamespace) -> Dependency:
+    bounds = {"places": 2, "waiting": 1, "wait_seconds": 30.0, "failures_max": 2, "pause_seconds": 10}
+    return Dependency("storage", **bounds, clock=lambda: clock.now)
 
 
 @contextmanager
@@ -89,8 +83,8 @@ def test_one_request_waits_for_a_place_and_further_ones_are_refused_at_once(stor
     assert entered.is_set()
 
 
-def test_whoever_waits_too_long_for_a_place_is_refused(clock):
-    storage = Dependency("storage", places=1, waiting=1, wait_seconds=0.01, clock=clock)
+def test_whoever_waits_too_long_for_a_place_is_refused():
+    storage = Dependency("storage", places=1, waiting=1, wait_seconds=0.01)
     with held(storage, 1), pytest.raises(DependencyBusy):
         storage.enter()
     storage.leave(storage.enter(), failed=False)

@@ -40,11 +40,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", place], check=True)
 
 
-def fill(place: Path) -> None:
-    with pytest.raises(OSError, match="No space"):
-        (place / "filling").write_bytes(bytes(2**20))
-
-
 def test_the_folders_of_data_keys_work_and_database_are_looked_at(tmp_path):
     (tmp_path / "keys").mkdir()
     made = folders_written_to(Settings(data_dir=tmp_path))
@@ -65,18 +60,17 @@ def test_writes_that_fail_are_found(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_is_full_is_found_by_what_its_folder_is_for(tmp_path, small_disk):
+@pytest.mark.parametrize("how", ["full", "read-only"])
+def test_a_disk_that_cannot_be_written_to_is_found_by_what_its_folder_is_for(tmp_path, small_disk, how):
     settings = Settings(data_dir=tmp_path, keys_dir=small_disk, disk_free_bytes_min=0)
     assert list(unwritable(settings)) == []
-    fill(small_disk)
+    if how == "full":
+        with pytest.raises(OSError, match="No space"):
+            (small_disk / "filling").write_bytes(bytes(2**20))
+    else:
+        subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     assert list(unwritable(settings)) == ["keys"]
     assert DiskProbe(settings).is_short()
-
-
-def test_a_disk_that_is_read_only_is_found(tmp_path, small_disk):
-    settings = Settings(data_dir=tmp_path, keys_dir=small_disk, disk_free_bytes_min=0)
-    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    assert list(unwritable(settings)) == ["keys"]
 
 
 def test_nothing_begins_where_less_is_left_than_should_be(tmp_path, small_disk):

@@ -5,8 +5,9 @@ import json
 import re
 import shutil
 import subprocess
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -24,19 +25,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ALERTS, DASHBOARD = ROOT / "deploy/prometheus/alerts.yml", ROOT / "deploy/grafana/obscura.json"
 
 
-class Clock:
-    """The time, which a test moves."""
-
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SimpleNamespace:
+    """The time, which a test moves."""
+    return SimpleNamespace(now=NOW)
 
 
 @pytest.fixture
@@ -49,8 +41,8 @@ def book(factory, tmp_path) -> LedgerBook:
 
 
 @pytest.fixture
-def metrics(book: LedgerBook, clock: Clock) -> Metrics:
-    return Metrics(book.factory, clock=clock, version="0.1.0")
+def metrics(book: LedgerBook, clock: SimpleNamespace) -> Metrics:
+    return Metrics(book.factory, clock=lambda: clock.now, version="0.1.0")
 
 
 def told(metrics: Metrics) -> dict[str, float]:

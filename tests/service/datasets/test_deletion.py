@@ -17,6 +17,7 @@ from service.ingest.array_files import SEALED_SUFFIX
 from service.sealing import new_key
 from service.settings import Settings
 from service.storage.interface import key_of
+from tests.service.datasets.uploading import pictures
 from tests.service.datasets.world import World
 from tests.together import at_once
 
@@ -193,7 +194,7 @@ def pushed(world: World, account_id: str | None, *, seed: int = 0, subjects: boo
     """Ten images, the same ones for each seed."""
     stated = {"subjects_declared": 20} if subjects else {}
     dataset_id = world.declare(account_id, name="pushed by mistake", classes=PEOPLE, **stated)
-    images = np.random.default_rng(seed).integers(0, 256, (10, 4, 4), dtype=np.uint8)
+    images = pictures(10, seed=seed)
     return world.send(dataset_id, images, **({"subjects": np.arange(10) // 2} if subjects else {}))
 
 

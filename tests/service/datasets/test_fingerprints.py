@@ -27,16 +27,11 @@ from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.errors import Conflict
-from tests.service.datasets.uploading import begun
+from tests.service.datasets.uploading import begun, pictures
 from tests.service.datasets.world import World
 from tests.together import at_once
 
 KEY = bytes(range(32))
-
-
-def pictures(count: int, *, seed: int = 0, channels: int = 1) -> np.ndarray:
-    shape = (count, 5, 7) if channels == 1 else (count, 5, 7, 3)
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
 def prints(images: np.ndarray, key: bytes = KEY) -> frozenset[bytes]:
@@ -96,7 +91,7 @@ def test_a_gray_picture_that_comes_in_colour_is_the_same():
 
 
 def test_shape_channel_order_and_a_single_step_of_one_pixel_make_another_image():
-    colour = pictures(1, channels=3)
+    colour = pictures(1, shape=(5, 7, 3))
     found = [prints(colour[..., list(order)]) for order in permutations(range(3))]
     changed = colour.copy()
     changed[0, 2, 3, 1] ^= 1

@@ -21,7 +21,7 @@ from service.db.dataset_tables import Dataset
 from service.db.session import DatabaseBusy, SessionFactory, open_sessions, transaction
 from service.errors import AccountClosed, Conflict
 from service.settings import Settings
-from tests.service.datasets.uploading import npz
+from tests.service.datasets.uploading import npz, pictures
 from tests.service.datasets.world import World
 
 pytestmark = pytest.mark.usefixtures("read_here")
@@ -33,12 +33,8 @@ def settings(settings: Settings) -> Settings:
     return settings.model_copy(update={"lease_seconds": 2, "heartbeat_seconds": 0.3})
 
 
-def pictures(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (10, 4, 4), dtype=np.uint8)
-
-
 def body_of(seed: int = 0) -> bytes:
-    return npz(pictures(seed), np.zeros(10, np.int64))
+    return npz(pictures(10, seed=seed), np.zeros(10, np.int64))
 
 
 def upload(
@@ -90,7 +86,7 @@ def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(factory, sett
             time.sleep(0.1)
         body.go_on.set()
         assert done.result(PATIENCE_SECONDS).state is DatasetState.READY
-    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(0))
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(10))
     assert left(settings) == []
 
 
@@ -108,7 +104,7 @@ def test_a_late_writer_whose_lease_ran_out_is_refused_and_destroys_nothing(facto
         with pytest.raises((Conflict, UploadFailed)):
             late.result(PATIENCE_SECONDS)
     assert taken.state is world.state(dataset_id) is DatasetState.READY
-    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(1))
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(10, seed=1))
     assert left(settings) == []
     assert len(world.prints(dataset_id)) == 10
 
@@ -149,7 +145,7 @@ def test_a_database_that_is_locked_for_a_while_as_an_upload_ends_loses_nothing(
             time.sleep(0.6)  # longer than three tries
             assert not done.done()
         assert done.result(PATIENCE_SECONDS).state is DatasetState.READY
-    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(0))
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(10))
 
 
 def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
@@ -165,7 +161,7 @@ def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
     later = datetime.now(UTC) + timedelta(seconds=settings.lease_seconds)
     taken = upload(settings, factory, dataset_id, iter([body_of(1)]), clock=lambda: later)
     assert taken.state is DatasetState.READY
-    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(1))
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], pictures(10, seed=1))
 
 
 def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(factory, settings, world):
@@ -179,12 +175,12 @@ def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(factory
     assert receiving.clean_up(settings, factory, now=now) == 1
     assert sorted(left(settings)) == sorted([f"{live}.1", f"{live}.1.tmp"])
     assert (world.state(dead), world.state(live)) == (DatasetState.DECLARED, DatasetState.RECEIVING)
-    np.testing.assert_array_equal(Vault.of(settings).open_dataset(stored)[0], pictures(0))
+    np.testing.assert_array_equal(Vault.of(settings).open_dataset(stored)[0], pictures(10))
 
 
 # --- accounts that are closed to new data ---------------------------------------------------------------------------
 
-KNOWN, FRESH = (np.random.default_rng(seed).integers(0, 256, (6, 4, 4), dtype=np.uint8) for seed in (1, 2))
+KNOWN, FRESH = (pictures(6, seed=seed) for seed in (1, 2))
 
 
 def test_a_closed_account_takes_neither_declaration_nor_upload_until_it_is_open_again(world: World) -> None:

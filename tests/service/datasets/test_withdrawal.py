@@ -25,7 +25,7 @@ from service.errors import Conflict, InvalidInput, NotFound
 from service.sealing import new_key
 from service.storage import storage_of
 from service.storage.journals import read_withdrawn
-from tests.service.datasets.uploading import npz, stored_subjects
+from tests.service.datasets.uploading import npz, pictures, stored_subjects
 from tests.service.datasets.world import SubjectWorld
 
 pytestmark = pytest.mark.usefixtures("read_here")
@@ -80,7 +80,7 @@ def test_images_go_from_every_dataset_of_the_account_and_no_key_opens_what_was(
 def test_labels_and_subjects_stay_with_their_images(people: SubjectWorld) -> None:
     account_id, ids = people.account("patients"), ["a", "b", "c", "b", "d"] * 3
     dataset_id = people.declare(account_id, **FACTS, subjects_recognised=True)
-    images = np.random.default_rng(0).integers(0, 256, (len(ids), 4, 4), dtype=np.uint8)
+    images = pictures(len(ids))
     labels = np.arange(len(ids)) % 2
     sent = Sent(iter([npz(images, labels, subjects=np.asarray(ids))]), "npz")
     receiving.receive(people.context, dataset_id, sent)
@@ -199,7 +199,7 @@ def test_an_upload_that_arrives_while_somebody_withdraws_is_written_anew(people:
     account_id = people.account("patients")
     people.upload(account_id, ["bert"])
     dataset_id = people.declare(account_id, subjects_declared=10, subjects_recognised=True)
-    images = np.random.default_rng(9).integers(0, 256, (2, 4, 4), dtype=np.uint8)
+    images = pictures(2, seed=9)
 
     def body() -> Iterator[bytes]:
         yield npz(images, [0, 0], subjects=np.asarray(["anna", "carl"]))

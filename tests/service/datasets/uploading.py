@@ -45,6 +45,11 @@ def stored_subjects(settings: Settings, name: str) -> Subjects:
         return array.read()
 
 
+def pictures(count: int, *, seed: int = 0, shape: tuple[int, ...] = (4, 4)) -> npt.NDArray[np.uint8]:
+    """Return random images, the same ones for each seed."""
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
 def npz(images: npt.ArrayLike, labels: npt.ArrayLike, **more: npt.ArrayLike) -> bytes:
     """Return an .npz, which stores its arrays as they are."""
     buffer = io.BytesIO()

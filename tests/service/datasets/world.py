@@ -25,7 +25,7 @@ from service.db.session import SessionFactory, transaction
 from service.ingest.array_files import IMAGES_NAME
 from service.sealing import SealBroken
 from service.settings import Settings
-from tests.service.datasets.uploading import npz, stored_subjects
+from tests.service.datasets.uploading import npz, pictures, stored_subjects
 from tests.service.holds import charge
 from tests.service.orders import submit_training
 
@@ -145,7 +145,7 @@ class SubjectWorld(World):
         """Declare a dataset and upload one fresh image for each of these ids."""
         dataset_id = self.declare(account_id, **{"subjects_declared": 10, "subjects_recognised": True, **facts})
         self._seed += 1
-        images = np.random.default_rng(self._seed).integers(0, 256, (len(ids), 4, 4), dtype=np.uint8)
+        images = pictures(len(ids), seed=self._seed)
         self.send(dataset_id, images, subjects=np.asarray(ids))
         return dataset_id
 
