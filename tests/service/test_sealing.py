@@ -130,13 +130,6 @@ def test_another_key_or_another_place_opens_nothing(tmp_path):
         unseal(path, key=KEY[:16])
 
 
-def test_a_file_without_its_end_does_not_open(tmp_path):
-    with (tmp_path / "file").open("wb") as file:
-        SealedWriter(file, KEY, "ds/images").write(content(3 * CHUNK_BYTES))
-    with pytest.raises(SealBroken):
-        unseal(tmp_path / "file")
-
-
 def test_a_file_that_shrinks_while_it_is_read_is_noticed(tmp_path):
     path = seal(tmp_path / "file", content(3 * CHUNK_BYTES))
     with SealedReader(path.open("rb"), KEY, "ds/images") as reader, path.open("r+b") as file:
