@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 
 from obscura.preparing.depth import Scale, read_scale
 from obscura.preparing.errors import PackingError
-from obscura.preparing.tables import read_lines, read_renames
+from obscura.preparing.tables import BOMS, read_lines, read_renames
 
 SIDE_MIN, SIDE_MAX = 8, 256  # of the images that generators are made for
 # The default for image files of any size. Noise is added to every number that is learned: at 32 an epsilon of 1 still
@@ -171,13 +170,10 @@ def read_secret(path: str | Path | None) -> bytes | None:
         data = Path(path).read_bytes()
     except OSError:
         data = b""
-    for mark, encoding in (
-        (codecs.BOM_UTF8, "utf-8-sig"),
-        (codecs.BOM_UTF16_LE, "utf-16"),
-        (codecs.BOM_UTF16_BE, "utf-16"),
-    ):
+    encoding = next((encoding for mark, encoding in BOMS if data.startswith(mark)), None)
+    if encoding is not None:
         with suppress(UnicodeError):  # an editor that saved the file again must not change the secret
-            data = data.decode(encoding).encode("ascii") if data.startswith(mark) else data
+            data = data.decode(encoding).encode("ascii")
     secret = data.strip()
     if len(secret) < SECRET_BYTES_MIN:
         raise PackingError(

@@ -161,10 +161,9 @@ class Look:
     digest: int
     turned: bool = False
     printed: bool = False  # CMYK
-    deep: bool = False  # more than eight bits a channel
     animated: bool = False
     surplus: bool = False  # more channels than colours, such as infrared
-    depth: Depth | None = None  # of what is deep
+    depth: Depth | None = None  # of an image with more than eight bits a channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +184,8 @@ def look(content: Content) -> Look:
         return Look(content.shape[1], content.shape[0], grey=content.ndim == 2, transparent=False, digest=digest)
     if isinstance(content, Numbers):
         height, width = content.values.shape
-        depth = depth_of(content)
         digest = _digest((height, width), content.values)
-        return Look(width, height, grey=True, transparent=False, digest=digest, deep=depth is not None, depth=depth)
+        return Look(width, height, grey=True, transparent=False, digest=digest, depth=depth_of(content))
     with opened(content) as image:
         size, animated = image.size, bool(getattr(image, "is_animated", False))
         of_tiff = _orientation(image) if image.format == "TIFF" else 1  # gone once Pillow has turned it
@@ -211,7 +209,6 @@ def look(content: Content) -> Look:
             digest=_digest((width, height), compared),
             turned=turn in _TURNS or of_tiff in _TURNS,
             printed=image.mode == "CMYK",
-            deep=depth is not None,
             animated=animated,
             surplus=getattr(image, "tag_v2", {}).get(_CHANNELS) == 4 and len(image.getbands()) == 3,
             depth=depth,

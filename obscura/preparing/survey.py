@@ -71,7 +71,7 @@ class Survey:
             ("laid on white", seen.transparent),
             ("turned upright by their EXIF", seen.turned),
             ("turned to colour" if self.channels == 3 else "turned to grey", seen.grey == (self.channels == 3)),
-            ("brought to 8 bits", seen.deep),
+            ("brought to 8 bits", seen.depth is not None),
             ("turned from CMYK to RGB", seen.printed),
             ("cut down to their first frame", seen.animated),
             ("cut down to red, green and blue, of 4 channels", seen.surplus),

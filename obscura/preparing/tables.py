@@ -23,7 +23,7 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that can only be tables
 SEVERAL = "|"  # between the labels of one image
 _BYTES_MAX = 2**30
 _CELL_CHARACTERS_MAX = 2**20
-_BOMS = (
+BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before the one of UTF-16, with which it begins
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -200,7 +200,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _decoded(name: str, data: bytes, encoding: str | None) -> str:
-    known = encoding or next((known for bom, known in _BOMS if data.startswith(bom)), None)
+    known = encoding or next((known for bom, known in BOMS if data.startswith(bom)), None)
     # UTF-16 without a byte-order mark: most bytes at odd (or even) places are 0, and none of the others.
     head = data[: min(len(data), 400) & ~1]
     for wide, zeros, others in (("utf-16-le", head[1::2], head[::2]), ("utf-16-be", head[::2], head[1::2])):

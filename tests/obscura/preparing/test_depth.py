@@ -216,7 +216,7 @@ def test_a_transparent_number_of_sixteen_bits_is_laid_on_white():
     file = io.BytesIO()
     Image.fromarray(values).save(file, "PNG", transparency=int(values[3, 3]))
     seen = look(file.getvalue())
-    assert (seen.transparent, seen.deep) == (True, True)
+    assert (seen.transparent, seen.depth is None) == (True, False)
     _, png = prepare_image(file.getvalue(), Target(SIDE, SIDE, 3))
     pixels = np.asarray(Image.open(io.BytesIO(png)))
     assert tuple(pixels[3, 3]) == (255, 255, 255)
