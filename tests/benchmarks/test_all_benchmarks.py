@@ -61,8 +61,8 @@ def test_failures_and_timeouts_are_reported_and_the_others_run(
         return [sys.executable, "-c", programs[name]]
 
     monkeypatch.setattr(everything, "command", line)
-    ended = run(list(programs), "quick", tmp_path / "new", minutes=0.1)
-    assert ended == {"fails": "exit status 3", "hangs": "stopped after 0.1 minutes", "works": ""}
+    ended = run(list(programs), "quick", tmp_path / "new", minutes=0.05)
+    assert ended == {"fails": "exit status 3", "hangs": "stopped after 0.05 minutes", "works": ""}
     assert "a table" in capfd.readouterr().out
 
 

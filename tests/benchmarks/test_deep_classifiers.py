@@ -46,8 +46,8 @@ def test_any_image_gives_as_many_numbers_as_there_are_classes(shape: Shape, chan
 
 def test_a_network_learns_synthetic_images_and_is_tested_on_others() -> None:
     sizes = {"classes": 2, "epochs": 10, "seed": 0, "device": CPU}
-    learnt = judged(Shape(1, 16), stripes(1500, 0), stripes(200, 1), **sizes)  # type: ignore[arg-type]
+    learnt = judged(Shape(1, 16), stripes(750, 0), stripes(200, 1), **sizes)  # type: ignore[arg-type]
     assert learnt > 0.95
     images, labels = stripes(200, 1)
-    wrong = judged(Shape(1, 16), stripes(1500, 0), (images, 1 - labels), **sizes)  # type: ignore[arg-type]
+    wrong = judged(Shape(1, 16), stripes(750, 0), (images, 1 - labels), **sizes)  # type: ignore[arg-type]
     assert wrong == pytest.approx(1 - learnt)  # equal seeds train equal networks

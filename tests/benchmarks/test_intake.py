@@ -74,7 +74,7 @@ def test_flags_follow_from_the_arguments(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_inputs_go_to_a_service_by_sdk_and_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = ["csv_semicolon", "csv_patient_column", "npz_labels_float", "csv_unknown_columns"]
+    chosen = ["csv_semicolon", "npz_labels_float", "csv_unknown_columns"]
     file = tmp_path / "rows.json"
     command = ["intake", "--json", str(file), "--ways", "sdk", "cli", "--only", *chosen]
     monkeypatch.setattr(sys, "argv", command)

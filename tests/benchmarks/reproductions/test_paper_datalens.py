@@ -45,10 +45,10 @@ def test_algorithms_1_to_3_are_drawn_by_the_services_recipe() -> None:
 
 def test_table_2_has_every_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datalens, "METHODS", (datalens.DEFAULT,))
-    rows = datalens.table_2("fashion-mnist", "quick", seeds=(1, 2))
+    rows = datalens.table_2("fashion-mnist", "quick", seeds=(1,))
     ours = [row for row in rows if row["method"] == datalens.DEFAULT]
     assert [row["epsilon"] for row in ours] == [0.2, 0.4, 0.6, 0.8, 1.0]
-    assert all(0 <= row["ours"] <= 1 and row["seeds"] == 2 for row in ours)
+    assert all(0 <= row["ours"] <= 1 and row["seeds"] == 1 for row in ours)
     published = {(row["method"], row["epsilon"]): row["published"] for row in rows}
     assert (published["G-PATE", 0.6], published[datalens.PAPER, 0.6]) == (0.4283, 0.4314)
 
