@@ -16,7 +16,7 @@ from service.db.base import is_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import Account, Entry, Hold
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import SessionFactory, open_sessions, transaction
 from service.errors import Conflict, NotFound
 from service.inspection import inspect_ledger
 from service.ledger.stops import arming_stops
@@ -72,9 +72,7 @@ def audit(settings: Settings, accepted: set[str], uploads: Mapping[str, bytes]) 
         accepted: jobs that clients were told of.
         uploads: SHA-256 of the images of each dataset that was reported ready.
     """
-    engine = make_engine(settings.database_url, pool_size=2)
-    factory = make_session_factory(engine)
-    try:
+    with open_sessions(settings.database_url) as factory:
         found = Audit()
         _audit_jobs(found, factory, accepted)
         _audit_charges(found, settings, factory)
@@ -91,8 +89,6 @@ def audit(settings: Settings, accepted: set[str], uploads: Mapping[str, bytes]) 
             found.claims_left = old_claims(settings)
             found.orphans = orphans(settings, factory)  # last, because it sets the clock forward
         return found
-    finally:
-        engine.dispose()
 
 
 def _audit_jobs(found: Audit, factory: SessionFactory, accepted: set[str]) -> None:

@@ -34,7 +34,7 @@ from service import ledger
 from service.audit.verify import verify
 from service.db.base import new_id
 from service.db.ledger_tables import Entry, Hold
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import SessionFactory, make_engine, make_session_factory, open_sessions, transaction
 
 SHORT, LONG = 1_000, 1_000_000
 BATCH = 5  # lives measured on one log before the other has its turn
@@ -114,11 +114,9 @@ def process(url: str, clients: list[tuple[str, list[str]]], seconds: float, read
 
 def throughput(url: str, accounts: list[str], *, processes: int, seconds: float) -> Row:
     """Run one client for each account; return pairs per second, and milliseconds of a transaction."""
-    engine = make_engine(url)
     count = math.ceil(ARMED_PER_SECOND / len(accounts) * (seconds + WARM_UP_SECONDS))
-    factory = make_session_factory(engine)
-    clients = [(account_id, leave_armed(factory, account_id, count)) for account_id in accounts]
-    engine.dispose()
+    with open_sessions(url) as factory:
+        clients = [(account_id, leave_armed(factory, account_id, count)) for account_id in accounts]
     spawning = multiprocessing.get_context("spawn")
     reports, ready = spawning.Queue(), spawning.Barrier(processes)
     children = [
@@ -144,12 +142,10 @@ def throughput(url: str, accounts: list[str], *, processes: int, seconds: float)
 
 def check(url: str, accounts: list[str], run: Row) -> None:
     """Raise unless every reported pair is in the log with both steps, and nothing else is held."""
-    engine = make_engine(url)
-    with transaction(make_session_factory(engine), read_only=True) as session:
+    with open_sessions(url) as factory, transaction(factory, read_only=True) as session:
         is_open = Hold.state.in_((HoldState.HELD, HoldState.ARMED))
         open_holds = session.scalar(select(func.count()).select_from(Hold).where(is_open))
         entries = session.scalar(select(func.count()).select_from(Entry))
-    engine.dispose()
     expected = len(accounts) + 3 * run["armed_before"] + 2 * run["pairs"]
     if entries != expected or open_holds != run["armed_before"]:  # a pair opens one hold and ends one
         raise RuntimeError("a pair is missing a step")
@@ -181,12 +177,10 @@ def growth(urls: dict[int, str], lives: int) -> dict[int, float]:
 
 def verified_per_second(url: str) -> float:
     """Verify the whole database, prices included, and return the entries read in a second."""
-    engine = make_engine(url)
     began = time.perf_counter()
-    with transaction(make_session_factory(engine), read_only=True, snapshot=True) as session:
+    with open_sessions(url) as factory, transaction(factory, read_only=True, snapshot=True) as session:
         report = verify(session, trusted={})
-    seconds = time.perf_counter() - began
-    engine.dispose()
+        seconds = time.perf_counter() - began
     if report.findings:
         raise RuntimeError(f"the benchmark's ledger does not verify: {report.findings[0]}")
     return report.entries / seconds
@@ -197,9 +191,9 @@ def measure(kind: str, options: argparse.Namespace, folder: Path) -> Row:
     runs = []
     for _ in range(options.repeats):
         with database(kind, folder) as url:
-            settings, engine = durability(url), make_engine(url)
-            accounts = open_accounts(make_session_factory(engine), options.clients)
-            engine.dispose()
+            settings = durability(url)
+            with open_sessions(url) as factory:
+                accounts = open_accounts(factory, options.clients)
             runs.append(throughput(url, accounts, processes=PROCESSES[kind], seconds=options.seconds))
             check(url, accounts, runs[-1])
     row: Row = {"database": kind} | {name: statistics.median(run[name] for run in runs) for name in runs[0]}

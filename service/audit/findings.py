@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -16,6 +16,7 @@ from service.db.ledger_tables import EVERYWHERE, LOCKING, Account, ArmingStop, V
 from service.notices import tell_of_stop
 
 FINDINGS_MAX = 100
+Value = TypeVar("Value")
 
 
 class FindingCode(enum.StrEnum):
@@ -131,16 +132,9 @@ def require(condition: bool, code: FindingCode, message: str) -> None:
         raise Fault(code, message)
 
 
-def whole(value: Any) -> int:
-    """Return a whole number; raise TypeError for anything else."""
-    if type(value) is not int:
-        raise TypeError
-    return value
-
-
-def truth(value: Any) -> bool:
-    """Return a truth value; raise TypeError for anything else."""
-    if type(value) is not bool:
+def exactly(kind: type[Value], value: Any) -> Value:
+    """Return a value of this very type; raise TypeError for any other."""
+    if type(value) is not kind:
         raise TypeError
     return value
 

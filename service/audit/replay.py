@@ -16,7 +16,7 @@ from obscura.wire.words import EntryKind, HoldState
 from privacy.accounting.events import Event, event_from_json
 from privacy.accounting.filter import PRICE_MARGIN, Filter, open_filter
 from privacy.errors import PrivacyError
-from service.audit.findings import Fault, FindingCode, require, truth, whole
+from service.audit.findings import Fault, FindingCode, exactly, require
 from service.ledger.chain import CHAIN_VERSION, GENESIS_HASH
 
 TERMS = ("name", "owner", "delta", "unit", "adjacency")  # fixed at opening, forever
@@ -79,7 +79,7 @@ class Prices:
         require(bool(stages), FindingCode.PRICE_UNKNOWN, "does not say what is held for")
         for stage in stages:
             event = event_from_json(stage["event"])
-            self._check(replace(event, count=event.count + whole(stage.get("repeats", 0))), stage["price_nano"])
+            self._check(replace(event, count=event.count + exactly(int, stage.get("repeats", 0))), stage["price_nano"])
             total += stage["price_nano"]
         require(total == amount_nano, FindingCode.PRICE_MISMATCH, "holds another amount than its stages cost")
         return {stage["name"]: stage for stage in stages}
@@ -115,7 +115,7 @@ class Prices:
         wanted_nano = self._known[key] * (1 if event.is_sampled else event.count)
         slack_nano = 1 + PRICE_MARGIN * wanted_nano if event.is_sampled else 0
         require(
-            abs(whole(price_nano) - wanted_nano) <= slack_nano,
+            abs(exactly(int, price_nano) - wanted_nano) <= slack_nano,
             FindingCode.PRICE_MISMATCH,
             f"has the price {price_nano} where its parameters cost {wanted_nano}",
         )
@@ -147,7 +147,7 @@ class HoldReplay:
     def arm(self, line: Line) -> None:
         require(self.state in (HoldState.HELD, HoldState.ARMED), FindingCode.TRANSITION_REFUSED, "arms a closed hold")
         require(line.amount_nano == 0, FindingCode.AMOUNT_MISMATCH, "arms with an amount")
-        attempt = whole(line.details["attempt"])
+        attempt = exactly(int, line.details["attempt"])
         require(attempt > self.armed_attempt, FindingCode.TRANSITION_REFUSED, "arms for an attempt that has passed")
         self.state, self.armed_attempt = HoldState.ARMED, attempt
         self._check_counts(line)
@@ -163,7 +163,7 @@ class HoldReplay:
         )
         made = self.released.get(details["stage"], 0)
         if details["stage"] in details.get("released", {}):
-            self.released[details["stage"]] = made + whole(details["event"]["count"])
+            self.released[details["stage"]] = made + exactly(int, details["event"]["count"])
         self._check_counts(line)
         self.charged_nano += line.amount_nano
         require(
@@ -184,7 +184,7 @@ class HoldReplay:
         require(
             line.amount_nano == self.charged_nano
             and details["returned_nano"] == self.amount_nano - self.charged_nano
-            and whole(details["attempt"]) >= self.armed_attempt,
+            and exactly(int, details["attempt"]) >= self.armed_attempt,
             FindingCode.AMOUNT_MISMATCH,
             "captures another amount than was charged",
         )
@@ -290,14 +290,14 @@ class LogReplay:
             case EntryKind.LIMIT:
                 self._limit(line)
             case EntryKind.FREEZE:
-                self.frozen = truth(line.details["frozen"])
+                self.frozen = exactly(bool, line.details["frozen"])
                 require(line.amount_nano == 0, amount, "freezes with an amount")
             case EntryKind.ACCEPT:
                 require(line.amount_nano >= 0, amount, "accepts a negative amount")
                 self.spent_nano += line.amount_nano
                 self.frozen = self.frozen or self.spent_nano + self.held_nano > self.capacity_nano  # I13
                 require(
-                    truth(line.details["frozen"]) == self.frozen,
+                    exactly(bool, line.details["frozen"]) == self.frozen,
                     refused,
                     "turns the freeze switch with accepted spending",
                 )
@@ -326,7 +326,7 @@ class LogReplay:
         self.rate, self.base = rate, base
         self._set_limit(line)
         frozen = self.frozen or self.spent_nano + self.held_nano > self.capacity_nano  # I13
-        same = truth(details["frozen"]) == frozen
+        same = exactly(bool, details["frozen"]) == frozen
         require(same, FindingCode.TRANSITION_REFUSED, "turns the freeze switch with a limit")
         self.frozen = frozen
 

@@ -23,14 +23,7 @@ from service.jobs.lifecycle import (
     request_cancel,
     stop_request,
 )
-from service.jobs.lookup import (
-    get_job,
-    get_own_release,
-    get_release,
-    made_by,
-    secret_of,
-    trained_on,
-)
+from service.jobs.lookup import get_job, get_own_release, get_release, made_by, secret_of, trained_on
 from service.jobs.planning import charged_before_useful, plan_job
 from service.jobs.sharing import SHARE_EFFECTS, ask_share, end_share, shares
 from service.jobs.submission import submit

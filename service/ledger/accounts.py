@@ -220,6 +220,8 @@ def insufficient(account: Account, requested_nano: int, requested_epsilon: float
         requested_epsilon: as the caller put it; None converts the nano-units.
     """
     now = balance_of(account)
+    if requested_epsilon is None:
+        requested_epsilon = filter_of(account).epsilon_of(requested_nano)
     return InsufficientBudget(
         account=account.name,
         requested_nano=requested_nano,
@@ -227,9 +229,7 @@ def insufficient(account: Account, requested_nano: int, requested_epsilon: float
         capacity_nano=now.capacity_nano,
         spent_nano=now.spent_nano,
         held_nano=now.held_nano,
-        requested_epsilon=filter_of(account).epsilon_of(requested_nano)
-        if requested_epsilon is None
-        else requested_epsilon,
+        requested_epsilon=requested_epsilon,
         left_epsilon=now.left_epsilon,
         limit_epsilon=now.limit_epsilon,
         spent_epsilon=now.spent_epsilon,

@@ -55,14 +55,7 @@ def request_raise(
 ) -> Decision:
     """Ask for a higher limit. Nothing changes before a second admin approves it.
 
-    Args:
-        epsilon: the requested limit, above the present one.
-        reason: recorded with the request and, once it is approved, in the log.
-        asked_with: id of an admin's key.
-
-    Raises:
-        Forbidden: the key is no admin's.
-        Conflict: another request for this account waits already.
+    Raise Forbidden if `asked_with` is no admin's key, and Conflict if another request for this account waits already.
     """
     account = lock_account(session, account_id)
     if not account.epsilon < epsilon <= EPSILON_MOST:
@@ -112,13 +105,7 @@ def set_frozen(
 ) -> Account:
     """Freeze an account (no new hold, no first read of data) or open it again. Idempotent.
 
-    Args:
-        frozen: True freezes.
-        reason: recorded in the log.
-        by: id of the key that asked for it; None for the service itself.
-
-    Raises:
-        Conflict: more is spent and held than the limit, so it stays frozen.
+    Raise Conflict if more is spent and held than the limit: then it stays frozen. `by` is as in `lower_limit`.
     """
     details = {"frozen": frozen, "reason": short_reason(reason)} | _by(by)
     account = lock_account(session, account_id)

@@ -149,21 +149,16 @@ def append(
 ) -> Entry:
     """Append an entry, move the account and the hold with it, and write all of it to the database.
 
+    Raise LedgerCorruption if a row is not the one that was locked, spent would decrease (I2), the account would be
+    overspent (I1), or the hold would contradict the log.
+
     Args:
-        session: in the transaction that holds the account's lock.
-        account: locked; shows the new balances afterwards.
+        account: locked.
         hold: that the entry is about: new, or locked.
-        amount_nano: of the entry, >= 0.
-        spent: change of the spent balance, in nano-units, >= 0 (I2).
-        held: change of the held balance, in nano-units.
-        capacity_nano: the new capacity, if the entry changes it.
+        spent: change of the spent balance, in nano-units, >= 0; likewise `held`, of any sign.
         details: public JSON facts.
         also: further columns of the account that this entry changes.
         moves: columns of the hold that this entry changes.
-
-    Raises:
-        LedgerCorruption: a row is not the one that was locked, spent would decrease (I2), the account would be
-            overspent (I1), or the hold would contradict the log.
     """
     if spent < 0:
         raise corrupt("the spent balance would decrease", account)

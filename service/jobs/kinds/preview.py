@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import PreviewRecord, PreviewRequest
+from obscura.wire.schemas import record_of
 from obscura.wire.wording import show_percent
 from obscura.wire.words import Visibility
 from privacy.plans.moments import SEEN
@@ -134,14 +135,11 @@ def show(made: Preview, job: Job) -> PreviewRecord:
     found = made.results or {}
     seen = job.plan.get("facts", {}).get("what_people_see")
     remarks = [] if seen is None else [SEEN[seen]]
-    return PreviewRecord(
+    return record_of(
+        PreviewRecord,
+        job,
         id=made.id,
         job_id=job.id,
-        state=job.state.value,
-        dataset_id=job.dataset_id or "",
-        recipe=job.recipe,
-        epsilon=job.epsilon or 0.0,
-        options=job.options,
         stand_in=found.get("stand_in"),
         accuracy=found.get("accuracy"),
         real_accuracy=found.get("real"),
@@ -151,7 +149,6 @@ def show(made: Preview, job: Job) -> PreviewRecord:
         verdict=" ".join([forecast_sentence(**found), *remarks]) if found else None,
         notes=list(job.plan.get("notes", [])),
         failure=failure_of(job),
-        created_at=made.created_at,
         finished_at=made.finished_at,
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.db.session import SessionFactory, make_engine, make_session_factory
+from service.db.session import SessionFactory, open_sessions
 from tests.conftest import NOW, clear_postgres
 from tests.service.audit.book import LedgerBook
 
@@ -26,9 +26,8 @@ def module_factory(
         url = f"sqlite:///{path}"
     else:
         url = request.getfixturevalue("migrated_postgres")
-    engine = make_engine(url)
-    yield make_session_factory(engine)
-    engine.dispose()
+    with open_sessions(url) as factory:
+        yield factory
     if request.param == "postgresql":
         clear_postgres(url)
 

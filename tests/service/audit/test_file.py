@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from service.audit.findings import Finding, FindingCode
-from service.db.session import make_engine, make_session_factory
+from service.db.session import make_engine, make_session_factory, open_sessions
 from service.inspection import inspect_at_start, inspect_ledger
 from service.settings import Settings
 from tests.conftest import NOW
@@ -102,10 +102,9 @@ def stored(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> L
     folder = tmp_path_factory.mktemp("file")
     path = folder / "obscura.db"
     shutil.copyfile(sqlite_template, path)
-    engine = make_engine(f"sqlite:///{path}")
-    book = LedgerBook(make_session_factory(engine), folder / "var", NOW).fill()
-    book.checkpoint()
-    engine.dispose()
+    with open_sessions(f"sqlite:///{path}") as factory:
+        book = LedgerBook(factory, folder / "var", NOW).fill()
+        book.checkpoint()
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     for receipt in book.releases():

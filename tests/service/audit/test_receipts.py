@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-import multiprocessing
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from service.inspection import inspect_ledger
 from service.settings import Settings
 from service.storage.files import digest_directory
 from tests.service.audit.book import LedgerBook
+from tests.together import at_once
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "verify_receipt.py"
 
@@ -154,14 +155,9 @@ def test_the_receipt_states_the_terms_and_the_entry(book: LedgerBook) -> None:
 # --- the key --------------------------------------------------------------------------------------------------------
 
 
-def _key_id(path: str) -> str:
-    return make_signing_key(Path(path)).key_id
-
-
-def test_processes_that_start_at_once_get_one_key(tmp_path: Path) -> None:
+def test_services_that_start_at_once_get_one_key(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "ledger.pem"
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        assert len(set(pool.map(_key_id, [str(path)] * 6))) == 1
+    assert len({key.key_id for key in at_once(*[partial(make_signing_key, path)] * 6)}) == 1
     assert path.stat().st_mode & 0o777 == 0o600
     assert sorted(found.name for found in path.parent.iterdir()) == ["ledger.pem", "ledger.pub.pem"]
 

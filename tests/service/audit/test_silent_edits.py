@@ -27,7 +27,7 @@ from service.datasets.vault import DatasetContext
 from service.db.base import Base, CanonicalJson, UtcDateTime, new_id
 from service.db.job_tables import Evaluation, FailureCode, Job
 from service.db.ledger_tables import Entry
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import SessionFactory, open_sessions, transaction
 from service.errors import LedgerCorruption
 from service.jobs import kinds
 from service.settings import Settings
@@ -369,12 +369,11 @@ def test_a_broken_page_of_the_log_is_reported_with_the_last_entry_before_it(tmp_
     """Every page of entries is overwritten in turn. The rows beside the log are not accused."""
     path = tmp_path / "obscura.db"
     shutil.copyfile(sqlite_template, path)
-    engine = make_engine(f"sqlite:///{path}")
-    made = World(make_session_factory(engine), tmp_path / "var", NOW).build()
-    with engine.begin() as connection:
-        size = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
-        root = connection.exec_driver_sql("SELECT rootpage FROM sqlite_master WHERE name = 'entries'").scalar_one()
-    engine.dispose()  # the last connection writes the log of SQLite into the file
+    with open_sessions(f"sqlite:///{path}") as factory:  # the last connection writes the log of SQLite into the file
+        made = World(factory, tmp_path / "var", NOW).build()
+        with factory() as session:
+            size = session.scalar(text("PRAGMA page_size"))
+            root = session.scalar(text("SELECT rootpage FROM sqlite_master WHERE name = 'entries'"))
     sound = path.read_bytes()
     at = (root - 1) * size
     cells = int.from_bytes(sound[at + 3 : at + 5], "big")
@@ -385,9 +384,10 @@ def test_a_broken_page_of_the_log_is_reported_with_the_last_entry_before_it(tmp_
         path.write_bytes(sound[: (leaf - 1) * size] + b"\xff" * size + sound[leaf * size :])
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
-        engine = make_engine(f"sqlite:///{path}")
-        with transaction(make_session_factory(engine), read_only=True, snapshot=True) as session:
+        with (
+            open_sessions(f"sqlite:///{path}") as factory,
+            transaction(factory, read_only=True, snapshot=True) as session,
+        ):
             report = verify(session, trusted=trusted_keys(made.key_path))
-        engine.dispose()
         assert {finding.code for finding in report.findings} == {FindingCode.LOG_UNREADABLE}, leaf
         assert all("could not be read" in finding.message for finding in report.findings)

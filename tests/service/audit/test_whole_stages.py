@@ -15,25 +15,35 @@ from tests.service.audit.forgery import Change, rewritten
 REPEATS = 1
 
 
-@pytest.fixture
-def book(module_factory, tmp_path):
-    """A ledger with a training of sampled steps that has lost an attempt."""
-    made = LedgerBook(module_factory, tmp_path / "var", NOW)
-    made.open(f"sampled {tmp_path.name}")
-    job_id, hold_id = made.hold(f"sampled {tmp_path.name}", sampled=True)
-    made.claim(job_id)
-    made.arm(hold_id)
-    made.charge(hold_id, 4)
-    made.do(jobs.give_back, job_id=job_id, attempt=1)
-    made.claim(job_id)
-    made.arm(hold_id, 2)
-    made.charge(hold_id, 4, 2)
-    return made
+@pytest.fixture(scope="module")
+def shared(module_factory, tmp_path_factory):
+    return LedgerBook(module_factory, tmp_path_factory.mktemp("book") / "var", NOW)
+
+
+def train(book: LedgerBook, name: str) -> LedgerBook:
+    """Open an account with a training of sampled steps that has lost an attempt."""
+    book = LedgerBook(book.factory, book.data_dir, book.now)
+    book.open(name)
+    job_id, hold_id = book.hold(name, sampled=True)
+    book.claim(job_id)
+    book.arm(hold_id)
+    book.charge(hold_id, 4)
+    book.do(jobs.give_back, job_id=job_id, attempt=1)
+    book.claim(job_id)
+    book.arm(hold_id, 2)
+    book.charge(hold_id, 4, 2)
+    return book
+
+
+@pytest.fixture(scope="module")
+def book(shared):
+    """A ledger that tests only read, or change and restore."""
+    return train(shared, "sampled")
 
 
 @pytest.fixture
 def account_id(book):
-    return next(iter(book.accounts.values()))
+    return book.accounts["sampled"]
 
 
 def told(book: LedgerBook) -> list[tuple[int, dict[str, int]]]:
@@ -57,8 +67,9 @@ def test_all_of_the_price_is_charged_with_the_first_step_and_later_ones_are_coun
     assert of_account(book) == []
 
 
-def test_no_more_is_released_than_was_priced_however_often_it_is_tried(book):
+def test_no_more_is_released_than_was_priced_however_often_it_is_tried(shared):
     """The log counts planned and repeated steps over all attempts."""
+    book = train(shared, "exhausted")
     hold_id = book.hold_ids[0]
     for count in (STEPS.count + REPEATS - 7, STEPS.count):
         with pytest.raises(HoldExhausted, match="pays for 11 releases"):
@@ -77,33 +88,33 @@ def change_of(kind: str, change: Change, which: int = 0) -> Change:
         if body["kind"] == kind:
             seen.append(body)
             if len(seen) == which + 1:
-                change(body)
+                change(body["details"])
 
     return changed
 
 
-def cheaper(body):
-    body["details"]["stages"][0]["event"]["noise_multiplier"] *= 0.99
+def cheaper(details):
+    details["stages"][0]["event"]["noise_multiplier"] *= 0.99
 
 
-def longer(body):
-    body["details"]["stages"][0]["event"]["count"] += 1
+def longer(details):
+    details["stages"][0]["event"]["count"] += 1
 
 
-def repeated(body):
-    body["details"]["stages"][0]["repeats"] += 1
+def repeated(details):
+    details["stages"][0]["repeats"] += 1
 
 
-def miscounted(body):
-    body["details"]["released"]["steps"] -= 1
+def miscounted(details):
+    details["released"]["steps"] -= 1
 
 
-def uncounted(body):
-    del body["details"]["released"]
+def uncounted(details):
+    del details["released"]
 
 
-def beyond(body):
-    body["details"]["event"]["count"] = body["details"]["released"]["steps"] = STEPS.count + REPEATS + 1
+def beyond(details):
+    details["event"]["count"] = details["released"]["steps"] = STEPS.count + REPEATS + 1
 
 
 @pytest.mark.parametrize(
@@ -127,14 +138,14 @@ def test_a_forged_price_or_count_is_found(book, account_id, kind, which, change,
 
 
 @pytest.mark.parametrize("name", ["rate", "base"])
-def test_a_forged_rate_is_found(book, account_id, name):
+def test_a_forged_rate_is_found(shared, name):
     """A higher rate would make every sampled stage too cheap."""
-    book.raise_limit(next(iter(book.accounts)), 12.0)
-    kind = "open" if name == "rate" else "limit"
+    book = train(shared, name)
+    book.raise_limit(name, 12.0)
 
-    def generous(body):
-        body["details"][name] = body["details"][name] * 2 + 1e-9
+    def generous(details):
+        details[name] = details[name] * 2 + 1e-9
 
+    forged = rewritten(book, book.accounts[name], change_of("open" if name == "rate" else "limit", generous))
     assert of_account(book) == []
-    forged = rewritten(book, account_id, change_of(kind, generous))
     assert of_account(book, *forged)[0][0] is FindingCode.CAPACITY_MISMATCH

@@ -20,7 +20,7 @@ from obscura.wire.words import DatasetState, EntryKind
 from service import jobs, ledger
 from service.audit.verify import verify
 from service.db.dataset_tables import Dataset
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import SessionFactory, open_sessions, transaction
 from service.errors import AccountFrozen, InsufficientBudget
 from tests.service.jobs.shop import UNREADY, Shop
 from tests.service.people import approve_raise, make_key
@@ -32,9 +32,8 @@ STEPS: dict[str, Any] = {"recipe": "dp_classifier", "epsilon": 1.0, "options": {
 
 @pytest.fixture
 def factory(postgres_url: str) -> Iterator[SessionFactory]:
-    engine = make_engine(postgres_url, pool_size=4)
-    yield make_session_factory(engine)
-    engine.dispose()
+    with open_sessions(postgres_url) as factory:
+        yield factory
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Claims, leases and fencing; and what is left of a job after its worker was lost at each moment."""
+"""Claims, leases and fencing; and what is left of a job after its worker was lost."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ from service.db.session import transaction
 from service.errors import InvalidInput, NotFound, StaleAttempt
 from service.jobs import FailureCode
 from service.views import jobs as views
-from tests.service.jobs.shop import LEASE, Shop
+from tests.service.jobs.shop import LEASE
 from tests.together import at_once
 
 
@@ -150,65 +150,7 @@ def test_progress_says_only_what_was_planned(shop, progress):
     assert shop.job(job_id).progress == {}
 
 
-# --- killed at each moment ------------------------------------------------------------------------------------------
-
-# moment of death -> (spent once the attempts are used up, hold's end)
-KILLED = {
-    "claimed": (0, HoldState.RETURNED),
-    "armed": (0, HoldState.CAPTURED),
-    "charged": (10, HoldState.CAPTURED),
-    "checkpointed": (10, HoldState.CAPTURED),
-    "artifact written": (10, HoldState.CAPTURED),
-}
-
-
-def die(shop: Shop, claim: jobs.Claim, moment: str) -> None:
-    """Go as far as the moment, and no further."""
-    reached = list(KILLED).index(moment)
-    if reached >= 1:
-        shop.arm(claim)
-    if reached >= 2:
-        shop.charge(claim, 10)
-    if reached >= 3:
-        shop.progress(claim, stage="votes", step=1)
-
-
-@pytest.mark.parametrize("moment", KILLED)
-def test_after_a_kill_the_next_attempt_goes_on(shop, moment):
-    job_id, release_id = shop.submit(), new_id("rel")
-    die(shop, shop.claimed(), moment)
-    assert shop.claim() is None  # the lease still runs: nobody knows yet
-    shop.later(LEASE)
-    spent_before = KILLED[moment][0]
-    second = shop.claimed()
-    assert (second.job_id, second.attempt) == (job_id, 2)
-    shop.arm(second)
-    assert shop.charge(second, 7) == spent_before + 7  # replays add
-    shop.publish(second, release_id=release_id)
-    assert shop.money() == (spent_before + 7, 0)
-
-
-@pytest.mark.parametrize("moment", KILLED)
-def test_after_the_last_kill_the_job_ends_towards_spent(shop, moment):
-    job_id = shop.submit()
-    spent, end = KILLED[moment]
-    for attempt in (1, 2, 3):
-        claim = shop.claimed()
-        assert claim.attempt == attempt
-        if attempt == 1 or moment == "claimed":
-            die(shop, claim, moment)
-        shop.later(LEASE)
-    for attempt in (4, 5, 6) if spent else ():  # as many that charge nothing may publish what was paid for
-        claim = shop.claimed()
-        assert shop.job(job_id).salvage_attempt == claim.attempt == attempt
-        shop.later(LEASE)
-    assert shop.claim() is None
-    job = shop.job(job_id)
-    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
-    assert (shop.hold_state(job_id), shop.money()) == (end, (spent, 0))
-    with pytest.raises(StaleAttempt):
-        shop.heartbeat(claim)
-    assert shop.claim() is None
+# --- lost workers: tests/crash kills them at each moment -------------------------------------------------------------
 
 
 def test_only_lost_attempts_count(shop):
@@ -236,7 +178,9 @@ def test_the_operator_sets_how_often_a_job_may_lose_its_worker(shop):
     shop.claimed()
     shop.later(LEASE)
     assert shop.claim(attempts_max=1) is None
-    assert shop.job(job_id).state is JobState.FAILED
+    job = shop.job(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
+    assert (shop.hold_state(job_id), shop.money()) == (HoldState.RETURNED, (0, 0))
 
 
 @pytest.mark.parametrize("discard", [False, True])

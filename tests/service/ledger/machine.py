@@ -363,4 +363,4 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
 
 def _made(outcome: Outcome) -> Any:
     """Return the identifiers that production chose, for the model."""
-    return outcome[1] if outcome[0] == "ok" else ("(none)", "(none)", ())
+    return outcome[1] if outcome[0] == "ok" else ("(none)", "(none)")
