@@ -9,10 +9,10 @@ import anyio
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlalchemy.orm import Session
 
-from obscura.wire.schemas import HealthRecord, Identifier, Minute
+from obscura.wire.schemas import ApiRecord, HealthRecord, Identifier, Minute, record_of
 from service.api.answers import ApiRoute
 from service.api.deps import AUDIT, INSTALLATION, METRICS, PROBLEMS, Running
 from service.api.problems import Busy
@@ -79,11 +79,7 @@ def read_metrics(service: Running) -> Response:
     return Response(service.metrics.tell(), media_type=CONTENT_TYPE_LATEST)
 
 
-class _Facts(BaseModel):
-    model_config = ConfigDict(frozen=True, from_attributes=True)
-
-
-class StopFacts(_Facts):
+class StopFacts(ApiRecord):
     """Why no data is opened for an account, or for any."""
 
     account_id: str | None = Field(description="Null: nothing is opened for any account.")
@@ -92,7 +88,7 @@ class StopFacts(_Facts):
     found_at: Minute = Field(description="When the fault was found.")
 
 
-class VerificationFacts(_Facts):
+class VerificationFacts(ApiRecord):
     """The newest verification of one kind."""
 
     kind: Literal["full", "recent"] = Field(description="Recent: only entries since the newest checkpoint were read.")
@@ -101,7 +97,7 @@ class VerificationFacts(_Facts):
     findings: int = Field(description="How many faults were found; 0 is well.")
 
 
-class CheckpointFacts(_Facts):
+class CheckpointFacts(ApiRecord):
     """The newest signed statement of the heads of all logs."""
 
     sequence: int = Field(description="Number of the entry, from 1 without a gap.")
@@ -109,7 +105,7 @@ class CheckpointFacts(_Facts):
     key_id: str = Field(description="Fingerprint of the key that signed it: SHA-256 of the public key.")
 
 
-class LedgerRecord(_Facts):
+class LedgerRecord(ApiRecord):
     """What is known about the ledger's soundness."""
 
     trainings: Literal["open", "stopped"] = Field(description="`open`, or `stopped` while an operator must look.")
@@ -122,20 +118,15 @@ class LedgerRecord(_Facts):
 
 def read_ledger(session: Session) -> LedgerRecord:
     stops = [
-        StopFacts(
-            account_id=None if row.scope == EVERYWHERE else row.scope,
-            code=row.code,
-            sequence=row.sequence,
-            found_at=row.found_at,
-        )
+        record_of(StopFacts, row, account_id=None if row.scope == EVERYWHERE else row.scope)
         for row in arming_stops(session)
     ]
     newest = newest_checkpoint(session)
     return LedgerRecord(
         trainings="stopped" if stops else "open",
         stops=stops,
-        verifications=[VerificationFacts.model_validate(row) for row in verifications(session)],
-        checkpoint=None if newest is None else CheckpointFacts.model_validate(newest),
+        verifications=[record_of(VerificationFacts, row) for row in verifications(session)],
+        checkpoint=None if newest is None else record_of(CheckpointFacts, newest),
     )
 
 

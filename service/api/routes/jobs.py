@@ -110,8 +110,7 @@ def list_jobs(
     recipe: Annotated[RecipeName | None, Query(description="By this recipe only.")] = None,
 ) -> Page[JobRecord]:
     """List jobs, newest first, optionally of one account, state or recipe."""
-    conditions = narrowed(Job, state=state, recipe=recipe)
-    conditions += [] if account_id is None else [Job.account_id == account_id]
+    conditions = narrowed(Job, account_id=account_id, state=state, recipe=recipe)
     return newest_page(service, page, Job, views.records, *conditions, columns=views.JOBS)
 
 
@@ -201,8 +200,7 @@ def create_sweep(
 def list_sweeps(service: Running, page: Paging, account_id: OfAccount = None) -> Page[SweepRecord]:
     """List sweeps with their trials, newest first, at most six per page, optionally of one account."""
     short = PageRequest(min(page.limit, SWEEPS_A_PAGE_MAX), page.cursor)
-    conditions = [] if account_id is None else [Sweep.account_id == account_id]
-    return newest_page(service, short, Sweep, sweeps.records, *conditions)
+    return newest_page(service, short, Sweep, sweeps.records, *narrowed(Sweep, account_id=account_id))
 
 
 @sweep_router.get("/{sweep_id}", dependencies=[READ], summary="Read a sweep")

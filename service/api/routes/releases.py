@@ -18,7 +18,7 @@ from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord, ShareR
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import ReleaseKind
 from service import jobs, reports, weights
-from service.api.answers import ApiRoute, newest_page, send_file
+from service.api.answers import ApiRoute, narrowed, newest_page, send_file
 from service.api.deps import ADMIN, PROBLEMS, READ, VIEW, Admin, OfAccount, Paging, Running, Service
 from service.api.problems import JobNotSucceeded, Pending, SampleRemoved
 from service.api.routes.admins import request_decision
@@ -54,7 +54,7 @@ def list_releases(service: Running, page: Paging, account_id: OfAccount = None) 
         with transaction(service.factory, read_only=True) as session:
             own = visible(session, Account, select(Account.id)).where(Account.id == account_id)
             account_id = session.scalar(own) or ""
-    conditions = [] if account_id is None else [Release.account_id == account_id]
+    conditions = narrowed(Release, account_id=account_id)
     return newest_page(service, page, Release, views.records, *conditions, columns=views.RELEASES)
 
 
