@@ -214,13 +214,15 @@ def share(department: Department) -> None:
     second.post(f"/v1/decisions/{asked['id']}/approve").raise_for_status()
 
 
+def all_routes() -> list[tuple[str, str]]:
+    """Method and path of every route."""
+    tables = [route for router in (*routers(), *dashboard.PARTS) for route in router.routes]
+    return [(method, route.path) for route in tables if isinstance(route, APIRoute) for method in sorted(route.methods)]
+
+
 def routes() -> list[tuple[str, str]]:
     """Method and path of every route that may show or touch what belongs to somebody."""
-    tables = [route for router in (*routers(), *dashboard.PARTS) for route in router.routes]
-    found = [
-        (method, route.path) for route in tables if isinstance(route, APIRoute) for method in sorted(route.methods)
-    ]
-    return [(method, path) for method, path in found if not NOBODYS.match(path)]
+    return [(method, path) for method, path in all_routes() if not NOBODYS.match(path)]
 
 
 def ask(client: TestClient, method: str, path: str, ids: Mapping[str, str]) -> tuple[int, str]:

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 
-from fastapi.dependencies.models import Dependant
+from fastapi import params
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 
 from benchmarks.api_stock import SMALL, lay_in
@@ -32,7 +33,8 @@ def reading_routes() -> dict[str, set[str]]:
     for router in (*routers(), *dashboard.PARTS):
         for route in router.routes:
             if isinstance(route, APIRoute) and "GET" in route.methods:
-                found[route.path] = {field.alias for part in _parts(route.dependant) for field in part.query_params}
+                parameters = get_flat_params(route.dependant)
+                found[route.path] = {each.alias for each in parameters if isinstance(each.field_info, params.Query)}
     return found
 
 
@@ -53,9 +55,3 @@ def stocked(settings: Settings, clock: Callable[[], datetime] = utc_now) -> Iter
         assert client.post("/login", data={"key": token}).headers["location"] == "/"
         client.headers["Authorization"] = f"Bearer {token}"
         yield client, stock | {"part": "ledger"}
-
-
-def _parts(dependant: Dependant) -> Iterator[Dependant]:
-    yield dependant
-    for part in dependant.dependencies:
-        yield from _parts(part)

@@ -35,20 +35,6 @@ def test_lists_of_an_admin_of_the_installation_have_no_content_of_departments(de
     assert admin.get(f"/v1/accounts/{department.ids['account_id']}").status_code == 200
 
 
-def test_an_admin_of_the_installation_declares_and_pays_for_nothing_of_departments(department: Department) -> None:
-    admin, owner = department.clients["admin", "nobody"], department.clients["owner", "ours"]
-    account = f"/v1/accounts/{department.ids['account_id']}"
-    before = owner.get(account).json()
-    facts = {"name": "scans", "classes": ["a", "b"], "height": 8, "width": 8, "channels": 1, "records_declared": 100}
-    for body in (
-        {**facts, "visibility": "private", "account_id": department.ids["account_id"]},
-        {**facts, "visibility": "public"},
-    ):
-        assert admin.post("/v1/datasets", json=body).status_code == 403
-        assert owner.post("/v1/datasets", json=body).status_code == 201
-    assert owner.get(account).json() == before
-
-
 def test_an_admin_sees_accounts_of_every_project_and_makes_keys_and_accounts_in_a_named_one(
     department: Department,
 ) -> None:

@@ -25,6 +25,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.identity import access
 from service.identity.sessions import form_token
+from service.settings import Settings
 from service.storage.interface import key_of
 from tests.service.departments import (
     READ_FIRST,
@@ -217,10 +218,15 @@ def people(department: Department) -> People:
 
 
 @pytest.mark.slow
-def test_every_cell_of_the_matrix_answers_as_it_is_said_here(department: Department, people: People) -> None:
+def test_every_cell_of_the_matrix_answers_as_it_is_said_here(
+    place: Settings, department: Department, people: People
+) -> None:
+    """On PostgreSQL by one means each: whichever it is, the same query filters the rows."""
     share(department)
     asked = list(cells(routes()))
     assert len(asked) > 3000, Counter(cell.whose for cell in asked)
+    if place.database_url.startswith("postgresql"):
+        asked = [cell for cell in asked if cell.means == ("key" if cell.of_api else "session")]
     wrong = wrong_cells(department, people, asked)
     assert not wrong, "\n".join(wrong)
 

@@ -1,4 +1,4 @@
-"""What the audit log says of acts and uploads, and what happens where it cannot be written. Both databases."""
+"""What the audit log says of acts and uploads, and what happens where it cannot be written, on both databases."""
 
 from __future__ import annotations
 
@@ -110,18 +110,8 @@ def test_where_it_is_not_required_requests_go_on_and_what_waited_is_written_late
     assert made.json()["id"] not in [event.object_id for event in events_of(database_url)]  # which the log says
 
 
-def test_a_service_that_never_could_write_an_event_is_not_ready(tmp_path, database_url):
-    with served_with(tmp_path, database_url, audit_log="required") as served:
-        spoil(served.factory)
-        try:
-            assert served.client(None).get("/v1/health/ready").status_code == 503
-        finally:
-            mend(served.factory)
-        ready(served.client(None))
-
-
-def test_the_client_reads_the_whole_log_and_what_comes_next(tmp_path, database_url):
-    with served_with(tmp_path, database_url, audit_log="required") as served:
+def test_the_client_reads_the_whole_log_and_what_comes_next(tmp_path, sqlite_url):
+    with served_with(tmp_path, sqlite_url, audit_log="required") as served:
         for _ in range(3):
             served.client("admin").get("/v1/jobs").raise_for_status()
         with Client(served.url, served.tokens["admin"]) as client:
@@ -130,16 +120,16 @@ def test_the_client_reads_the_whole_log_and_what_comes_next(tmp_path, database_u
             assert all(event.action == "GET /v1/audit-events" for event in client.audit_log(after=seen[-1].id))
 
 
-def test_nothing_is_logged_unless_it_is_asked_for(tmp_path, database_url):
-    with served_with(tmp_path, database_url) as served:
+def test_nothing_is_logged_unless_it_is_asked_for(tmp_path, sqlite_url):
+    with served_with(tmp_path, sqlite_url) as served:
         served.client("admin").get("/v1/jobs")
         served.client("admin").post("/v1/keys", json={"name": "k", "scopes": ["read"]})
         assert served.client("admin").get("/v1/audit-events").text == ""
-    assert events_of(database_url) == []
+    assert events_of(sqlite_url) == []
 
 
-def test_signing_in_and_out_keys_roles_and_decisions_are_acts(tmp_path, database_url):
-    with served_with(tmp_path, database_url, audit_log="required") as served:
+def test_signing_in_and_out_keys_roles_and_decisions_are_acts(tmp_path, sqlite_url):
+    with served_with(tmp_path, sqlite_url, audit_log="required") as served:
         one, two = served.client("admin"), served.named("second", "admin")
         browser = served.stranger()
         browser.headers["Origin"] = served.url
@@ -161,7 +151,7 @@ def test_signing_in_and_out_keys_roles_and_decisions_are_acts(tmp_path, database
         browser.close()
     assert own.status_code == 403
     me = f"key_{served.tokens['admin'].split('_')[1]}"
-    acts = events_of(database_url, AuditEvent.action.in_(ACTS), AuditEvent.sequence > 0)
+    acts = events_of(sqlite_url, AuditEvent.action.in_(ACTS), AuditEvent.sequence > 0)
     told = [(event.action, event.object_id, event.project_id) for event in acts]
     assert told[told.index(("signed in", me, None)) :] == [
         ("signed in", me, None),
@@ -182,7 +172,7 @@ def test_signing_in_and_out_keys_roles_and_decisions_are_acts(tmp_path, database
     assert by["key made", key][0] == me
     assert by["decision approved", asked] != by["decision asked for", asked]
     assert all(admin for _, admin in (by["decision approved", asked], by["decision asked for", asked]))
-    logins = [event.outcome for event in events_of(database_url, AuditEvent.action == "POST /login")]
+    logins = [event.outcome for event in events_of(sqlite_url, AuditEvent.action == "POST /login")]
     assert logins == [Outcome.ALLOWED, Outcome.REFUSED]
 
 
@@ -212,10 +202,10 @@ def test_an_upload_is_logged_where_it_began_whatever_becomes_of_it(tmp_path, dat
     assert uploads == [(dataset, Outcome.ALLOWED), (again, Outcome.ALLOWED), (dataset, Outcome.REFUSED)]
 
 
-def test_a_flood_of_refusals_is_counted(tmp_path, database_url):
+def test_a_flood_of_refusals_is_counted(tmp_path, sqlite_url):
     """1,500 requests beyond the limit left 1,512 events."""
     settings = {"audit_log": "required", "requests_per_minute": 5}
-    with served_with(tmp_path, database_url, log_limits=LogLimits(alike_max=3), **settings) as served:
+    with served_with(tmp_path, sqlite_url, log_limits=LogLimits(alike_max=3), **settings) as served:
 
         def ask(scope: str | None, address: str, count: int, path: str = "/v1/jobs", **headers: str) -> list[int]:
             client = served.client(scope)
@@ -226,7 +216,7 @@ def test_a_flood_of_refusals_is_counted(tmp_path, database_url):
         wrong = {"Authorization": "Bearer obs_wrong"}
         assert set(ask(None, "203.0.113.3", 30, **wrong)) == {401, 429}
         assert ask(None, "203.0.113.4", 2, "/v1/accounts") == [401, 401]
-    rows = [(row.action, row.key_id is not None, row.outcome) for row in events_of(database_url)]
+    rows = [(row.action, row.key_id is not None, row.outcome) for row in events_of(sqlite_url)]
     counted = {row: count for row, count in Counter(rows).items() if row[0].endswith(("jobs", "more)", "accounts"))}
     jobs, refused = "GET /v1/jobs", Outcome.REFUSED
     assert counted == {
@@ -308,13 +298,13 @@ def test_what_is_never_answered_has_failed(tmp_path, factory, database_url, end)
     assert (event.action, event.object_id, event.outcome) == ("GET /v1/jobs/{job_id}", JOB, Outcome.FAILED)
 
 
-def test_what_the_operator_does_on_the_machine_is_an_act_of_nobody(tmp_path, database_url, monkeypatch):
+def test_what_the_operator_does_on_the_machine_is_an_act_of_nobody(tmp_path, sqlite_url, monkeypatch):
     monkeypatch.setattr("service.logs.configure_logging", lambda *_: None)  # it would hold for the tests after this one
-    monkeypatch.setenv("OBSCURA_DATABASE_URL", database_url)
+    monkeypatch.setenv("OBSCURA_DATABASE_URL", sqlite_url)
     for mode, name in (("off", "Ann"), ("on", "Bob")):
         monkeypatch.setenv("OBSCURA_AUDIT_LOG", mode)
         arguments = ["--data-dir", str(tmp_path), "admins", "restore", name, "--out", str(tmp_path / name)]
         done = CliRunner().invoke(cli.app, arguments)
         assert done.exit_code == 0, done.output
-    acts = [(event.action, event.key_id, event.outcome) for event in events_of(database_url)]
+    acts = [(event.action, event.key_id, event.outcome) for event in events_of(sqlite_url)]
     assert acts == [(act, None, Outcome.ALLOWED) for act in (Act.ADMIN_ADMITTED, Act.KEY_MADE)]

@@ -108,6 +108,8 @@ def test_neighbouring_folders_are_declared_paid_for_and_planned_alike(
     monkeypatch.setattr(Client, "start_training", no_training)
     if bring is not push:  # what is sent is the same whichever way, and takes seconds each time
         monkeypatch.setattr(Datasets, "send", lambda _datasets, dataset, *_: dataset)
+    else:  # the smallest folders, and each odd one
+        albums = albums[:3] + albums[-len(ODD) :]
     first, *others = [public_facts(client, bring(served, client, folder)) for folder in albums]
     assert first["dataset"]["state"] == ("ready" if bring is push else "declared")
     for other in others:

@@ -50,7 +50,7 @@ def fuzz(url: str, factory: SessionFactory, scope: str | None, folder: Path) -> 
     """Send the requests of one caller; return Schemathesis' counts of test cases and its output."""
     report, phases = folder / "report.json", "examples,coverage,fuzzing,stateful" if EXAMPLES else "fuzzing"
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/v1/openapi.json", "--no-color"]
-    command += ["--checks", "not_a_server_error", "--phases", phases, "--max-examples", str(EXAMPLES or 5)]
+    command += ["--checks", "not_a_server_error", "--phases", phases, "--max-examples", str(EXAMPLES or 3)]
     command += ["--seed", str(SEED), "--continue-on-failure", "--no-shrink", "--suppress-health-check", "all"]
     command += ["--request-timeout", "60", "--report", "json", "--report-json-path", str(report)]
     root = str(Path(__file__).parents[3])

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
+from obscura.client.transport import trusted
 from service.dependencies import _request
 from service.settings import Settings
 from service.webhooks.sending import Sender
@@ -51,6 +52,12 @@ class Watched(MemoryBucket):
         super()._ask()
 
 
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.dependencies.SECONDS_MAX", 2.0)
+    monkeypatch.setattr("service.api.routes.admins.SECONDS_MAX", 2.0)
+
+
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Watched]:
     bucket = Watched()
@@ -73,7 +80,7 @@ def crowding(served: Served, method: str, path: str, scope: str | None = "admin"
     token = {"Authorization": f"Bearer {served.tokens[scope]}"} if scope else {}
 
     def ask() -> None:
-        answers.append(httpx.request(method, f"{served.url}{path}", headers=token, timeout=120))
+        answers.append(httpx.request(method, f"{served.url}{path}", headers=token, timeout=120, verify=trusted()))
 
     with ThreadPoolExecutor(CROWD) as pool:
         asked = [pool.submit(ask) for _ in range(CROWD)]
