@@ -103,12 +103,7 @@ class Shards:
         Returns:
             A batch whose shape is public, (teachers wanted, width), and whose rows for one teacher depend on that
             teacher's shard alone: otherwise one record could change how other teachers' sums are rounded.
-
-        Raises:
-            ValueError: width is not positive.
         """
-        if width < 1:
-            raise ValueError("a batch needs at least one record per teacher")
         sizes = self._sizes[teachers, None]  # (n, 1)
         places = torch.rand(self.teachers, 1, generator=generator, dtype=torch.float64)[teachers]
         first = (places * sizes.clamp(min=1)).long()

@@ -25,7 +25,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import traceback
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -251,7 +250,7 @@ def _become(order: dict[str, Any], fds: list[int]) -> None:
     except SystemExit as leaving:
         status = leaving.code
     except BaseException:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
     if isinstance(status, str):
         sys.stderr.write(f"{status}\n")
         status = 1

@@ -24,7 +24,7 @@ from service.storage.interface import key_of
 from service.storage.journals import journalled, read_journal
 from tests.workers.conftest import Workshop, build
 from workers.supervise.attempts import Attempt, claim_job
-from workers.supervise.reconcile import Reconciled, reconcile, sweep
+from workers.supervise.reconcile import reconcile, sweep
 from workers.supervise.supervisor import runner_environment
 
 LATER = timedelta(hours=1)  # every lease has run out by then
@@ -112,17 +112,17 @@ class Scene:
         """Accept a training of 13 charges."""
         return self.shop.train(images=13, images_per_iteration=13, **options)
 
-    def reconcile(self, *, after: timedelta = LATER, **settings: Any) -> tuple[Reconciled, list[str]]:
-        """Reconcile and sweep; return the result and the jobs that messages were sent for."""
+    def reconcile(self, *, after: timedelta = LATER, **settings: Any) -> list[str]:
+        """Reconcile and sweep; return the jobs that messages were sent for."""
         rung: list[str] = []
-        done = reconcile(
+        reconcile(
             self.shop.settings.model_copy(update=settings),
             self.shop.factory,
             send=lambda _, args: rung.append(args[0]),
             now=datetime.now(UTC) + after,
         )
         sweep(self.shop.settings, self.shop.factory, now=datetime.now(UTC))
-        return done, rung
+        return rung
 
     def entries(self, job_id: str) -> list[EntryKind]:
         """Return the kinds of a job's ledger entries."""

@@ -95,8 +95,7 @@ def test_a_runner_killed_after_publishing_has_published(scene):
 def test_a_job_whose_last_attempt_was_killed_before_it_paid_costs_nothing(scene, place, hold):
     job_id = scene.train()
     scene.attempt(job_id, die_at=place).killed()
-    done, _ = scene.reconcile(attempts_max=1)
-    assert done.ended == 1
+    scene.reconcile(attempts_max=1)
     job, held = scene.shop.job(job_id), scene.shop.hold(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
     assert (held.state, held.captured_nano, scene.shop.balance().held_nano) == (hold, 0, 0)
@@ -109,7 +108,7 @@ def test_a_job_whose_last_attempt_was_killed_before_it_paid_costs_nothing(scene,
 def test_what_the_last_attempt_had_paid_for_is_published_by_one_more_that_charges_nothing(scene, place, charges):
     job_id = scene.train()
     scene.attempt(job_id, die_at=place).killed()
-    assert scene.reconcile(attempts_max=1)[0].ended == 1
+    scene.reconcile(attempts_max=1)
     job = scene.shop.job(job_id)
     assert (job.state, job.ended_early) == (JobState.QUEUED, EarlyEnd.WORKER_LOST)
     scene.attempt(job_id).survived()
@@ -131,7 +130,7 @@ def test_when_that_one_is_killed_as_well_the_job_ends_towards_spent_and_leaves_n
     scene.attempt(job_id, die_at="charge.after@7").killed()
     scene.reconcile(attempts_max=1)
     scene.attempt(job_id, die_at="artifact.after").killed()
-    assert scene.reconcile(attempts_max=1)[0].ended == 1
+    scene.reconcile(attempts_max=1)
     job, held = scene.shop.job(job_id), scene.shop.hold(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
     assert (held.state, scene.entries(job_id).count(EntryKind.CHARGE)) == (HoldState.CAPTURED, 7)

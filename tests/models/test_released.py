@@ -17,7 +17,7 @@ from models.portable.edm import EdmConfig, EdmDenoiser
 from models.portable.generator import Generator, GeneratorConfig
 from models.portable.guided import GuidedConfig, GuidedGenerator
 from models.portable.selected import SelectedConfig, SelectedPictures
-from models.portable.textured import RATE, STEPS, TexturedConfig, TexturedGenerator
+from models.portable.textured import RATE, TexturedConfig, TexturedGenerator
 from models.released import CONFIG_FILE, WEIGHTS_FILE, load_released, save_released
 from tests.models.checks import filled, stream
 
@@ -28,12 +28,12 @@ def affine() -> Generator:
 
 def textured() -> TexturedGenerator:
     shape = {"classes": 2, "channels": 3, "height": 8, "width": 12, "components": 3, "features": 0}
-    return TexturedGenerator(TexturedConfig(**shape, steps=STEPS, rate=RATE))
+    return TexturedGenerator(TexturedConfig(**shape, steps=4, rate=RATE))
 
 
 def guided() -> GuidedGenerator:
     shape = {"classes": 2, "channels": 3, "height": 8, "width": 12, "components": 3, "features": 0}
-    return GuidedGenerator(GuidedConfig(**shape, steps=STEPS, rate=RATE, textured=True, guide_steps=2))
+    return GuidedGenerator(GuidedConfig(**shape, steps=4, rate=RATE, textured=True, guide_steps=2))
 
 
 def selected() -> SelectedPictures:

@@ -136,6 +136,4 @@ def test_teachers_come_back_from_their_state():
     made, other = taught(convolutional()), convolutional()
     other.load_state_dict(made.state_dict())
     assert torch.equal(directions(taught(made, steps=1)), directions(taught(other, steps=1)))
-    with pytest.raises(ValueError, match="no conv1"):
-        other.load_state_dict({})
     assert LinearTeachers(shards(), CLASSES).state_dict() == {}

@@ -41,6 +41,7 @@ from service.storage import storage_of
 from service.storage.interface import key_of
 from tests.workers import tiny_runner
 from tests.workers.small_trainings import digits
+from workers.recipes import dp_classifier
 from workers.recipes.interface import TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.app import make_app
@@ -259,6 +260,7 @@ def opened(data_dir: Path, url: str) -> Iterator[Workshop]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("OMP_NUM_THREADS", "1")
         patched.setattr(publishing, "_REPORT_PER_CLASS", 10)  # of 200: drawing and comparing them takes seconds
+        patched.setattr(dp_classifier, "FEATURES_BLOCK", 32)  # of 512, three of which are tried
         shop = build(data_dir, url)
         yield shop
         shop.factory.kw["bind"].dispose()

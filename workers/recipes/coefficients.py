@@ -141,8 +141,7 @@ def waves_of(config: MomentsConfig, facts: PublicFacts) -> MatrixWaves | Separab
     """Return the public basis of a configuration's coefficients: in factors for large images."""
     if facts.height * facts.width <= LARGE:
         return MatrixWaves(image_basis(config, facts))
-    size = facts.height, facts.width, facts.channels
-    return SeparableWaves.of_size(coefficients_of(config, facts), *size, config.colour, config.symmetry)
+    return SeparableWaves.planned(config, facts)
 
 
 def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
@@ -310,15 +309,14 @@ class SeparableWaves:
     symmetry: Symmetry
 
     @classmethod
-    def of_size(
-        cls, seen: Coefficients, height: int, width: int, channels: int, colour: str, symmetry: Symmetry
-    ) -> SeparableWaves:
+    def planned(cls, config: MomentsConfig, facts: PublicFacts) -> SeparableWaves:
+        seen, height, width = coefficients_of(config, facts), facts.height, facts.width
         bits = (_EXACT - _PIXEL - _MIX - math.ceil(math.log2(height)) - math.ceil(math.log2(width))) // 2
         down, across = (
             integer_waves(length, int(at.max()) + 1, bits) for length, at in ((height, seen.row), (width, seen.column))
         )
-        mix = COLOUR_MIX if colour == "luma_chroma" else np.eye(channels)
-        return cls(down, across, mix, seen, symmetry)
+        mix = COLOUR_MIX if config.colour == "luma_chroma" else np.eye(facts.channels)
+        return cls(down, across, mix, seen, config.symmetry)
 
     def __len__(self) -> int:
         return len(self.seen)
@@ -328,7 +326,7 @@ class SeparableWaves:
 
         Privacy:
             A record's numbers are a function of that record and public ones alone, to the last bit, on every machine
-            whose float64 is IEEE arithmetic. *Proof.* With waves of at most 2^b, b as in `of_size`, every sum or
+            whose float64 is IEEE arithmetic. *Proof.* With waves of at most 2^b, b as in `planned`, every sum or
             partial sum of the products has magnitude at most 2^8 * (h * 2^b) * (w * 2^b) * 2^2 <= 2^53, and it is an
             integer: float64 holds it exactly, so any order of addition, with or without fused multiplication, gives the
             same integer. Further operations are on each number by itself (a product, a difference, for `square` a sum

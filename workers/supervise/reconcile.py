@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import and_, or_, select
@@ -47,16 +46,7 @@ _MESSAGES = select(Outbox.args, Outbox.created_at).where(Outbox.task == queue.TA
 _LEASES = select(Job.id, Job.lease_until)
 
 
-@dataclass(frozen=True)
-class Reconciled:
-    """The counts of one round."""
-
-    ended: int
-    rung: int
-    delivered: int
-
-
-def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, now: datetime) -> Reconciled:
+def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, now: datetime) -> None:
     """Do one round of recovery.
 
     Nothing is done for a database that does not belong to the data folder, and nothing is removed after a finding.
@@ -67,10 +57,10 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
         sound = may_remove(session, settings)
         ours = sound or belongs(session, settings)
     if not ours:
-        return Reconciled(0, 0, 0)
-    ended = end_hopeless(settings, factory, now=now)
-    rung = ring_waiting(settings, factory, now=now)
-    delivered = queue.deliver(factory, send, now=now)
+        return
+    _end_hopeless(settings, factory, now=now)
+    _ring_waiting(settings, factory, now=now)
+    queue.deliver(factory, send, now=now)
     with transaction(factory) as session:
         queue.forget_sent(session, before=now - timedelta(days=OUTBOX_DAYS))
     watch_over(settings, factory, now=now)
@@ -82,13 +72,12 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
         receiving.clean_up(settings, factory, now=now)
         with transaction(factory) as session:
             states.check_keys(session, settings, contents=False)
-    return Reconciled(ended, rung, delivered)
 
 
-def end_hopeless(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
+def _end_hopeless(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
     """End jobs whose last attempt was lost, or that were lost after a cancellation; armed budget is spent.
 
-    Trainings that have paid for releases are queued once more to publish them. Return how many jobs were considered.
+    Trainings that have paid for releases are queued once more to publish them.
     """
     lost = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
     over = or_(Job.cancel_requested, Job.ended_early.is_not(None), Job.attempts_lost + 1 >= settings.attempts_max)
@@ -101,23 +90,20 @@ def end_hopeless(settings: Settings, factory: SessionFactory, *, now: datetime) 
         if attempt is not None:
             with transaction(factory) as session:
                 jobs.give_back(session, job_id=attempt.job_id, attempt=attempt.number, now=now)
-    return len(hopeless)
 
 
-def ring_waiting(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
-    """Send messages for waiting jobs that have none; return how many.
+def _ring_waiting(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
+    """Send messages for waiting jobs that have none.
 
     A message counts for as long as a lease lasts, because its reader may have died before it claimed the job. Of the
     trainings only the oldest gets a message, because any message starts the oldest.
     """
     with transaction(factory, read_only=True) as session:
         if not _silent(session, settings, now):
-            return 0  # usually, without a write lock
+            return  # usually, without a write lock
     with transaction(factory) as session:
-        silent = _silent(session, settings, now)
-        for job_id in silent:
+        for job_id in _silent(session, settings, now):
             queue.ring(session, job_id, now=now)
-        return len(silent)
 
 
 def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved: bool = False) -> int:

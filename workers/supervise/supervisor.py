@@ -39,12 +39,7 @@ from workers.supervise.attempts import Attempt, drop_lease
 from workers.supervise.signs import Listener
 
 RUNNER_COMMAND = (sys.executable, "-P", "-m", "workers.train.runner")
-GRACE_SECONDS = 30.0  # from SIGTERM to SIGKILL: enough for a step of a training and a checkpoint
-WIND_UP_SECONDS = 600.0  # for a training that ends early to publish what it has; after that another attempt does
-WIND_UP_SILENT_SECONDS = 60.0  # of that, without a sign of life
 SPARE_CORES_NICENESS = 10  # lets trainings on the same cores go first
-_LOOK_SECONDS = 0.2  # between two looks at the runner
-_CANCEL_LOOK_SECONDS = 1.0  # between two looks at the database for a cancellation
 
 
 class Stop(enum.StrEnum):
@@ -65,11 +60,11 @@ _STOPS = {None: None, jobs.StopRequest.STOP: Stop.CANCELLED, jobs.StopRequest.WI
 class Patience:
     """Waiting times of the supervisor, which tests shorten."""
 
-    grace_seconds: float = GRACE_SECONDS
-    wind_up_seconds: float = WIND_UP_SECONDS
-    wind_up_silent_seconds: float = WIND_UP_SILENT_SECONDS
-    look_seconds: float = _LOOK_SECONDS
-    cancel_look_seconds: float = _CANCEL_LOOK_SECONDS
+    grace_seconds: float = 30.0  # from SIGTERM to SIGKILL: enough for a step of a training and a checkpoint
+    wind_up_seconds: float = 600.0  # for a training that ends early to publish; after that another attempt does
+    wind_up_silent_seconds: float = 60.0  # of that, without a sign of life
+    look_seconds: float = 0.2  # between two looks at the runner
+    cancel_look_seconds: float = 1.0  # between two looks at the database for a cancellation
 
 
 def supervise(

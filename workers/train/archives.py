@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -75,8 +76,7 @@ class ZipArchive(Archive):
         """Write an entry from the whole of a file, and return its SHA-256."""
         source.seek(0)
         with self.open(name) as entry:
-            while chunk := source.read(_CHUNK_BYTES):
-                entry.write(chunk)
+            shutil.copyfileobj(source, entry, _CHUNK_BYTES)
         return entry.sha256
 
     @contextmanager
@@ -89,8 +89,7 @@ class ZipArchive(Archive):
 
     def _finish(self, sums: IO[bytes]) -> None:
         with self._archive.open(_zip_entry(_SUMS), "w", force_zip64=True) as target:
-            while chunk := sums.read(_CHUNK_BYTES):
-                target.write(chunk)
+            shutil.copyfileobj(sums, target, _CHUNK_BYTES)
 
     def _close(self) -> None:
         self._archive.close()
@@ -117,8 +116,7 @@ class TarArchive(Archive):
         entry = tarfile.TarInfo(name)  # dated 1970, mode 644, of nobody in particular
         entry.size = size
         self._file.write(entry.tobuf(tarfile.USTAR_FORMAT))
-        while chunk := source.read(_CHUNK_BYTES):
-            self._file.write(chunk)
+        shutil.copyfileobj(source, self._file, _CHUNK_BYTES)
         self._file.write(bytes(-size % tarfile.BLOCKSIZE))
 
     def _close(self) -> None:

@@ -1,11 +1,12 @@
 """The change that one image makes to a sum of the moments, and private steps of a toy."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
 from torch import nn
 
@@ -18,10 +19,21 @@ from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from privacy.plans.warm_start import CLUSTER_ROUNDS, CLUSTERS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, action_of
 from tests.workers.small_trainings import Constant, Purse
+from workers.recipes import dp_classifier
 from workers.recipes.interface import TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task
 from workers.recipes.released_sums import Kept
 from workers.recipes.warm_start import NoiseScales, warm_start
+
+BLOCK = 32  # images whose features are computed together here
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_blocks() -> Iterator[None]:
+    """The trial of the machine computes three blocks of features, and the last block is filled up."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(dp_classifier, "FEATURES_BLOCK", BLOCK)
+        yield
 
 
 def change_by_one(

@@ -21,6 +21,7 @@ from privacy.plans.symmetry import Action
 from privacy.plans.warm_start import BY_CLASS, CLUSTER_ROUNDS, CLUSTERS, MEANS, POOLED
 from tests.workers.small_trainings import Purse, secret
 from workers.recipes import moments
+from workers.recipes.coefficients import exact_product
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.released_sums import Clusters, Kept, KMeans, in_latents, noisy_clusters
 
@@ -36,9 +37,10 @@ def test_the_cluster_of_a_record_ignores_the_other_records_to_the_last_bit():
     rows, labels = rng.normal(size=(200, 12)), rng.integers(0, 3, 200)
     rows[50:100] = rows[50:100].round(1)  # among them ties
     clusters = Clusters(np.full((3, 4), 0.25), rng.normal(size=(3, 4, 12)).round(1))
-    whole = clusters.nearest(rows, labels)
+    whole, product = clusters.nearest(rows, labels), exact_product(rows, clusters.centres[0].T, largest=64.0)
     for part in (slice(1, None), slice(7, 8), slice(0, 200, 2), slice(199, None, -1), slice(0, 0)):
         assert np.array_equal(clusters.nearest(rows[part], labels[part]), whole[part])
+        assert np.array_equal(exact_product(rows[part], clusters.centres[0].T, largest=64.0), product[part])
     exact = ((rows[:, None] - clusters.centres[labels]) ** 2).sum(2).argmin(1)
     assert (exact == whole).mean() > 0.99
 

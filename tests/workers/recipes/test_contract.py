@@ -15,6 +15,7 @@ from obscura.wire.words import ReleaseKind
 from privacy.errors import ContributionUnbounded, InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL
+from privacy.plans.plan import Plan
 from privacy.plans.private_steps import STEPS, StepsConfig
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json, recipe_of, useful_from_nano
 from service.storage.files import digest_directory
@@ -39,6 +40,7 @@ from workers.recipes import private_steps
 from workers.recipes.interface import Cancelled, NothingUseful, Piece, TrainingData, load_checkpoint
 from workers.recipes.registry import TRAINERS, work_of
 
+FEW = dataclasses.replace(FACTS, records_declared=300)
 STEPWISE = ("dp_classifier", "dp_diffusion", "dpgan")
 FEWER: dict[str, dict[str, Any]] = {"dp_classifier": {"epochs": 0.1}, "dpgan": {"epochs": 0.5}}
 PLANNED_STEPS = {"dp_classifier": 5, "dp_diffusion": 6, "dpgan": 5}
@@ -47,8 +49,9 @@ LONGER: dict[str, dict[str, Any]] = {  # trainings with a middle
     "dp_classifier": {"epochs": 0.4},
     "dp_diffusion": {"central_images": 2},
     "dpgan": {"epochs": 2.0, "ema": 0.9, **ADAPTIVE},
+    "moments": {"guide": True},
 }
-STOPPED_AT = {"dp_classifier": 13, "dp_diffusion": 4, "dpgan": 13}
+STOPPED_AT = {"dp_classifier": 13, "dp_diffusion": 4, "dpgan": 13, "moments": 13}
 ESTIMATORS: list[dict[str, Any]] = [
     {"estimator": "dpsgd"},
     {"estimator": "topagg", "freeze": "random"},
@@ -77,6 +80,13 @@ EVERY = [
 CUT_OFF = [
     *((recipe, ESTIMATORS[index]) for recipe in ("dp_diffusion", "dpgan") for index in (0, 2, 3, 4)),
     *(("dp_classifier", options) for options in (*(ESTIMATORS[index] for index in (0, 2, 4)), *MORE[2:4])),
+    ("moments", {}),
+]
+STARTS: list[tuple[str, dict[str, Any]]] = [  # trainings with releases that are kept one by one
+    ("moments", {}),
+    ("select_public", {}),
+    ("dp_diffusion", {"central_images": 2}),
+    ("dp_diffusion", {"moments_share": 0.3, "moments_steps": 3, "moments_batch": 20, "start_sigma": 0.5}),
 ]
 
 
@@ -86,36 +96,45 @@ def learned(recipe: str, outcome: Any) -> torch.Tensor:
     return weights(outcome.head if recipe == "dp_classifier" else outcome)
 
 
-@pytest.mark.parametrize(("recipe", "options"), EVERY, ids=str)
-def test_every_training_pays_for_noise_before_it_is_drawn_and_repeats_with_its_secret(recipe, options, monkeypatch):
-    """Each release has noise of its own, and a training that draws samples pays before it draws one."""
-    plan, purse, noises, samples = small_plan(recipe, **{**options, **FEWER.get(recipe, {})}), Purse(), {}, []
-    draw, sample = SecureNoise.discrete_gaussian, private_steps.poisson_sample
+def watch_noise(patch: pytest.MonkeyPatch, purse: Purse) -> dict[SecureNoise, bytes]:
+    """Note what each source of noise draws first, and see that as many releases are paid for by then."""
+    draw, seen = SecureNoise.discrete_gaussian, dict[SecureNoise, bytes]()
 
-    def paid() -> int:
-        return sum(event.count for event in purse.events)
-
-    def watched_draw(noise: SecureNoise, shape: Any, stddev: float) -> Any:
+    def watched(noise: SecureNoise, shape: Any, stddev: float) -> Any:
         found = draw(noise, shape, stddev)
-        noises.setdefault(noise, found)
-        assert len(noises) <= paid()
+        seen.setdefault(noise, np.asarray(found).tobytes())
+        assert len(seen) <= sum(event.count for event in purse.events)
         return found
 
-    def watched_sample(*given: Any) -> Any:
-        samples.append(given)
-        assert len(samples) <= paid()
-        return sample(*given)
+    patch.setattr(SecureNoise, "discrete_gaussian", watched)
+    return seen
 
-    with monkeypatch.context() as patched:
-        patched.setattr(SecureNoise, "discrete_gaussian", watched_draw)
-        patched.setattr(private_steps, "poisson_sample", watched_sample)
-        first = learned(recipe, train(plan, digits(300), budget=purse))
-    assert len({np.asarray(found).tobytes() for found in noises.values()}) == len(noises) > 0
-    assert len(samples) == PLANNED_STEPS.get(recipe, 0)
-    assert all(plan.stage(stage).announces(event) for stage, event in purse.paid)
+
+def assert_paid_once(purse: Purse, plan: Plan) -> None:
     assert {stage.name: purse.releases(stage.name) for stage in plan.stages} == {
         stage.name: stage.event.count for stage in plan.stages
     }
+
+
+@pytest.mark.parametrize(("recipe", "options"), EVERY, ids=str)
+def test_every_training_pays_for_noise_before_it_is_drawn_and_repeats_with_its_secret(recipe, options, monkeypatch):
+    """Each release has noise of its own, and a training that draws samples pays before it draws one."""
+    plan, purse, samples = small_plan(recipe, **{**options, **FEWER.get(recipe, {})}), Purse(), list[Any]()
+    sample = private_steps.poisson_sample
+
+    def watched(*given: Any) -> Any:
+        samples.append(given)
+        assert len(samples) <= purse.releases(STEPS)
+        return sample(*given)
+
+    with monkeypatch.context() as patched:
+        noises = watch_noise(patched, purse)
+        patched.setattr(private_steps, "poisson_sample", watched)
+        first = learned(recipe, train(plan, digits(300), budget=purse))
+    assert len(set(noises.values())) == len(noises) > 0
+    assert len(samples) == PLANNED_STEPS.get(recipe, 0)
+    assert all(plan.stage(stage).announces(event) for stage, event in purse.paid)
+    assert_paid_once(purse, plan)
     assert torch.isfinite(first).all()
     untried(monkeypatch)
     assert torch.equal(learned(recipe, train(plan, digits(300))), first)
@@ -125,21 +144,43 @@ def test_every_training_pays_for_noise_before_it_is_drawn_and_repeats_with_its_s
 
 @pytest.mark.parametrize(("recipe", "options"), CUT_OFF, ids=str)
 def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(recipe, options, monkeypatch):
-    plan, folder, purse = small_plan(recipe, **{**options, **LONGER[recipe]}), Memory(), Purse()
+    facts = FEW if recipe == "moments" else FACTS
+    plan, folder, purse = small_plan(recipe, facts, **{**options, **LONGER[recipe]}), Memory(), Purse()
     with monkeypatch.context() as patched:
         untried(patched)
-        whole = learned(recipe, train(plan, digits(300)))
+        whole = learned(recipe, train(plan, digits(300), facts))
     with pytest.raises(Cancelled):
-        train(plan, digits(300), checkpoints=folder, budget=purse, progress=stop_at(STOPPED_AT[recipe], STEPS))
+        train(plan, digits(300), facts, checkpoints=folder, budget=purse, progress=stop_at(STOPPED_AT[recipe], STEPS))
     saved = load_checkpoint(folder)
     assert saved.step == STOPPED_AT[recipe] - 1
     if recipe == "dpgan":  # what is hard to go on from
         assert saved.state["generator"]["discriminator_steps"] > 1, "the test should cross a change of n_D"
         assert saved.state["generator"]["waited"] > 0, "and stop between two generator steps"
-    assert torch.equal(learned(recipe, train(plan, digits(300), checkpoints=folder, budget=purse)), whole)
+    assert torch.equal(learned(recipe, train(plan, digits(300), facts, checkpoints=folder, budget=purse)), whole)
     for stage in plan.stages:  # one step was done again, and no release before the steps
         assert purse.releases(stage.name) == stage.event.count + (stage.name == STEPS)
     assert purse.releases(CENTRAL) == LONGER[recipe].get("central_images", 0)
+
+
+@pytest.mark.parametrize(("recipe", "options"), STARTS, ids=str)
+def test_what_was_kept_is_neither_paid_nor_drawn_again(recipe, options, monkeypatch):
+    """Cut off after every charge before the steps, the attempts pay the plan once, and use no noise twice."""
+    plan, folder, purse = small_plan(recipe, **options), Memory(), Purse()
+    noises = watch_noise(monkeypatch, purse)
+    releases = sum(stage.event.count for stage in plan.stages if stage.name != STEPS)
+    for attempt in range(1, releases + 1):
+
+        def cut_off(*, stage: str, step: int, steps: int, paid: int = attempt) -> None:
+            if len(purse.paid) == paid:
+                raise Cancelled
+
+        with pytest.raises(Cancelled):
+            train(plan, digits(300), budget=purse, checkpoints=folder, attempt=attempt, progress=cut_off)
+    made = learned(recipe, train(plan, digits(300), budget=purse, checkpoints=folder, attempt=releases + 1))
+    assert_paid_once(purse, plan)
+    assert len(set(noises.values())) == len(noises) == sum(stage.event.count for stage in plan.stages)
+    again = train(plan, digits(300), budget=Purse(0), checkpoints=folder, attempt=releases + 2)
+    assert torch.equal(learned(recipe, again), made)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from service.errors import Conflict
 from service.jobs import FailureCode
 from service.storage.files import digest_directory
 from tests.models.small_extractors import extractor, write_extractor
+from tests.workers.recipes.conftest import BLOCK
 from tests.workers.small_trainings import (
     DIGITS,
     FACTS,
@@ -38,7 +39,6 @@ from tests.workers.small_trainings import (
     weights,
     work,
 )
-from workers.recipes import dp_classifier as loop
 from workers.recipes.dp_classifier import FEATURES
 from workers.recipes.interface import Cancelled, TrainingData
 from workers.recipes.records import Units
@@ -88,12 +88,6 @@ FEW = dataclasses.replace(FACTS, records_declared=300)
 ON_FEW: dict[str, Any] = {**PRETRAINED, "epochs": 1.0}  # 10 steps
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trial of the machine computes three blocks of features, and the last block is filled up."""
-    monkeypatch.setattr(loop, "FEATURES_BLOCK", 64)
-
-
 def with_extractor(data: TrainingData, seed: int = 0, **changes: Any) -> TrainingData:
     return dataclasses.replace(data, public_extractor=extractor(seed, **changes))
 
@@ -113,7 +107,7 @@ def test_an_extractor_goes_with_estimators_and_is_looked_through_once(estimator)
     data, plan = with_extractor(digits(100)), classifier_plan(FEW, **ON_FEW, estimator=estimator)
     first = train(plan, data, FEW, progress=listen)
     # Blocks of what was declared, 300, although 100 are there.
-    assert [step for stage, step in reports if stage == FEATURES] == [0, 1, 2, 3, 4]
+    assert [step for stage, step in reports if stage == FEATURES] == list(range(math.ceil(300 / BLOCK)))
     assert torch.isfinite(weights(first.head)).all()
     if estimator == "dpsgd":  # that every estimator repeats itself, test_contract.py says
         again, other = train(plan, data, FEW), train(plan, with_extractor(digits(100), seed=1), FEW)

@@ -9,7 +9,6 @@ import torch
 
 from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
 from privacy.accounting.filter import open_filter
-from privacy.errors import BudgetExceeded
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import STEPS
@@ -87,23 +86,6 @@ def test_warm_up_alone_already_draws_the_classes():
     assert float((above == (labels == 0)).float().mean()) >= 0.9
 
 
-def test_central_images_are_paid_before_they_are_drawn_and_kept_before_they_are_learned():
-    plan, purse, folder = diffusion_plan(central_images=3), Purse(), Memory()
-    with pytest.raises(Cancelled):
-        train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(0, CENTRAL))
-    assert purse.paid == []
-    assert folder.kept is None
-    with pytest.raises(Cancelled):
-        train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(1, WARM_UP))
-    assert purse.releases(CENTRAL) == 3
-    assert load_checkpoint(folder).state["start"].shape == (3, 10, 1, 4, 4)
-    train(plan, digits(300), budget=purse, checkpoints=folder)
-    assert purse.releases(CENTRAL) == 3
-    assert purse.releases(STEPS) == plan.stages[1].event.count
-    with pytest.raises(BudgetExceeded):
-        train(plan, digits(300), budget=Purse(releases=0))
-
-
 def test_each_central_image_is_kept_as_soon_as_it_is_there_and_fewer_are_enough():
     """What a crash takes away is paid for again, once; after that the training goes on with the images it has."""
     plan, folder = diffusion_plan(central_images=3), Memory()
@@ -128,21 +110,6 @@ def test_central_images_change_where_the_steps_start():
 # --- moments ----------------------------------------------------------------------------------------------------------
 
 MOMENTS: dict[str, Any] = {"moments_share": 0.3, "moments_steps": 3, "moments_batch": 20, "start_sigma": 0.5}
-
-
-def test_moments_are_paid_once_within_the_budget_and_kept_before_they_are_learned():
-    plan, purse, folder = diffusion_plan(**MOMENTS), Purse(), Memory()
-    assert [stage.name for stage in plan.stages] == [MEANS, POOLED, BY_CLASS, STEPS]
-    assert sum(stage.price_nano for stage in plan.stages[:-1]) <= 0.3 * plan.budget_nano
-    assert plan.price_nano <= plan.budget_nano
-    with pytest.raises(Cancelled):
-        train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(1, WARM_UP))
-    assert set(load_checkpoint(folder).state["start"]) == {MEANS, POOLED, BY_CLASS}
-    found = train(plan, digits(300), budget=purse, checkpoints=folder)
-    assert [purse.releases(stage.name) for stage in plan.stages] == [stage.event.count for stage in plan.stages]
-    assert torch.equal(weights(found), weights(train(plan, digits(300))))
-    with pytest.raises(BudgetExceeded):
-        train(plan, digits(300), budget=Purse(releases=0))
 
 
 @pytest.mark.parametrize("start_sigma", [0.0, 0.05])

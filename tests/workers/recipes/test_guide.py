@@ -1,6 +1,5 @@
 """The guide of `moments`: what is paid for, what crashes and early ends leave, and where images are moved."""
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -10,28 +9,18 @@ from models.portable.guided import GuidedGenerator
 from models.released import load_released, save_released
 from privacy.errors import InvalidParameter
 from privacy.plans.moments import GUIDE_SIDE_MAX, MomentsConfig
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import STEPS
-from privacy.plans.warm_start import MEANS, POOLED
 from tests.workers.small_trainings import (
     FACTS,
-    Memory,
     Purse,
     digits,
     plan_of,
     small_plan,
-    stop_at,
     train,
-    weights,
 )
-from workers.recipes.interface import Cancelled
 
 LABELS = torch.arange(40) % 10
-FEW = dataclasses.replace(FACTS, records_declared=300)
-
-
-def guided_plan(**options: Any) -> Plan:
-    return small_plan("moments", FEW, guide=True, **options)
 
 
 @pytest.fixture(scope="module")
@@ -50,27 +39,8 @@ def test_sizes_that_the_guide_does_not_see_are_refused(side):
         plan_of("moments", {"guide": True}, facts)
 
 
-@pytest.mark.parametrize(("stage", "step"), [("warm_start", 2), (STEPS, 13)])
-def test_a_training_that_was_cut_off_goes_on_to_the_same_generator(stage, step):
-    plan, folder, purse = guided_plan(evaluation_samples=100), Memory(), Purse()
-    with pytest.raises(Cancelled):
-        train(plan, digits(300), FEW, checkpoints=folder, budget=purse, progress=stop_at(step, stage))
-    back = train(plan, digits(300), FEW, checkpoints=folder, budget=purse)
-    assert torch.equal(weights(back), weights(train(plan, digits(300), FEW)))
-    assert {name: purse.releases(name) for name in (MEANS, POOLED)} == {MEANS: 1, POOLED: 1}
-    planned = plan.stage(STEPS)
-    assert purse.releases(STEPS) == planned.event.count + (stage == STEPS)
-
-
-def test_nothing_is_paid_again_once_all_is_released():
-    plan, folder = guided_plan(), Memory()
-    whole = train(plan, digits(300), FEW, checkpoints=folder)
-    again = train(plan, digits(300), FEW, checkpoints=folder, budget=Purse(0))
-    assert torch.equal(weights(again), weights(whole))
-
-
 def test_without_its_guide_a_generator_draws_what_the_moments_draw():
-    made = train(guided_plan(), digits(300), FEW, budget=Purse(closed=(STEPS,)))
+    made = train(small_plan("moments", guide=True), digits(300), budget=Purse(closed=(STEPS,)))
     assert made.config.guide_steps == 0
     assert torch.equal(drawn(made), drawn(made.first))
 

@@ -9,13 +9,12 @@ import torch
 from models.portable.generator import Generator
 from privacy.accounting.events import GaussianEvent
 from privacy.errors import BudgetExceeded
-from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan
 from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
 from tests.workers import small_trainings
-from tests.workers.small_trainings import ACCOUNT, Memory, Purse, digits, plan_of, stop_at
+from tests.workers.small_trainings import ACCOUNT, Memory, Purse, digits, plan_of
 from workers.recipes import moments as loop
-from workers.recipes.interface import Cancelled, load_checkpoint
+from workers.recipes.interface import load_checkpoint
 
 Train = Callable[..., Generator]
 STATISTICS = (MEANS, POOLED, BY_CLASS)
@@ -35,20 +34,6 @@ def train() -> Train:
         return small_trainings.train(made, digits(), **{"budget": purse or Purse(), "checkpoints": memory, **changes})
 
     return trained
-
-
-@pytest.fixture
-def noise_keys(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | int, ...]]:
-    """The labels of each noise that is derived from now on."""
-    keys: list[tuple[str | int, ...]] = []
-    derive = SecureNoise.derive
-
-    def watched(secret: bytes, *labels: str | int) -> SecureNoise:
-        keys.append(labels)
-        return derive(secret, *labels)
-
-    monkeypatch.setattr(SecureNoise, "derive", watched)
-    return keys
 
 
 def test_the_charges_are_the_plan_in_order(train):
@@ -91,22 +76,6 @@ class Hold(Purse):
             raise BudgetExceeded(price_nano, self.left_nano)
         self.left_nano -= price_nano
         super().charge(event, stage)
-
-
-def test_whatever_was_kept_is_not_paid_again(train, noise_keys):
-    """Stopped after each statistic: four attempts pay the plan once, and no noise key is used twice."""
-    made = plan()
-    hold = Hold(made)
-    for attempt in (1, 2, 3):
-        with pytest.raises(Cancelled):
-            train(made, hold, attempt=attempt, progress=stop_at(attempt, "warm_start"))
-        assert hold.counts == [(planned.name, planned.event.count) for planned in made.stages[:attempt]]
-    train(made, hold, attempt=4)
-    assert {planned.name: hold.releases(planned.name) for planned in made.stages} == {
-        planned.name: planned.event.count for planned in made.stages
-    }
-    own = [labels for labels in noise_keys if labels[0] == "warm start"]
-    assert own == [("warm start", attempt, name) for attempt, name in enumerate(STATISTICS, start=1)]
 
 
 @pytest.mark.parametrize("lost", range(3))

@@ -18,12 +18,11 @@ from privacy.gradients.per_sample import Traces, trainable
 from privacy.plans.dp_classifier import ARCHITECTURES, DpClassifierConfig
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.warm_start import coefficients_of
 from tests.models.small_extractors import extractor
 from tests.workers.planted_faults import backward_fault, by_place, forward_fault
 from tests.workers.recipes.conftest import toy_steps
 from tests.workers.small_trainings import DIGITS, FACTS, Purse, plan_of, small_plan, train
-from workers.recipes import coefficients, dp_classifier, private_steps
+from workers.recipes import coefficients, private_steps
 from workers.recipes import records as blocks
 from workers.recipes.coefficients import SeparableWaves
 from workers.recipes.dp_classifier import FeaturesOf
@@ -34,11 +33,6 @@ GRAY_28 = PublicFacts(DIGITS, 28, 28, 1, 60_000, "record")
 COLOUR_9 = PublicFacts(DIGITS, 9, 10, 3, 1500, "record")
 FEW = dataclasses.replace(FACTS, records_declared=60)  # whose features are two blocks
 Plant = Callable[[PrivateSteps], None]
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dp_classifier, "FEATURES_BLOCK", 32)
 
 
 class Made(Exception):
@@ -332,7 +326,7 @@ def test_a_machine_that_is_not_exact_computes_features_one_by_one(kind, monkeypa
             return large.of(pictures(), 0.5)
         return coefficients.coefficients(pictures(), basis)
 
-    large = SeparableWaves.of_size(coefficients_of(config, facts), 16, 16, 1, "rgb", "none")
+    large = SeparableWaves.planned(config, facts)
     honest, product, sums = compute(), coefficients.RoundedMatrix.exact_product, SeparableWaves._integers
 
     def faulty(matrix: Any, rows: Any, largest: float) -> Any:

@@ -13,10 +13,10 @@ from models.released import load_released, save_released
 from privacy.errors import BudgetExceeded, ContributionUnbounded
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.select_public import SENSITIVITY, VOTES
+from privacy.plans.select_public import SENSITIVITY
 from tests.workers import small_trainings
-from tests.workers.small_trainings import SECRET, Memory, Purse, silence, stop_at
-from workers.recipes.interface import Cancelled, Run, TrainingData
+from tests.workers.small_trainings import SECRET, Purse, silence
+from workers.recipes.interface import Run, TrainingData
 from workers.recipes.records import AnchorsMissing
 from workers.recipes.select_public import Space, cluster, colours_and_texture, count_votes, shares_of, winners
 
@@ -97,17 +97,6 @@ def test_without_budget_nothing_is_released_and_after_one_iteration_its_winners_
         train(plan_of(), data(), budget=Purse(0))
     generator = train(plan_of(), data(), budget=Purse(1))
     assert float(levels_drawn(generator, 0).median()) > 200
-
-
-def test_after_a_kill_it_goes_on_without_drawing_a_release_again():
-    plan, memory = plan_of(), Memory()
-    with pytest.raises(Cancelled):
-        train(plan, data(), checkpoints=memory, progress=stop_at(1, VOTES))
-    purse = Purse()
-    resumed = train(plan, data(), checkpoints=memory, budget=purse, attempt=2)
-    assert purse.releases(VOTES) == 1
-    ended = train(plan, data(), checkpoints=memory, budget=Purse(0), attempt=3)
-    assert all(torch.equal(value, ended.state_dict()[name]) for name, value in resumed.state_dict().items())
 
 
 # --- what is drawn --------------------------------------------------------------------------------------------------

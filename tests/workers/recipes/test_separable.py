@@ -11,8 +11,6 @@ import torch
 from models.portable.generator import Generator
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
-from privacy.plans.warm_start import action_of, coefficients_of
-from tests.workers.recipes.test_symmetry import changed
 from tests.workers.small_trainings import secret
 from workers.recipes import coefficients, released_sums
 from workers.recipes.coefficients import (
@@ -44,11 +42,6 @@ def pictures(n: int, height: int, width: int, channels: int) -> Images:
     return np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
 
 
-def separable(config: MomentsConfig, facts: PublicFacts) -> SeparableWaves:
-    size = facts.height, facts.width, facts.channels
-    return SeparableWaves.of_size(coefficients_of(config, facts), *size, config.colour, config.symmetry)
-
-
 CASES = [
     (COLOUR, 20, 15, 3),
     (COLOUR.with_values(coefficients=30), 33, 70, 3),
@@ -61,7 +54,8 @@ CASES = [
 @pytest.mark.parametrize(("config", "height", "width", "channels"), CASES)
 def test_they_are_the_coefficients_in_the_public_basis_both_ways(config, height, width, channels):
     facts = facts_of(height, width, channels)
-    waves, basis, images = separable(config, facts), image_basis(config, facts), pictures(30, height, width, channels)
+    waves, images = SeparableWaves.planned(config, facts), pictures(30, height, width, channels)
+    basis = image_basis(config, facts)
     expected = coefficients.coefficients(images, basis, config.centre)
     assert len(waves) == len(basis)
     np.testing.assert_allclose(waves.of(images, config.centre), expected, atol=5e-3)
@@ -73,7 +67,7 @@ def test_they_are_the_coefficients_in_the_public_basis_both_ways(config, height,
 @pytest.mark.parametrize("channels", [1, 3])
 def test_with_all_waves_what_is_drawn_is_the_image(channels):
     config, facts = (COLOUR if channels == 3 else GREY).with_values(frequencies=64), facts_of(12, 9, channels)
-    waves, images = separable(config, facts), pictures(5, 12, 9, channels)
+    waves, images = SeparableWaves.planned(config, facts), pictures(5, 12, 9, channels)
     found = waves.drawn(waves.of(images, config.centre)) + config.centre
     planes = np.moveaxis(images, 3, 1) if channels == 3 else images
     np.testing.assert_allclose(found, planes.reshape(5, -1) / 255, atol=1e-3)
@@ -85,7 +79,7 @@ def test_no_sum_of_products_is_rounded(other):
     for height in range(1, 300, 7):
         width = other or height
         facts = facts_of(height, width, 3)
-        waves = separable(COLOUR.with_values(frequencies=64, coefficients=400), facts)
+        waves = SeparableWaves.planned(COLOUR.with_values(frequencies=64, coefficients=400), facts)
         longest = [float(np.abs(each).sum(axis=1).max()) for each in (waves.mix, waves.down, waves.across)]
         assert 255 * math.prod(longest) <= 2**53
         for each in (waves.down, waves.across):
@@ -96,7 +90,7 @@ def test_no_sum_of_products_is_rounded(other):
 @pytest.mark.parametrize("kind", ["noise", "white", "checks"])
 def test_float64_finds_the_integers_that_integer_arithmetic_finds(kind):
     facts = facts_of(256, 256, 3)
-    waves, images = separable(COLOUR, facts), pictures(2, 256, 256, 3)
+    waves, images = SeparableWaves.planned(COLOUR, facts), pictures(2, 256, 256, 3)
     if kind != "noise":
         images[:] = 255
     if kind == "checks":
@@ -110,27 +104,22 @@ def test_float64_finds_the_integers_that_integer_arithmetic_finds(kind):
     assert np.array_equal(found, np.rint(found))
 
 
+@pytest.mark.parametrize(
+    "make", [SeparableWaves.planned, lambda config, facts: MatrixWaves(image_basis(config, facts))]
+)
 @pytest.mark.parametrize(("config", "height", "width", "channels"), CASES)
-def test_a_records_coefficients_ignore_the_other_records_to_the_last_bit(config, height, width, channels, monkeypatch):
-    """In whatever block of whatever size it stands, and wherever in it."""
-    monkeypatch.setattr("workers.recipes.coefficients._BLOCK_NUMBERS", 8 * height * width * channels)
-    waves, images = separable(config, facts_of(height, width, channels)), pictures(50, height, width, channels)
+def test_a_records_coefficients_ignore_the_other_records_to_the_last_bit(
+    config, height, width, channels, make, monkeypatch
+):
+    """In whatever block of whatever size it stands, and wherever in it: otherwise a record could change how others are
+    rounded, and every sum with them."""
+    monkeypatch.setattr(coefficients, "_BLOCK_NUMBERS", 8 * height * width * channels)
+    waves, images = make(config, facts_of(height, width, channels)), pictures(50, height, width, channels)
     whole = waves.of(images, config.centre)
     for rows in (slice(1, None), slice(7, 8), slice(0, 50, 2), slice(49, None, -1), slice(0, 0)):
         assert np.array_equal(waves.of(images[rows], config.centre), whole[rows])
-    monkeypatch.setattr("workers.recipes.coefficients._BLOCK_NUMBERS", 1)
+    monkeypatch.setattr(coefficients, "_BLOCK_NUMBERS", 1)
     assert np.array_equal(waves.of(images, config.centre), whole)
-
-
-@pytest.mark.parametrize(("symmetry", "height", "width"), [("mirror", 72, 65), ("square", 70, 70), ("square", 65, 65)])
-def test_the_numbers_of_a_changed_image_are_the_changed_numbers_to_the_last_bit(symmetry, height, width):
-    config, facts = COLOUR.with_values(symmetry=symmetry, coefficients=101), facts_of(height, width, 3)
-    waves, action, images = waves_of(config, facts), action_of(config, facts), pictures(40, height, width, 3)
-    before = waves.of(images, config.centre)
-    for number in range(1, action.order):
-        after = waves.of(changed(images, number), config.centre)
-        assert np.array_equal(after, action.turned(before, number))
-        assert not np.array_equal(after, before)
 
 
 def test_small_images_keep_their_matrix_and_large_ones_have_none():

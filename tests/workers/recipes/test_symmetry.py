@@ -18,7 +18,7 @@ from privacy.plans.symmetry import ORDER, Action, Symmetry
 from privacy.plans.warm_start import BY_CLASS, CLUSTERS, MEANS, POOLED, action_of, warm_start_event
 from tests.workers.recipes.conftest import change_by_one
 from tests.workers.small_trainings import Purse, secret
-from workers.recipes.coefficients import coefficients, image_basis, texture_basis, texture_coefficients
+from workers.recipes.coefficients import LARGE, numbers_of
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments import train
 from workers.recipes.released_sums import Kept, KMeans, noisy_clusters
@@ -46,26 +46,24 @@ def changed(images: Any, number: int) -> Any:
     return np.ascontiguousarray(images[:, :, ::-1] if number & 1 else images)
 
 
-@pytest.mark.parametrize(
-    ("symmetry", "height", "width", "kept"),
-    [("mirror", 8, 12, None), ("mirror", 8, 12, 101), ("square", 8, 8, None), ("square", 12, 12, 101)],
-)
+SMALL = [("mirror", 8, 12, None), ("mirror", 8, 12, 101), ("square", 8, 8, None), ("square", 12, 12, 101)]
+OF_FACTORS = [("mirror", 72, 65, 101), ("square", 70, 70, 101), ("square", 65, 65, 101)]
+
+
+@pytest.mark.parametrize(("symmetry", "height", "width", "kept"), [*SMALL, *OF_FACTORS])
 def test_the_numbers_of_a_changed_image_are_the_changed_numbers_to_the_last_bit(symmetry, height, width, kept):
-    """On 300 images of noise, where nothing is symmetric by itself."""
+    """On images of noise, where nothing is symmetric by itself; of the small ones texture, too."""
+    small = height * width <= LARGE
     facts = dataclasses.replace(FACTS, height=height, width=width)
-    config = CONFIG.with_values(symmetry=symmetry, frequencies=64, coefficients=kept, texture_waves=kept or 1024)
-    basis, of_texture = image_basis(config, facts), texture_basis(config, facts)
-    for each in (basis, of_texture):
-        np.testing.assert_allclose(each @ each.T, np.eye(len(each)), atol=1e-12)
-
-    def numbers(images: Images) -> Numbers:
-        return np.concatenate([coefficients(images, basis, 0.5), texture_coefficients(images, of_texture)], axis=1)
-
-    images, action = pictures(300, height, width), action_of(config, facts)
-    before = numbers(images)
+    options = {"frequencies": 64, "coefficients": kept, "texture": small, "texture_waves": kept or 1024}
+    numbers = numbers_of(CONFIG.with_values(symmetry=symmetry, **options), facts)
+    for basis in (numbers.waves.basis, numbers.texture) if small else ():
+        np.testing.assert_allclose(basis @ basis.T, np.eye(len(basis)), atol=1e-12)
+    images, action = pictures(300 if small else 40, height, width), numbers.action
+    before = numbers.of(images)
     assert action.order == ORDER[symmetry]
     for number in range(1, action.order):
-        after = numbers(changed(images, number))
+        after = numbers.of(changed(images, number))
         assert np.array_equal(after, action.turned(before, number))
         assert not np.array_equal(after, before)
         assert np.array_equal(action.turned_back(after, number), before)

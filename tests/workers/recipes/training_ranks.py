@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,16 @@ from torch import distributed
 
 from models.closed_form_teachers import LinearTeachers
 from models.shards import ShardBatch, Shards
-from privacy.accounting.filter import open_filter
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.gradients import gep, rgp
 from privacy.gradients.dpsgd import DpSgd
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import build_plan
+from privacy.plans.plan import PublicFacts
 from tests.workers.planted_faults import forward_fault
-from tests.workers.small_trainings import SECRET, Memory, Purse
-from workers.recipes.interface import Run, TrainingData, TrustedCurator, load_checkpoint, save_checkpoint
+from tests.workers.small_trainings import SECRET, Memory, Purse, plan_of, train, weights
+from workers.recipes.interface import TrainingData, TrustedCurator, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import PrivateSteps
 from workers.recipes.ranks import object_from_first, privatise_once, rank, share
-from workers.recipes.registry import TRAINERS
 from workers.recipes.teacher_stage import (
     Release,
     TeacherStageConfig,
@@ -86,20 +83,19 @@ def paid(purse: Purse) -> list[int]:
     return [event.count for event in purse.events]
 
 
-def trained(plan: Plan, **given: Any) -> Any:
-    return TRAINERS[plan.recipe](Run(plan=plan, facts=FACTS, data=images(), **{"secret": SECRET, **given}))
+def training(recipe: str, options: Mapping[str, Any], **given: Any) -> dict[str, Any]:
+    """Train, and return the weights of the outcome, and what it took."""
+    given = {"data": images(), "budget": Purse(), "checkpoints": Memory(), **given}
+    outcome = train(plan_of(recipe, dict(options), FACTS), facts=FACTS, **given)
+    kept, network = given["checkpoints"], outcome.head if recipe == "dp_classifier" else outcome
+    learned = torch.tensor(outcome.noisy_counts) if recipe == "class_histogram" else weights(network)
+    return {"weights": learned, "paid": paid(given["budget"]), "writes": kept.writes, "reads": kept.reads}
 
 
-def train_classifier(estimator: str, **changes: Any) -> dict[str, Any]:
-    account = open_filter(8.0, 1e-5)
+def train_classifier(estimator: str, **given: Any) -> dict[str, Any]:
     options = {"architecture": "cnn", "expected_batch": 60, "epochs": 2.0, "learning_rate": 1.0, "clip": 0.5}
     options |= {"anchors": 20, "basis_size": 10, "rank": 2, "estimator": estimator}
-    plan = build_plan("dp_classifier", options, account, account.capacity_nano, FACTS)
-    given: dict[str, Any] = {"budget": Purse(), "checkpoints": Memory(), **changes}
-    model = trained(plan, **given)
-    weights = torch.cat([parameter.detach().flatten() for parameter in model.head.parameters()])
-    kept = given["checkpoints"]
-    return {"weights": weights, "paid": paid(given["budget"]), "kept": kept.kept, "writes": kept.writes}
+    return training("dp_classifier", options, **given)
 
 
 def run_votes(left: int = 10**9) -> dict[str, Any]:
@@ -134,14 +130,8 @@ def run_votes(left: int = 10**9) -> dict[str, Any]:
 
 
 def train_generator(**options: Any) -> dict[str, Any]:
-    account = open_filter(20.0, 1e-5)
     # Without the teachers' coins, which each rank draws for itself, both trainings are the same.
-    options |= {"teachers": 20, "images": 20, "use_stochastic_sign": False}
-    plan = build_plan("datalens", options, account, account.capacity_nano, FACTS)
-    purse, memory = Purse(), Memory()
-    generator = trained(plan, budget=purse, checkpoints=memory)
-    state = {name: value for name, value in generator.state_dict().items() if value.is_floating_point()}
-    return {"state": state, "paid": paid(purse), "writes": memory.writes, "reads": memory.reads}
+    return training("datalens", {**options, "teachers": 20, "images": 20, "use_stochastic_sign": False})
 
 
 def release_noise() -> dict[str, Any]:
@@ -191,33 +181,14 @@ def train_with_a_fault_of_rank_1() -> dict[str, Any]:
 
 
 def train_denoiser(left: int = 10**9) -> dict[str, Any]:
-    account = open_filter(8.0, 1e-5)
     options = {"features": 8, "blocks": 1, "multiplicity": 2, "expected_batch": 60, "epochs": 0.5, "ema": 0.0}
     options |= {"central_images": 3, "central_batch": 100, "central_steps": 3, "sampling_steps": 2}
-    plan = build_plan("dp_diffusion", options, account, account.capacity_nano, FACTS)
-    purse, memory = Purse(left), Memory()
-    denoiser = trained(plan, budget=purse, checkpoints=memory)
-    weights = torch.cat([value.flatten() for value in denoiser.state_dict().values()])
-    return {"weights": weights, "paid": paid(purse), "writes": memory.writes}
-
-
-def count_classes() -> dict[str, Any]:
-    account = open_filter(8.0, 1e-5)
-    plan = build_plan("class_histogram", {}, account, account.capacity_nano, FACTS)
-    purse = Purse()
-    histogram = trained(plan, budget=purse, checkpoints=Memory())
-    return {"counts": histogram.noisy_counts, "paid": paid(purse)}
+    return training("dp_diffusion", options, budget=Purse(left))
 
 
 def select_pictures() -> dict[str, Any]:
-    account = open_filter(20.0, 1e-5)
-    options = {"public_dataset_id": "ds_public", "choices": 4}
-    plan = build_plan("select_public", options, account, account.capacity_nano, FACTS)
-    purse, memory = Purse(), Memory()
     data = dataclasses.replace(images(), public_anchors=images(30).private_images)
-    run = Run(plan=plan, facts=FACTS, data=data, budget=purse, secret=SECRET, checkpoints=memory)
-    state = TRAINERS["select_public"](run).state_dict()
-    return {"state": state, "paid": paid(purse), "writes": memory.writes}
+    return training("select_public", {"public_dataset_id": "ds_public", "choices": 4}, data=data)
 
 
 def load_onto_a_device() -> dict[str, Any]:
@@ -236,7 +207,8 @@ def train_in_two_attempts() -> dict[str, Any]:
 
 
 SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
-    **{name: partial(train_classifier, name) for name in ("dpsgd", "topagg", "gep", "rgp")},
+    **{name: partial(train_classifier, name) for name in ("dpsgd", "topagg")},
+    **{name: partial(train_with_directions_of_its_own, name) for name in ("gep", "rgp")},
     "two attempts": train_in_two_attempts,
     "votes": run_votes,
     "votes of a poor purse": partial(run_votes, left=12),
@@ -247,12 +219,10 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "generator of kernel teachers": partial(train_generator, preset="kernel"),
     "noise": release_noise,
     "integers": add_integers,
-    "own directions, gep": partial(train_with_directions_of_its_own, "gep"),
-    "own directions, rgp": partial(train_with_directions_of_its_own, "rgp"),
     "fault of rank 1": train_with_a_fault_of_rank_1,
     "denoiser": train_denoiser,
     "central images alone": partial(train_denoiser, left=3),
-    "histogram": count_classes,
+    "histogram": partial(training, "class_histogram", {}),
     "public pictures": select_pictures,
     "device": load_onto_a_device,
 }

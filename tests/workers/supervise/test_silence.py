@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from tests.warm import processes
 from tests.workers.conftest import alive, state_of
 from workers.supervise import signs, supervisor
 from workers.supervise.signs import Listener, SignsOfLife
-from workers.supervise.supervisor import RUNNER_COMMAND, Patience, runner_environment
+from workers.supervise.supervisor import Patience, runner_environment
 
 SUPERVISE = (  # job, attempt and the runner's command
     "import sys\n"
@@ -59,19 +58,6 @@ def listeners_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def really_running(job_id: str, role: str = "--attempt") -> list[int]:
-    """Ids of the processes with a word of this role in their command that work on a job."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if job_id.encode() in words and role.encode() in words:
-            found.append(int(path.parent.name))
-    return [pid for pid in found if alive(pid)]
-
-
 @pytest.fixture
 def supervised(workshop: Any, warm: str) -> Callable[..., AbstractContextManager[threading.Thread]]:
     """Supervise a new attempt in a thread; it is over when the block ends."""
@@ -87,7 +73,7 @@ def supervised(workshop: Any, warm: str) -> Callable[..., AbstractContextManager
             yield thread
             thread.join(timeout=400)  # two processes of a training that wait for each other, on a machine that is busy
         finally:
-            send(signal.SIGKILL, *processes(warm, job_id, "--attempt"), *really_running(job_id))
+            send(signal.SIGKILL, *processes(warm, job_id, "--attempt"))
             thread.join(timeout=120)
         assert not thread.is_alive()
 
@@ -193,20 +179,21 @@ def test_a_runner_that_is_stopped_is_cancelled_within_a_short_time(
 
 @pytest.mark.slow
 def test_a_follower_that_is_stopped_ends_the_whole_group(workshop, warm, supervised, listeners_clock):
-    """Processes as they start for real: who is in the group of whom is what this is about."""
+    """The supervisor kills the runner's group, in which its followers are."""
+    command = (warm, "-m", "workers.train.runner")
     options = {"architecture": "cnn", "expected_batch": 60, "learning_rate": 0.5, "clip": 0.5}
     job_id = workshop.train(recipe="dp_classifier", epsilon=8.0, epochs=2.0, **options)
-    with supervised(job_id, RUNNER_COMMAND, processes=2) as thread:
+    with supervised(job_id, command, processes=2) as thread:
         workshop.wait(lambda: workshop.step(job_id) > 3)
-        (follower,) = really_running(job_id, "workers.train.followers")
+        (follower,) = processes(warm, job_id, "--rank")
         stop(workshop, follower)
         listeners_clock.ahead = float("inf")  # the other process may still give some signs
         thread.join(timeout=120)
         assert not thread.is_alive()
-        assert not really_running(job_id)
+        workshop.wait(lambda: not processes(warm, job_id, "--attempt"), seconds=60)
     listeners_clock.ahead = 0.0
     assert workshop.job(job_id).state is JobState.RUNNING, "no verdict about the training"
-    with supervised(job_id, (warm, "-m", "workers.train.runner"), processes=2):
+    with supervised(job_id, command, processes=2):
         pass
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 1

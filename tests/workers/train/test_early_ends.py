@@ -20,7 +20,6 @@ from service.db.job_tables import Job
 from service.db.session import transaction
 from service.storage.files import digest_directory
 from service.views import jobs as views
-from tests.workers.conftest import on_either_database
 from tests.workers.small_trainings import SMALL, TRAINERS
 from workers.recipes import private_steps
 from workers.recipes.interface import Cancelled
@@ -151,9 +150,8 @@ def assert_published(workshop: Any, job_id: str, *, reason: str) -> None:
         assert job.ended_early.value == reason
 
 
-@on_either_database
 def test_cancelling_at_ten_moments_never_loses_what_was_paid_for(workshop, monkeypatch):
-    """The moments of one training are counted; others of its kind are cancelled at ten of them, on SQLite."""
+    """The moments of one training are counted; others of its kind are cancelled at ten of them."""
     options = {**VOTES, "images": 60, "epsilon": 0.5}
     with monkeypatch.context() as patched:
         counted = Moments(patched)
@@ -162,7 +160,7 @@ def test_cancelling_at_ten_moments_never_loses_what_was_paid_for(workshop, monke
     assert workshop.job(job_id).state is JobState.SUCCEEDED
     assert counted.passed > 2 * MOMENTS
     dice = random.Random(9)
-    moments = dice.sample(range(counted.passed), MOMENTS if "sqlite" in workshop.settings.database_url else 3)
+    moments = dice.sample(range(counted.passed), MOMENTS)
     ends = [cancel_and_look(workshop, options, moment, monkeypatch) for moment in moments]
     assert set(ends) == {JobState.SUCCEEDED}  # the first vote is worth publishing
     # Class means without a covariance are not.

@@ -21,7 +21,6 @@ from service.reports import PAGE, read_report
 from service.storage import storage_of
 from service.storage.files import digest_directory
 from service.storage.interface import key_of
-from tests.workers.conftest import on_either_database
 from tests.workers.small_trainings import evaluated, published_by, work
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.evaluation import utility
@@ -62,7 +61,6 @@ def assert_unavailable(workshop: Any, job_id: str) -> None:
     workshop.assert_failed(job_id, FailureCode.DATASET_UNAVAILABLE)
 
 
-@on_either_database
 def test_a_release_is_there_before_it_is_evaluated_and_does_not_change(workshop):
     release = released(workshop, evaluation_samples=200)
     directory = workshop.settings.data_dir / key_of(release.id)

@@ -47,22 +47,6 @@ def supervise_two(workshop: Any, warm: str) -> Callable[[Attempt], None]:
 
 
 @pytest.mark.slow
-def test_two_processes_train_a_job_for_the_charges_of_one(workshop, supervise_two):
-    alone, together = (workshop.train(**CLASSIFIER, epochs=0.3, epsilon=5.0) for _ in range(2))
-    assert workshop.work(alone) == ExitStatus.ENDED
-    supervise_two(workshop.claim(together))
-
-    for job_id in (alone, together):
-        assert workshop.job(job_id).state is JobState.SUCCEEDED, workshop.logs()[-2000:]
-        assert workshop.hold(job_id).state is HoldState.CAPTURED
-    assert charges(workshop, together) == charges(workshop, alone) != []
-    assert workshop.balance().spent_nano == sum(workshop.hold(job_id).captured_nano for job_id in (alone, together))
-    (follower,) = followers(workshop)
-    assert not alive(follower)
-    assert not list((workshop.settings.data_dir / "work").glob(f"{together}/*"))
-
-
-@pytest.mark.slow
 def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(workshop, supervise_two):
     job_id = workshop.train(**CLASSIFIER, epochs=1.2, epsilon=8.0)
     attempt = workshop.claim(job_id)

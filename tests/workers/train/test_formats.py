@@ -104,14 +104,6 @@ def test_the_dataset_card_is_one_and_states_the_guarantee(tmp_path, generator):
     assert "all records of one subject" in card.text
 
 
-def test_pandas_reads_parquet(tmp_path, generator, expected):
-    pandas = pytest.importorskip("pandas")
-    pixels, labels = expected
-    table = pandas.read_parquet(unpacked(tmp_path, generator, SampleFormat.PARQUET) / PARQUET_FILE)
-    assert table["label"].tolist() == labels
-    assert same([Image.open(io.BytesIO(image["bytes"])) for image in table["image"]], pixels)
-
-
 def test_parquet_of_many_images_has_groups_of_rows(tmp_path, generator):
     from pyarrow import parquet
 

@@ -14,7 +14,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode, Preview
 from service.db.session import transaction
 from service.storage.interface import key_of
-from tests.workers.conftest import OPTIONS, on_either_database
+from tests.workers.conftest import OPTIONS
 from tests.workers.small_trainings import FACTS, SMALL, digits, plan_of, stop_at, work
 from workers.evaluation import utility
 from workers.recipes.interface import Cancelled
@@ -43,7 +43,6 @@ def preview_of(workshop: Any, job_id: str) -> Preview:
         return session.scalars(found).one()
 
 
-@on_either_database
 def test_a_preview_neither_pays_nor_opens_private_images(workshop):
     before, logged = workshop.balance(), len(workshop.entries())
     Vault.of(workshop.settings).key_path(workshop.dataset_id).unlink()

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
 
@@ -26,14 +25,12 @@ train()
 """
 
 
-def test_a_process_that_dies_says_files_lines_and_functions_and_no_values(tmp_path):
-    script = tmp_path / "broken.py"
-    script.write_text(BROKEN)
-    told = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False).stderr
+def test_a_process_that_dies_says_files_lines_and_functions_and_no_values(warm):
+    told = subprocess.run([warm, "-c", BROKEN], capture_output=True, text=True, check=False).stderr
     lines = BROKEN.splitlines()
     for function, line in (("read", 'raise ValueError(f"CANARY {record}")'), ("train", "read(7)")):
         number = next(n for n, text in enumerate(lines, 1) if text.strip() == line)
-        assert f'File "{script}", line {number}, in {function}' in told
+        assert f'File "<string>", line {number}, in {function}' in told
     assert "CANARY 7" not in told
     assert told.index("ValueError") < told.index("led to") < told.index("RuntimeError")
 

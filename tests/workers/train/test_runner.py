@@ -5,7 +5,6 @@ import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,9 +25,8 @@ from service.errors import StaleAttempt
 from service.sealing import new_key
 from service.storage import storage_of
 from service.storage.files import digest_directory, digest_file
-from service.storage.folder import FolderStorage
 from service.storage.interface import key_of, work_key
-from service.storage.journals import Journal, journalled, read_journal
+from service.storage.journals import Journal, journalled
 from tests.workers.conftest import on_either_database
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, Piece
@@ -145,6 +143,8 @@ def test_a_stale_attempt_touches_nothing(workshop):
     workshop.claim(job_id)
     assert workshop.work(Attempt(job_id, 2), TINY) == ExitStatus.STALE
     assert workshop.work(Attempt(job_id, 0), TINY) == ExitStatus.STALE
+    with pytest.raises(StaleAttempt):
+        ReportedProgress(workshop.context(Attempt(job_id, 0)))(stage="votes", step=0, steps=1)
     assert workshop.hold(job_id).state is HoldState.HELD
 
 
@@ -251,31 +251,11 @@ def told(workshop: Any, job_id: str) -> tuple[int, dict[str, int]]:
     return found.price_nano, dict(found.counts)
 
 
-def write_journal(data_dir: Path, job_id: str, attempt: int, *, count: int, price_nano: int) -> None:
-    journal = Journal(FolderStorage(data_dir), job_id, attempt, "acc_a")
-    journal.write(stage="votes", count=count, price_nano=price_nano)
-
-
-def test_the_journal_survives_a_torn_line_and_is_nobody_elses_to_read(tmp_path):
-    write_journal(tmp_path, "job_a", 1, count=5, price_nano=70)
-    path = tmp_path / "journals" / "job_a.jsonl"
-    with path.open("ab") as file:
-        file.write(b'\n{"attempt": 1, "stage": "vo')  # its writer died before it could release anything
-    write_journal(tmp_path, "job_a", 2, count=1, price_nano=14)
-    lines = [(line.attempt, line.count, line.price_nano) for line in read_journal(FolderStorage(tmp_path), "job_a")]
-    assert lines == [(1, 5, 70), (2, 1, 14)]
-    assert (
-        journalled(FolderStorage(tmp_path), "job_a").price_nano,
-        journalled(FolderStorage(tmp_path), "job_b").price_nano,
-    ) == (84, 0)
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
 def test_a_release_that_the_ledger_has_forgotten_is_not_published(workshop):
     """As after the restoring of an old backup: the journal shows more than the account has paid."""
     job_id = workshop.train()
     attempt = workshop.claim(job_id)
-    write_journal(workshop.settings.data_dir, job_id, attempt.number, count=1, price_nano=1)
+    Journal(storage_of(workshop.settings), job_id, attempt.number, "acc_a").write(stage="votes", count=1, price_nano=1)
     assert workshop.work(attempt, TINY) == ExitStatus.ENDED
     workshop.assert_failed(job_id, FailureCode.LEDGER_UNAVAILABLE)
     assert workshop.hold(job_id).captured_nano == workshop.hold(job_id).amount_nano
@@ -300,14 +280,6 @@ def test_which_steps_are_reported_depends_on_the_plan_alone_and_reports_hold_pub
     stop.set()
     with pytest.raises(Cancelled):
         progress(stage="votes", step=102, steps=200)
-
-
-def test_a_superseded_attempt_is_told_by_its_next_report(workshop):
-    job_id = workshop.train()
-    workshop.claim(job_id)
-    progress = ReportedProgress(workshop.context(Attempt(job_id, 0)))
-    with pytest.raises(StaleAttempt):
-        progress(stage="votes", step=0, steps=1)
 
 
 def test_an_artifact_of_an_attempt_thought_lost_is_adopted(workshop):
