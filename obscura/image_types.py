@@ -3,7 +3,7 @@
 Shared by the client, which prepares images, and the service, which reads them again. A small file can keep a decoder
 busy for minutes: it rereads all pixels for each scan of a JPEG, unpacks every colour profile of a PNG, and visits each
 segment, chunk or run. It also allocates the memory that the header states. So parts and sizes are checked from the
-bytes alone. To add a type, add a row to `TYPES`, and a decoder if Pillow has none.
+bytes alone. To add a type, add a row to `TYPES`, and register a decoder with Pillow if it has none.
 """
 
 from __future__ import annotations
@@ -148,7 +148,6 @@ class ImageType:
         begins: Returns whether a file starts like this type. Needed for types that the service takes or Pillow lacks.
         size: Reads width and height from the header. The service takes only types with it; others become PNG.
         require_few_parts: Raises Refused if decoding would take far longer than the pixels and bytes explain.
-        decode: Decodes a type that Pillow does not read; None otherwise.
         readable: Whether it can be read here. Other types are reported, not skipped silently.
     """
 
@@ -157,16 +156,7 @@ class ImageType:
     begins: Callable[[bytes], bool] = lambda _: False
     size: Callable[[bytes], tuple[int, int]] | None = None
     require_few_parts: Callable[[bytes], None] = lambda _: None
-    decode: Callable[[bytes], Image.Image] | None = None
     readable: bool = True
-
-    def open(self, data: bytes) -> Image.Image:
-        """Open an image, with the type's name in its `format`."""
-        if self.decode is None:
-            return _open(data, [self.name])
-        image = self.decode(data)
-        image.format = self.name
-        return image
 
 
 TYPES = (
@@ -218,17 +208,11 @@ def require_few_parts(data: bytes) -> None:
             return
 
 
-def open_image(data: bytes) -> Image.Image:
-    """Open an image of any readable type; raise PIL.UnidentifiedImageError for others."""
-    for kind in TYPES:
-        if kind.decode is not None and kind.begins(data):
-            return kind.open(data)
-    return _open(data, [kind.name for kind in TYPES if kind.readable and kind.decode is None])
-
-
-def _open(data: bytes, names: list[str]) -> Image.Image:
+def open_image(data: bytes, kind: ImageType | None = None) -> Image.Image:
+    """Open an image of a type, or of any readable one; raise PIL.UnidentifiedImageError for others."""
     from PIL import Image  # the web process knows the table, and needs no decoder
 
+    names = [each.name for each in TYPES if each.readable] if kind is None else [kind.name]
     return Image.open(io.BytesIO(data), formats=names)
 
 

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image
 
-from obscura.image_types import image_header
+from obscura.image_types import image_header, open_image
 from obscura.wire.class_folders import class_paths
 from obscura.wire.faults import Fault, Refused
 from service.ingest.array_files import require_count, store
@@ -50,7 +50,7 @@ def decode_picture(data: bytes, request: IngestRequest) -> np.ndarray[Any, np.dt
         raise Refused(Fault.IMAGE_SIZE)
     kind.require_few_parts(data)
     try:
-        image = kind.open(data)
+        image = open_image(data, kind)
         if getattr(image, "n_frames", 1) != 1 or image.format != kind.name:  # "MPO" is a JPEG with several pictures
             raise Refused(Fault.IMAGE_FRAMES)
         if image.size != (width, height):
