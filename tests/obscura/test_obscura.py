@@ -36,7 +36,7 @@ def test_training_opens_an_account_that_pays_for_these_images_once(service, rele
     with pytest.raises(BudgetError, match="Nothing was uploaded"):
         service.train(*other, epsilon=1, at_most=200, options=SMALL, show=False)
     (dataset,) = (each for each in service.datasets() if each.account_id == account.id)
-    (job,) = (each for each in service.jobs() if each.dataset_id == dataset.id)
+    (job,) = (each for each in service.jobs() if (each.kind, each.dataset_id) == ("train", dataset.id))
     assert job.wait().release() == release
     assert "epsilon" in account._repr_html_()
 
@@ -120,8 +120,8 @@ def test_a_folder_whose_service_runs_is_shared(service, data_dir):
     assert service.ready()
 
 
-def test_a_service_ends_when_its_program_is_killed(tmp_path):
-    command = [sys.executable, "-c", START, str(tmp_path / "data")]
+def test_a_service_ends_when_its_program_is_killed(tmp_path, warm):
+    command = [warm, "-c", START, str(tmp_path / "data")]
     program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     pid = int(program.stdout.readline())
     os.kill(pid, 0)

@@ -24,6 +24,11 @@ BUSY = Answer(
 READY = Answer(200, b'{"status": "ok", "version": "1", "trainings": "open"}')
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch):
+    monkeypatch.setattr("obscura.client.client.READY_POLL_SECONDS", 0.0)
+
+
 @pytest.fixture
 def data(tmp_path):
     folder = tmp_path / "data"

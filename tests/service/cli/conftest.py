@@ -8,14 +8,11 @@ arrays to upload. `Shell(folder)` runs commands on any data folder; `book` has a
 import json
 import os
 import shutil
-import signal
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,15 +20,13 @@ from typer.testing import CliRunner
 
 from obscura.cli.app import app
 from obscura.client import Arrays, Client
-from obscura.client.local_service import running_at
+from obscura.client.local_service import LocalService
 from service.db.base import new_id
 from service.db.session import make_engine, make_session_factory
 from tests.conftest import NOW
 from tests.obscura.small import two_classes
 from tests.service.audit.book import LedgerBook
 from tests.service.orders import release_with_files
-
-START_SECONDS = 300
 
 
 @pytest.fixture
@@ -85,18 +80,14 @@ class Shell:
 
 
 @contextmanager
-def serving(data_dir: Path, python: str, stderr: int | IO[str] = subprocess.PIPE) -> Iterator[Shell]:
-    """Run a service with its embedded worker on a new folder; `stderr` gets its log."""
-    command = [python, "-m", "obscura.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
-    process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=stderr, text=True)
-    deadline = time.monotonic() + START_SECONDS
-    while running_at(data_dir) is None:
-        assert process.poll() is None, "the service did not start"
-        assert time.monotonic() < deadline, "the service did not start in time"
-        time.sleep(0.1)
+def serving(data_dir: Path, python: str, log: Path | None = None) -> Iterator[Shell]:
+    """Run a service with its embedded worker on a folder."""
+    service = LocalService(data_dir, log=log)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.executable", python)
+        service.__enter__()
     yield Shell(data_dir)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    service.__exit__()
     assert not (data_dir / "service.url").exists()
 
 

@@ -76,11 +76,15 @@ def test_what_is_packed_is_what_the_service_takes(shell, account, tmp_path):
     assert (pushed["state"], pushed["format"], pushed["visibility"]) == ("ready", "idx", "public")
 
 
-def test_a_plan_spends_nothing(shell, account, dataset):
+def test_a_plan_spends_nothing_and_is_tried_on_public_images(shell, account, dataset, tmp_path):
     made = shell("plan", dataset, "-e", "1", *SMALL, "--json").json
     assert made["budget"]["affordable"] is True
     shown = shell("plan", dataset, "-e", "1", *SMALL)
     assert "price" in shown.out
+    image = tmp_path / "preview.png"
+    tried = shell("plan", dataset, "-e", "1", *SMALL, "--preview", "--image", str(image))
+    assert "This is a forecast on other images, not a promise." in tried.out
+    assert image.read_bytes().startswith(b"\x89PNG")
     assert shell("budget", "show", account, "--json").json["held_nano"] == 0
 
 
