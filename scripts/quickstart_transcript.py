@@ -3,7 +3,7 @@
     python -m scripts.quickstart_transcript
 
 `obscura quickstart` and the Python program run on 1,400 handwritten digits of scikit-learn, enlarged to 24 to 48
-pixels; `obscura quickstart` also runs on 2,000 synthetic DICOM files of 12 bits.
+pixels; `obscura quickstart` also runs on 1,000 synthetic DICOM files of 12 bits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.intake.builders.volumes import encoded
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "quickstart.md"
 PICTURES_PAGE = PAGE.with_name("pictures.md")
 PICTURES = 1400
-SCANS, PATIENTS, SCAN_SIDE = 2000, 700, 40
+SCANS, PATIENTS, SCAN_SIDE = 1000, 350, 40
 SHOWN = re.compile(r"(?<=```text\n).*?(?=```)", re.DOTALL)  # the output of the command, and of the program
 PROGRAM = re.compile(r"(?<=```python\n).*?(?=```)", re.DOTALL)
 
@@ -87,7 +87,7 @@ def run_scans(place: Path) -> str:
     """Run `obscura quickstart` on DICOM files, and again with the two flags that its error names."""
     write_scans(place / "scans")
     shown = ""
-    for bounds in (("--at-most", "3000"), ("--at-most", "3000", "--subjects-at-most", "1000")):
+    for bounds in (("--at-most", "1500"), ("--at-most", "1500", "--subjects-at-most", "500")):
         words = ("quickstart", "scans", *bounds, "--yes")
         output = run(place, "-P", "-m", "obscura.cli", *words, stops=len(bounds) == 2)
         shown += f"$ obscura {' '.join(words)}\n{output}"

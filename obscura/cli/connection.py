@@ -35,7 +35,6 @@ Project = Annotated[
 Key = Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")]
 Discard = Annotated[bool, typer.Option("--discard", help="Publish nothing of what was paid for.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-KeyId = Annotated[str, typer.Argument(metavar="KEY", help="key_...")]
 Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget that this job may spend.")]
 Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Training recipe.")]
 OptionPairs = Annotated[

@@ -23,14 +23,13 @@ from obscura.client import Account, Client, ConnectionFailed, Dataset, JobFailed
 from obscura.client.contents import require_room
 from obscura.client.datasets import default_name, require_statements
 from obscura.client.local_service import LocalService
-from obscura.client.one_step import RECIPE, account_for, open_account, usual_delta
+from obscura.client.one_step import RECIPE, usual_delta
 from obscura.client.progress import preparation_progress
 from obscura.preparing import Choices, Package, prepare
 from obscura.preparing.choices import SIDE_USUAL
-from obscura.wire.budgets import UNIT_WORDS
+from obscura.wire.budgets import UNIT_WORDS, Unit
 from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import odds_sentence, show_epsilon
-from obscura.wire.words import Unit
 
 _RARE_SHOWN_MAX = 6
 
@@ -75,16 +74,16 @@ class Onboarding:
     def account(self, epsilon: float, delta: float) -> Account:
         """Return the account with the images' name, or open it; raise CliError if it protects another unit."""
         name = default_name(self.folder)
-        unit = Unit.RECORD if self.package.private_subjects is None else Unit.SUBJECT
-        found = account_for(self.client, name)
+        unit: Unit = "record" if self.package.private_subjects is None else "subject"
+        found = next((account for account in self.client.accounts() if account.name == name), None)
         if found is not None and found.unit != unit:
-            flag = "State --subjects-at-most" if unit is Unit.RECORD else "Leave --subjects-at-most out"
+            flag = "State --subjects-at-most" if unit == "record" else "Leave --subjects-at-most out"
             raise CliError(f"Account {name} protects {UNIT_WORDS[found.unit]}. {flag}.", Exit.USAGE)
         if found is not None:
             return found
         command = f"accounts create {quoted(name)} --epsilon {epsilon:g} --delta {delta:g} --unit {unit}"
         self.say("Opening an account: the budget of these images, for life", command)
-        return open_account(self.client, name, epsilon=epsilon, delta=delta, unit=unit)
+        return self.client.create_account(name=name, owner="owner", epsilon=epsilon, delta=delta, unit=unit)
 
     def declare(
         self,

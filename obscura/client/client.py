@@ -1,25 +1,394 @@
-"""`Client`: trainings, sweeps, releases and samples, besides what `AccountClient` has."""
+"""`Client`: the verbs of a service."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
 
-from obscura.client.accounts import AccountClient
-from obscura.client.datasets import only_one
+from obscura.client.datasets import Datasets, only_one
 from obscura.client.one_step import RECIPE, ImageInput, Labels, push_for
 from obscura.client.progress import TerminalConsole, job_progress
-from obscura.client.resources import Dataset, Evaluation, Job, Release, Sample, Sweep
-from obscura.client.transport import Transport
+from obscura.client.resources import Account, Dataset, Evaluation, Job, Preview, Release, Sample, Sweep
+from obscura.client.transport import RETRY_STATUSES, Transport
+from obscura.errors import ApiError, ConnectionFailed
+from obscura.preparing.choices import read_secret
+from obscura.preparing.subjects import key_check, keyed_numbers, require_plain_ids, subject_key
+from obscura.wire.admin_schemas import (
+    AdminAnswer,
+    AdminList,
+    AdminRecord,
+    AuditEventRecord,
+    DecisionRecord,
+    KeyRecord,
+    NewKeyRecord,
+    NewWebhookRecord,
+    PersonRecord,
+    ProjectRecord,
+    ProjectUseRecord,
+    RevokedKeyRecord,
+    WebhookRecord,
+    WebhookTestRecord,
+)
+from obscura.wire.budgets import Unit
+from obscura.wire.job_schemas import PlanRecord, RecipeList, RecipeRecord
+from obscura.wire.schemas import EntryRecord, HealthRecord, Visibility, WithdrawalRecord
+from obscura.wire.subjects import SubjectId
 
 __all__ = ["Client"]
 
+READY_SECONDS_MAX = 300.0
+READY_POLL_SECONDS = 0.5
+AUDIT_LINES = 1000  # of one answer, at most
 
-class Client(AccountClient):
-    """A connection to an Obscura service. transport: replaces it in tests."""
+
+class Client:
+    """A connection to an Obscura service, as a context manager. transport: replaces it in tests."""
 
     def __init__(self, base_url: str, token: str | None, *, transport: Transport | None = None) -> None:
-        super().__init__(transport or Transport(base_url, token))
+        self.transport = transport or Transport(base_url, token)
+        self.datasets = Datasets(self.transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def ready(self) -> bool:
+        """Return whether the service can serve."""
+        with suppress(ApiError, ConnectionFailed):
+            return self.wait_ready(0.0) is not None
+        return False
+
+    def wait_ready(
+        self, seconds_max: float = READY_SECONDS_MAX, *, on_wait: Callable[[str], None] = lambda _why: None
+    ) -> HealthRecord:
+        """Wait until the service can serve, and return its health record.
+
+        Waits for a slow or busy service, but not if nothing listens at the address.
+
+        Args:
+            on_wait: Called once with the reason, before the first wait.
+
+        Raises:
+            ConnectionFailed: Nothing listens at the address, or the answer took too long.
+            ApiError: Something else answered, or the service was busy for too long.
+        """
+        deadline = time.monotonic() + seconds_max
+        waits = False
+        while True:
+            try:
+                answer = self.transport.request("GET", "/v1/health/ready", repeatable=False)
+                return self.transport.parse(HealthRecord, answer)
+            except (ApiError, ConnectionFailed) as error:
+                slow = error.status in RETRY_STATUSES if isinstance(error, ApiError) else not error.refused
+                if not slow or time.monotonic() >= deadline:
+                    raise
+                if not waits:
+                    on_wait(str(error))
+            waits = True
+            self.transport.sleep(READY_POLL_SECONDS)
+
+    def admins(self) -> list[AdminRecord]:
+        """Return all current and former admins."""
+        return list(self.transport.get(AdminList, "/v1/admins").items)
+
+    def decisions(self, *, action: str | None = None) -> Iterator[DecisionRecord]:
+        """Yield requests that another admin decides, newest first; of one action if it is given, such as `raise`."""
+        return self.transport.pages(DecisionRecord, "/v1/decisions", action=action)
+
+    def decision(self, request_id: str) -> DecisionRecord:
+        """Return one such request."""
+        return self.transport.get(DecisionRecord, f"/v1/decisions/{request_id}")
+
+    def approve(self, request_id: str) -> DecisionRecord:
+        """Approve another admin's request; raise AuthError for your own."""
+        return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/approve", repeatable=True)
+
+    def decline(self, request_id: str) -> DecisionRecord:
+        """Decline a request, or withdraw your own."""
+        return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/decline", repeatable=True)
+
+    def ask_admission(self, *, name: str, introduction: str, reason: str, project_id: str | None = None) -> AdminAnswer:
+        """Request the admission of a person by the introduction of their token, optionally as owner of a project."""
+        body = {"name": name, "introduction": introduction, "reason": reason, "project_id": project_id}
+        return self.transport.post(AdminAnswer, "/v1/admins", body)
+
+    def ask_removal(self, admin_id: str, *, reason: str) -> DecisionRecord:
+        return self.transport.post(DecisionRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
+
+    def create_project(self, *, name: str) -> ProjectRecord:
+        """Create a project. Its keys see only what belongs to it.
+
+        The second project hides the datasets, jobs and releases of every project from keys without a project.
+        """
+        return self.transport.post(ProjectRecord, "/v1/projects", {"name": name})
+
+    def projects(self) -> Iterator[ProjectRecord]:
+        """Yield the projects that the key can read, newest first: its own, or all for an admin of the installation."""
+        return self.transport.pages(ProjectRecord, "/v1/projects")
+
+    def find_project(self, name_or_id: str) -> ProjectRecord:
+        """Return the project with this id or name; raise NoSuchName if there is none."""
+        return only_one(self.projects(), name_or_id, "project")
+
+    def rename_project(self, project_id: str, *, name: str) -> ProjectRecord:
+        return self.transport.post(ProjectRecord, f"/v1/projects/{project_id}/rename", {"name": name}, repeatable=True)
+
+    def project(self, project_id: str) -> ProjectUseRecord:
+        """Return a project with its job quota and number of unfinished jobs."""
+        return self.transport.get(ProjectUseRecord, f"/v1/projects/{project_id}")
+
+    def set_quota(self, project_id: str, *, jobs_max: int | None) -> ProjectUseRecord:
+        """Limit the queued and running jobs of a project; None removes the limit. Needs an installation admin."""
+        return self.transport.post(
+            ProjectUseRecord, f"/v1/projects/{project_id}/quota", {"jobs_max": jobs_max}, repeatable=True
+        )
+
+    def create_key(
+        self,
+        *,
+        name: str,
+        scopes: Sequence[str] = (),
+        role: str | None = None,
+        expires_at: datetime | None = None,
+        project_id: str | None = None,
+    ) -> NewKeyRecord:
+        """Create an API key. Its token is returned only once.
+
+        Args:
+            scopes: From `admin`, `data`, `train`, `read`, `releases`, `audit` and `metrics`; or give a role.
+            role: The person's role in the project.
+            expires_at: Timezone-aware; None for the expiry of the requesting key.
+            project_id: Project of the key; None if there is only one project, or for an admin of the installation.
+        """
+        body: dict[str, Any] = {"name": name, "scopes": list(scopes), "role": role, "project_id": project_id}
+        body["expires_at"] = expires_at and expires_at.isoformat()
+        return self.transport.post(NewKeyRecord, "/v1/keys", body)
+
+    def people(self) -> Iterator[PersonRecord]:
+        """Yield the people known to the sign-in provider, one line per role."""
+        return self.transport.pages(PersonRecord, "/v1/people")
+
+    def keys(self, *, made_by: str | None = None) -> Iterator[KeyRecord]:
+        """Yield all keys without secrets, or all keys that a key created, directly or indirectly."""
+        return self.transport.pages(KeyRecord, "/v1/keys", made_by=made_by)
+
+    def rotate_key(self, key_id: str, *, overlap_seconds: int, expires_at: datetime | None = None) -> NewKeyRecord:
+        """Replace a key; the old one remains valid for the overlap. The new token is returned only once."""
+        body = {"overlap_seconds": overlap_seconds, "expires_at": expires_at and expires_at.isoformat()}
+        return self.transport.post(NewKeyRecord, f"/v1/keys/{key_id}/rotate", body)
+
+    def revoke_key(self, key_id: str, *, with_made: bool = True) -> RevokedKeyRecord:
+        """Revoke a key at once, by default with all keys that it created. For another admin's: `ask_revocation`."""
+        return self.transport.post(
+            RevokedKeyRecord, f"/v1/keys/{key_id}/revoke", {"with_made": with_made}, repeatable=True
+        )
+
+    def ask_revocation(self, key_id: str, *, reason: str) -> DecisionRecord:
+        """Request the revocation of another admin's key and all keys that it created."""
+        return self.transport.post(DecisionRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
+
+    def audit_log(self, *, after: str | None = None) -> Iterator[AuditEventRecord]:
+        """Yield the audit events that your key can read, oldest first, or those after an id. Keep them private."""
+        while True:  # each reading leaves an event of its own, so the log never ends in a full answer
+            params = {"limit": AUDIT_LINES} | ({} if after is None else {"after": after})
+            answer = self.transport.request("GET", "/v1/audit-events", params=params)
+            lines = answer.content.splitlines()
+            for line in lines:
+                event = self.transport.parse(AuditEventRecord, answer, line)
+                after = event.id
+                yield event
+            if len(lines) < AUDIT_LINES:
+                return
+
+    # --- webhooks ---
+
+    def create_webhook(self, url: str) -> NewWebhookRecord:
+        """Register a public https address for events of the key's project. The secret is returned only once."""
+        return self.transport.post(NewWebhookRecord, "/v1/webhooks", {"url": url})
+
+    def webhooks(self) -> Iterator[WebhookRecord]:
+        """Yield the webhooks of the key's project, newest first; of all projects for an installation admin."""
+        return self.transport.pages(WebhookRecord, "/v1/webhooks")
+
+    def test_webhook(self, webhook_id: str) -> WebhookTestRecord:
+        """Send a request of type `test`, without data."""
+        return self.transport.post(WebhookTestRecord, f"/v1/webhooks/{webhook_id}/test", {})
+
+    def remove_webhook(self, webhook_id: str) -> WebhookRecord:
+        answer = self.transport.request("DELETE", f"/v1/webhooks/{webhook_id}")
+        return self.transport.parse(WebhookRecord, answer)
+
+    # --- accounts ---
+
+    def create_account(
+        self,
+        *,
+        name: str,
+        owner: str,
+        epsilon: float,
+        delta: float,
+        unit: Unit,
+        adjacency: str = "add_remove",
+        project_id: str | None = None,
+        accept_large_delta: bool = False,
+    ) -> Account:
+        """Open an account with a lifetime budget.
+
+        Args:
+            delta: At most 1 / (10 x number of images).
+            unit: Protected unit: one record, or all records of a subject.
+            project_id: Required if there are several projects.
+            accept_large_delta: Confirm a delta above 1e-4.
+        """
+        body = {"name": name, "owner": owner, "epsilon": epsilon, "delta": delta, "unit": unit, "adjacency": adjacency}
+        body |= {"project_id": project_id, "accept_large_delta": accept_large_delta}
+        return self.transport.post(Account, "/v1/accounts", body)
+
+    def find_account(self, name_or_id: str) -> Account:
+        """Return the account with this id, or the only one with this name; raise NoSuchName otherwise."""
+        return only_one(self.accounts(), name_or_id, "account")
+
+    def account(self, account_id: str) -> Account:
+        """Return an account with its balance."""
+        return Account.read(self.transport, account_id)
+
+    def accounts(self) -> Iterator[Account]:
+        return Account.listed(self.transport)
+
+    def entries(self, account_id: str) -> Iterator[EntryRecord]:
+        """Yield the ledger entries of an account, oldest first."""
+        return self.transport.pages(EntryRecord, f"/v1/accounts/{account_id}/entries")
+
+    def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> Account:
+        """Lower the lifetime limit at once. Below spent and reserved budget, the account freezes."""
+        body = {"epsilon": epsilon, "reason": reason}
+        return self.transport.post(Account, f"/v1/accounts/{account_id}/lower-limit", body)
+
+    def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> DecisionRecord:
+        """Request a higher limit, which another admin must approve."""
+        body = {"epsilon": epsilon, "reason": reason}
+        return self.transport.post(DecisionRecord, f"/v1/accounts/{account_id}/raise-limit", body)
+
+    def freeze(self, account_id: str, *, reason: str) -> Account:
+        """Freeze an account: accept no new jobs, and keep queued ones from reading its data."""
+        return self.transport.post(Account, f"/v1/accounts/{account_id}/freeze", {"reason": reason}, repeatable=True)
+
+    def unfreeze(self, account_id: str, *, reason: str) -> Account:
+        return self.transport.post(Account, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}, repeatable=True)
+
+    def close_to_data(self, account_id: str) -> Account:
+        """Accept no new datasets or uploads. Trainings continue."""
+        return self.transport.post(Account, f"/v1/accounts/{account_id}/close", repeatable=True)
+
+    def reopen(self, account_id: str) -> Account:
+        """Accept new data again."""
+        return self.transport.post(Account, f"/v1/accounts/{account_id}/reopen", repeatable=True)
+
+    def withdraw_subjects(
+        self,
+        account_id: str,
+        private_ids: Sequence[SubjectId],
+        *,
+        subjects_key: str | Path | None,
+        join_subjects: bool = False,
+        cancel_jobs: bool = False,
+    ) -> WithdrawalRecord:
+        """Destroy the images of subjects forever, in all datasets of an account that recognise them.
+
+        Spent budget stays spent. The answer does not reveal whether a subject was there.
+
+        Args:
+            subjects_key: File with the secret of all pushes: ids stay here, and only keyed hashes are sent. None sends
+                the ids themselves, for data that was uploaded through the API with plain ids.
+            join_subjects: Whether the data was pushed with `join_subjects`.
+            cancel_jobs: Cancel the trainings that need the datasets; their charges stay spent.
+
+        Raises:
+            PackingError: An id is a placeholder or suspicious, such as 12.0, or the secret cannot be read.
+            RequestError: Trainings need the datasets, no subject is recognised, or the secret or `join_subjects`
+                differs from the first upload.
+        """
+        require_plain_ids(dict.fromkeys(private_ids, ""), join=join_subjects, withdrawal=True)
+        names = [subject_key(private_id, join=join_subjects) for private_id in private_ids]
+        body: dict[str, Any] = {"subjects": names, "cancel_jobs": cancel_jobs}
+        if (secret := read_secret(subjects_key)) is not None:
+            body["subjects"] = [*keyed_numbers(names, secret).values()]
+            body["subjects_key_check"] = key_check(secret, join=join_subjects)
+        return self.transport.post(WithdrawalRecord, f"/v1/accounts/{account_id}/withdrawals", body, repeatable=True)
+
+    # --- datasets ---
+
+    def declare_dataset(
+        self,
+        *,
+        name: str,
+        visibility: Visibility,
+        classes: list[str],
+        height: int,
+        width: int,
+        channels: int,
+        records_declared: int,
+        subjects_declared: int | None = None,
+        subjects_recognised: bool = False,
+        account_id: str | None = None,
+    ) -> Dataset:
+        """Declare a dataset; every argument becomes public. `push` its content next, or use `datasets.push`."""
+        body: dict[str, Any] = {"name": name, "visibility": visibility, "account_id": account_id, "classes": classes}
+        body |= {"height": height, "width": width, "channels": channels, "records_declared": records_declared}
+        body |= {"subjects_declared": subjects_declared, "subjects_recognised": subjects_recognised}
+        return self.transport.post(Dataset, Dataset.PATH, body)
+
+    def dataset(self, dataset_id: str) -> Dataset:
+        """Return a dataset's declaration and state."""
+        return Dataset.read(self.transport, dataset_id)
+
+    # --- recipes and plans ---
+
+    def recipes(self) -> list[RecipeRecord]:
+        """Return the recipes of this service and their options."""
+        return list(self.transport.get(RecipeList, "/v1/recipes").items)
+
+    def recipe(self, name: str) -> RecipeRecord:
+        """Return a recipe: presets, defaults and the JSON Schema of its options."""
+        return self.transport.get(RecipeRecord, f"/v1/recipes/{quote(name, safe='')}")
+
+    def plan(
+        self,
+        dataset_id: str,
+        *,
+        recipe: str,
+        epsilon: float,
+        options: dict[str, Any] | None = None,
+    ) -> PlanRecord:
+        """Return what a training would do and cost. Reads no data."""
+        body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
+        return self.transport.post(PlanRecord, "/v1/plans", body, repeatable=True)
+
+    def preview(
+        self,
+        dataset_id: str,
+        *,
+        recipe: str,
+        epsilon: float,
+        options: dict[str, Any] | None = None,
+        stand_in_dataset_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Preview:
+        """Request a preview of a training on public images, for free; `wait()` for its forecast."""
+        body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
+        body["stand_in_dataset_id"] = stand_in_dataset_id
+        return self.transport.create(Preview, Preview.PATH, body, idempotency_key)
 
     # --- trainings, jobs and sweeps ---
 

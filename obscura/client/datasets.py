@@ -172,11 +172,8 @@ class Datasets:
                 )
             return wanted
         usual = (default_name(place) or "images")[:90]
-        return next(
-            name
-            for name in itertools.chain([usual], (f"{usual}-{number}" for number in itertools.count(2)))
-            if name not in taken
-        )
+        numbered = (f"{usual}-{number}" for number in itertools.count(2))
+        return next(name for name in itertools.chain([usual], numbered) if name not in taken)
 
 
 def only_one(listed: Iterable[Named], name_or_id: str, noun: str) -> Named:

@@ -10,13 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
-from obscura.client.accounts import AccountClient
 from obscura.client.datasets import default_name, require_statements
 from obscura.client.progress import preparation_progress
 from obscura.client.resources import Account, Dataset
@@ -27,7 +26,9 @@ from obscura.private_files import replace_file
 from obscura.stopping import go_on
 from obscura.wire.budgets import DELTA_USUAL_MOST
 from obscura.wire.wording import show_epsilon
-from obscura.wire.words import Unit
+
+if TYPE_CHECKING:
+    from obscura.client.client import Client
 
 RECIPE = "moments"  # where none is named
 RECORDED_MAX = 1000  # uploads
@@ -38,7 +39,7 @@ Labels = Sequence[int | str] | np.ndarray[Any, Any] | str | Path | None
 
 
 def push_for(
-    client: AccountClient,
+    client: Client,
     console: Console,
     images: str | Path | np.ndarray[Any, np.dtype[np.uint8]],
     labels: Labels,
@@ -69,7 +70,9 @@ def push_for(
     else:
         place, choices["labels"] = Path(images), labels
     name, at_most, subjects_at_most = (facts.pop(fact, None) for fact in ("name", "at_most", "subjects_at_most"))
-    payer = client.find_account(account) if account is not None else account_for(client, name or default_name(place))
+    account_name = name or default_name(place)
+    named = (each for each in client.accounts() if each.name == account_name)
+    payer = next(named, None) if account is None else client.find_account(account)
     by_subject = subjects_at_most is not None if payer is None else payer.unit == "subject"
     require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
     with preparation_progress(console) as watch:
@@ -83,9 +86,13 @@ def push_for(
                 return uploaded
         free_name = client.datasets.free_name(payer.id if payer else None, name, place)
         if payer is None:
-            terms: dict[str, Any] = {"epsilon": epsilon, "delta": usual_delta(at_most)}
-            unit = Unit.SUBJECT if by_subject else Unit.RECORD
-            payer = open_account(client, name or default_name(place), **terms, unit=unit)
+            payer = client.create_account(
+                name=account_name,
+                owner="owner",
+                epsilon=epsilon,
+                delta=usual_delta(at_most),
+                unit="subject" if by_subject else "record",
+            )
         bounds = {"at_most": at_most, "subjects_at_most": subjects_at_most}
         facts = {"say": partial(console.print, soft_wrap=True)} | bounds | facts
         dataset = client.datasets.declare(package, name=free_name, account_id=payer.id, **facts)
@@ -105,7 +112,7 @@ def push_for(
         return sent
 
 
-def _require_budget(client: AccountClient, dataset: Dataset, payer: Account, order: dict[str, Any]) -> None:
+def _require_budget(client: Client, dataset: Dataset, payer: Account, order: dict[str, Any]) -> None:
     """Raise BudgetError unless the account can pay for a training."""
     plan = client.plan(dataset.id, **order)
     if plan.budget.affordable:
@@ -132,7 +139,7 @@ def _require_budget(client: AccountClient, dataset: Dataset, payer: Account, ord
 
 
 def _uploaded_before(
-    client: AccountClient,
+    client: Client,
     payer: Account,
     package: Package,
     name: str | None,
@@ -180,18 +187,6 @@ def _read_record() -> dict[str, str]:
         return _DIGESTS.validate_json(path.read_bytes()) if is_own(path) else {}
     except (OSError, ValidationError, RuntimeError):
         return {}
-
-
-def account_for(client: AccountClient, name: str) -> Account | None:
-    """Return the account with the dataset's name, or None."""
-    return next((account for account in client.accounts() if account.name == name), None)
-
-
-def open_account(
-    client: AccountClient, name: str, *, epsilon: float, delta: float, unit: Unit = Unit.RECORD
-) -> Account:
-    """Open an account for one dataset, with lifetime budget `epsilon`."""
-    return client.create_account(name=name, owner="owner", epsilon=epsilon, delta=delta, unit=unit.value)
 
 
 def usual_delta(at_most: int) -> float:

@@ -113,16 +113,13 @@ def job_progress(console: Console, label: str) -> Iterator[Callable[[EventRecord
 @contextmanager
 def byte_progress(console: Console, label: str, total_bytes: int | None = None) -> Iterator[Callable[[int, int], None]]:
     """Yield a callback for (bytes done, total bytes) of a transfer."""
-    if not console.is_terminal:
-        yield lambda _done, _total: None
-        return
     columns = (
         TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=30),
         DownloadColumn(),
         TransferSpeedColumn(),
     )
-    with Progress(*columns, console=console) as bar:
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(visible(label), total=total_bytes)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
 

@@ -1,4 +1,4 @@
-"""A service of each module's own, and a release that was trained on it."""
+"""A service, and a release that was trained on it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +11,13 @@ from obscura.client import Client, Release
 from tests.obscura.small import SMALL, two_classes
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("local") / "data"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def service(data_dir: Path, warm: str) -> Iterator[obscura.LocalClient]:
-    """A service of this module's own."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("sys.executable", warm)
         started = obscura.local(data_dir)
@@ -29,11 +28,11 @@ def service(data_dir: Path, warm: str) -> Iterator[obscura.LocalClient]:
     assert not (data_dir / "service.url").exists()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def images() -> tuple[np.ndarray, list[str]]:
     return two_classes(200)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def release(service: Client, images: tuple[np.ndarray, list[str]]) -> Release:
     return service.train(*images, epsilon=1, at_most=200, options=SMALL, show=False)

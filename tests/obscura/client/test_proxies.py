@@ -1,6 +1,5 @@
 """Proxies and certificates of the environment: never used for a service on this machine, and never a traceback."""
 
-import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Iterator
@@ -44,14 +43,6 @@ def by_client(url: str) -> None:
         list(client.accounts())
 
 
-def by_async_client(url: str) -> None:
-    async def ask() -> None:
-        async with obscura.connect_async(url, "key") as client:
-            [account async for account in client.accounts()]
-
-    asyncio.run(ask())
-
-
 def by_command(url: str) -> None:
     ran = CliRunner().invoke(app, ["--url", url, "--token", "key", "accounts", "list"])
     assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
@@ -59,7 +50,7 @@ def by_command(url: str) -> None:
         raise ConnectionSettingsError(ran.stderr)
 
 
-WAYS = [by_client, by_async_client, by_command]
+WAYS = [by_client, by_command]
 
 
 @pytest.mark.parametrize("ask", WAYS)

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from obscura.cli import connection
 from obscura.cli.app import app
 from obscura.client import ApiError, Client, ConnectionFailed, ServiceFailed
 from obscura.client.local_service import LocalService
@@ -20,6 +22,11 @@ BUSY = Answer(
     {"Content-Type": "application/problem+json"},
 )
 READY = Answer(200, b'{"status": "ok", "version": "1", "trainings": "open"}')
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch):
+    monkeypatch.setattr("obscura.client.client.READY_POLL_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -76,22 +83,11 @@ def test_a_service_that_holds_its_folder_is_waited_for_and_one_that_has_gone_is_
         ended._wait()
 
 
-def test_a_command_waits_for_a_service_that_starts(data):
+def test_a_command_waits_for_a_service_that_starts(data, monkeypatch):
     """It holds its folder, and its address is written a moment later."""
-    with answering(lambda *_: Answer(200, b'{"items": [], "next_cursor": null}')) as server:
-        start = (
-            "import pathlib, sys, time\nfrom obscura.occupant import announced, occupied\n"
-            "folder = pathlib.Path(sys.argv[1])\nwith occupied(folder):\n    print(1, flush=True)\n"
-            "    sys.stdin.readline()\n    with announced(folder, sys.argv[2]):\n        sys.stdin.read()\n"
-        )
-        command = [sys.executable, "-c", start, str(data), server.url]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout.readline() == "1\n"
-            asking = [sys.executable, "-m", "obscura.cli", "--data-dir", str(data), "accounts", "list", "--json"]
-            with subprocess.Popen(asking, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
-                assert "is starting" in asked.stderr.readline()
-                process.stdin.write("\n")
-                process.stdin.flush()
-                out, err = asked.communicate(timeout=120)
-                assert (asked.returncode, out.split()) == (0, ["[]"]), err
-            process.stdin.close()
+    with answering(lambda *_: Answer(200, b'{"items": [], "next_cursor": null}')) as server, ExitStack() as later:
+        later.enter_context(occupied(data))
+        monkeypatch.setattr(connection.time, "sleep", lambda _: later.enter_context(announced(data, server.url)))
+        asked = CliRunner().invoke(app, ["--data-dir", str(data), "accounts", "list", "--json"])
+    assert (asked.exit_code, asked.stdout.split()) == (0, ["[]"]), asked.output
+    assert "is starting" in asked.stderr

@@ -1,23 +1,18 @@
-"""The world of the command line's tests.
+"""Fixtures of the tests of the command line.
 
 `shell` runs commands against a service in a process of its own, which all tests share; `client` is its first admin, and
 `target` its address and key as options. `account` and `dataset` are new ones of that service, and `make_images` writes
-arrays to upload. `obscura` runs a command in this process on a data folder, without a service; `book` is such a folder
-with a ledger and one release.
+arrays to upload. `Shell(folder)` runs commands on any data folder; `book` has a ledger and one release, and no service.
 """
 
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,15 +20,13 @@ from typer.testing import CliRunner
 
 from obscura.cli.app import app
 from obscura.client import Arrays, Client
-from obscura.client.local_service import running_at
+from obscura.client.local_service import LocalService
 from service.db.base import new_id
 from service.db.session import make_engine, make_session_factory
 from tests.conftest import NOW
 from tests.obscura.small import two_classes
 from tests.service.audit.book import LedgerBook
 from tests.service.orders import release_with_files
-
-START_SECONDS = 300
 
 
 @pytest.fixture
@@ -71,61 +64,30 @@ def environment(**changes: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs commands against one service on this machine."""
+    """Runs commands in this process on a data folder."""
 
     data_dir: Path
-    python: str = sys.executable
 
-    def __call__(self, *arguments: str, code: int = 0, **variables: str) -> Ran:
-        """Run `obscura ARGUMENTS` and check its exit code."""
-        finished = subprocess.run(
-            [self.python, "-m", "obscura.cli", "--data-dir", str(self.data_dir), *arguments],
-            env=environment(**variables),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        assert finished.returncode == code, f"{finished.returncode}\n{finished.stdout}\n{finished.stderr}"
-        return Ran(finished.returncode, finished.stdout, finished.stderr)
-
-
-@pytest.fixture
-def obscura(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
-    """Run a command on a data folder in this process: `obscura(folder, "backup", code=1)`."""
-    monkeypatch.setattr("service.logs.configure_logging", lambda *_: None)  # it would hold for the tests after this one
-
-    def invoke(folder: Path, *arguments: str, code: int = 0) -> Ran:
-        done = CliRunner().invoke(app, ["--data-dir", str(folder), *arguments])
+    def __call__(self, *arguments: str, code: int = 0, input: str = "", **variables: str) -> Ran:
+        """Run `obscura ARGUMENTS` with these environment variables, and check its exit code."""
+        unset: dict[str, str | None] = {name: None for name in os.environ if name.startswith("OBSCURA_")}
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("service.logs.configure_logging", lambda *_: None)  # it would hold for later tests
+            words = ["--data-dir", str(self.data_dir), *arguments]
+            done = CliRunner().invoke(app, words, input=input, env=unset | variables)
         assert done.exit_code == code, f"{done.exit_code}\n{done.output}\n{done.exception!r}"
         return Ran(done.exit_code, done.stdout, done.stderr)
 
-    return invoke
-
 
 @contextmanager
-def serving(
-    data_dir: Path, python: str, module: str = "obscura.cli", stderr: int | IO[str] = subprocess.PIPE
-) -> Iterator[Shell]:
-    """Run a service with its embedded worker, and give commands that find it by its data directory.
-
-    Args:
-        data_dir: A new folder.
-        python: What runs service and commands.
-        module: What runs as `obscura`.
-        stderr: Where its log goes.
-    """
-    command = [python, "-m", module, "--data-dir", str(data_dir), "up", "--port", "0"]
-    process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=stderr, text=True)
-    deadline = time.monotonic() + START_SECONDS
-    while running_at(data_dir) is None:
-        assert process.poll() is None, "the service did not start"
-        assert time.monotonic() < deadline, "the service did not start in time"
-        time.sleep(0.1)
-    yield Shell(data_dir, python)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+def serving(data_dir: Path, python: str, log: Path | None = None) -> Iterator[Shell]:
+    """Run a service with its embedded worker on a folder."""
+    service = LocalService(data_dir, log=log)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.executable", python)
+        service.__enter__()
+    yield Shell(data_dir)
+    service.__exit__()
     assert not (data_dir / "service.url").exists()
 
 

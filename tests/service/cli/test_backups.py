@@ -8,6 +8,7 @@ from service import installation
 from service.settings import Settings
 from tests.conftest import NOW
 from tests.service.audit.book import LedgerBook
+from tests.service.cli.conftest import Shell
 from tests.service.people import make_key
 
 
@@ -20,25 +21,26 @@ def book(book: LedgerBook) -> LedgerBook:
     return book
 
 
-def test_a_backup_comes_back_by_the_commands_and_says_where_the_keys_are(book, obscura, tmp_path):
+def test_a_backup_comes_back_by_the_commands_and_says_where_the_keys_are(book, tmp_path):
     ours, new, backup = book.data_dir, tmp_path / "new", str(tmp_path / "backup")
-    assert str(ours / "keys") in obscura(ours, "backup", backup).err.replace("\n", "")
-    assert "is not empty" in obscura(ours, "backup", backup, code=2).err
-    assert "keys first" in obscura(new, "restore", backup, code=2).err
+    here, there = Shell(ours), Shell(new)
+    assert str(ours / "keys") in here("backup", backup).err.replace("\n", "")
+    assert "is not empty" in here("backup", backup, code=2).err
+    assert "keys first" in there("restore", backup, code=2).err
     assert not (new / "obscura.db").exists()
     shutil.copytree(ours / "keys", new / "keys")
-    restored = obscura(new, "restore", backup, "--json", code=1)
+    restored = there("restore", backup, "--json", code=1)
     assert (restored.json["stops"], restored.json["findings"]) == (["restored"], [])
     assert "obscura ledger accept ACCOUNT" in restored.err.replace("\n", " ")
-    verified = obscura(new, "ledger", "verify", "--clear", "--json", code=1).json
+    verified = there("ledger", "verify", "--clear", "--json", code=1).json
     assert (verified["cleared"], verified["locked"]) == (0, True)
     ((account_id, nano),) = [(loss["account_id"], loss["missing_nano"]) for loss in verified["missing"]]
     assert nano == 0
-    assert f"obscura ledger accept {account_id}" in obscura(new, "ledger", "verify", code=1).out.replace("\n", " ")
+    assert f"obscura ledger accept {account_id}" in there("ledger", "verify", code=1).out.replace("\n", " ")
     shutil.copy(ours / "admin.key", new / "admin.key")
-    assert "lacks nothing" in obscura(new, "ledger", "accept", "acc_" + "a" * 20, code=2).err
+    assert "lacks nothing" in there("ledger", "accept", "acc_" + "a" * 20, code=2).err
     book.factory.kw["bind"].dispose()
     for file in ours.glob("obscura.db*"):
         file.unlink()
-    kept = obscura(ours, "restore", backup, "--keep-files", "--json").json
+    kept = here("restore", backup, "--keep-files", "--json").json
     assert (kept["stops"], kept["findings"]) == ([], [])

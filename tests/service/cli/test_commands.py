@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import socket
 import struct
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from PIL import Image
 from tests.obscura.small import LONG
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "verify_receipt.py"
-SMALL = ("-o", "teachers=10", "-o", "top_k=4", "-o", "images=20", "-o", "evaluation_samples=200")
+SMALL = ("-r", "moments", "-o", "components=4", "-o", "evaluation_samples=200")
 MakeImages = Callable[[Path, int], Path]
 
 
@@ -77,16 +76,20 @@ def test_what_is_packed_is_what_the_service_takes(shell, account, tmp_path):
     assert (pushed["state"], pushed["format"], pushed["visibility"]) == ("ready", "idx", "public")
 
 
-def test_a_plan_spends_nothing(shell, account, dataset):
-    made = shell("plan", dataset, "-r", "datalens", "-e", "1", *SMALL, "--json").json
+def test_a_plan_spends_nothing_and_is_tried_on_public_images(shell, account, dataset, tmp_path):
+    made = shell("plan", dataset, "-e", "1", *SMALL, "--json").json
     assert made["budget"]["affordable"] is True
-    shown = shell("plan", dataset, "-r", "datalens", "-e", "1", *SMALL)
+    shown = shell("plan", dataset, "-e", "1", *SMALL)
     assert "price" in shown.out
+    image = tmp_path / "preview.png"
+    tried = shell("plan", dataset, "-e", "1", *SMALL, "--preview", "--image", str(image))
+    assert "This is a forecast on other images, not a promise." in tried.out
+    assert image.read_bytes().startswith(b"\x89PNG")
     assert shell("budget", "show", account, "--json").json["held_nano"] == 0
 
 
 def test_no_budget_is_exit_code_3_with_the_numbers(shell, dataset):
-    ran = shell("train", dataset, "-r", "datalens", "-e", "5", *SMALL, "--json", code=3)
+    ran = shell("train", dataset, "-e", "5", *SMALL, "--json", code=3)
     error = ran.json["error"]
     assert error["code"] == "insufficient_budget"
     assert error["requested_epsilon"] == 5
@@ -105,15 +108,9 @@ def test_no_key_is_exit_code_4(shell, tmp_path):
     shell("--data-dir", str(tmp_path), "accounts", "list", code=4)
 
 
-def test_listening_where_somebody_listens(shell, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        ran = shell("--data-dir", str(tmp_path), "up", "--port", str(taken.getsockname()[1]), code=1)
-    assert "Cannot listen" in ran.err
-
-
 @pytest.mark.slow
 def test_from_training_to_download(shell, account, dataset, make_images, tmp_path):
-    trained = shell("train", dataset, "-r", "datalens", "-e", "1", *SMALL, "--wait", "--json")
+    trained = shell("train", dataset, "-e", "1", *SMALL, "--wait", "--json")
     job = trained.json
     assert job["state"] == "succeeded"
     assert "training" in trained.err

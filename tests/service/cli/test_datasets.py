@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from obscura.cli import console, datasets
 from obscura.cli.app import app
@@ -80,24 +79,21 @@ def test_a_motley_folder_is_brought_to_what_is_stated_or_fixed(shell, people):
     assert "8 images: 1 cropped to 16 x 16, 7 scaled to 16 x 16, 1 laid on white" in pushed.err
 
 
-def test_at_a_terminal_push_asks_before_it_declares(target, client, make_images, tmp_path, monkeypatch):
+def test_at_a_terminal_push_asks_before_it_declares(shell, client, make_images, tmp_path, monkeypatch):
     path = str(make_images(tmp_path / "asked.npz", 30))
-    command = (*target, "datasets", "push", path, "--public", "--name", "asked")
+    command = ("datasets", "push", path, "--public", "--name", "asked")
     for module in (datasets, console):
         monkeypatch.setattr(module, "is_interactive", lambda: True)
-    declined = CliRunner().invoke(app, command, input="n\n")
-    assert declined.exit_code == 1
-    assert 'Stays here: images by class: "0" 15, "1" 15.' in declined.stderr
-    assert "Nothing was declared or sent." in declined.stderr
+    declined = shell(*command, input="n\n", code=1).err
+    assert 'Stays here: images by class: "0" 15, "1" 15.' in declined
+    assert "Nothing was declared or sent." in declined
     assert "asked" not in {each.name for each in client.datasets()}
-    assert CliRunner().invoke(app, command, input="y\n").exit_code == 0
-    (found,) = (each for each in client.datasets() if each.name == "asked")
-    found.delete()
-    assert CliRunner().invoke(app, [*command, "--yes"]).exit_code == 0
+    shell(*command, input="y\n")
+    client.datasets.find("asked").delete()
+    shell(*command, "--yes")
     (tmp_path / "train").mkdir()
     Image.new("L", (8, 8), 9).save(tmp_path / "train" / "1.png")
-    guessed = CliRunner().invoke(app, [*command[:6], str(tmp_path), "--public", "--yes"])
-    assert (guessed.exit_code, "--classes train" in guessed.stderr) == (2, True)
+    assert "--classes train" in shell("datasets", "push", str(tmp_path), "--public", "--yes", code=2).err
 
 
 @pytest.mark.parametrize("path", [("datasets", "push"), ("quickstart",)], ids=" ".join)

@@ -24,21 +24,9 @@ def shown(made: Plan) -> str:
         StageFacts(name=stage.name, releases=stage.event.count, noise_multiplier=12.345678901, price_nano=123456789)
         for stage in made.stages
     ]
-    record = PlanRecord(
-        recipe=made.recipe,
-        dataset_id="ds_x",
-        epsilon=1.0,
-        delta=1e-5,
-        unit="record",
-        adjacency="add_remove",
-        price_nano=made.price_nano,
-        price_epsilon=0.9999999,
-        stages=stages,
-        buys=made.facts,
-        notes=[],
-        config={},
-        budget=budget,
-    )
+    facts = {"recipe": made.recipe, "epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
+    facts |= {"price_nano": made.price_nano, "price_epsilon": 0.9999999, "notes": [], "config": {}}
+    record = PlanRecord(**facts, dataset_id="ds_x", stages=stages, buys=made.facts, budget=budget)
     output = Output(as_json=False)
     output._out = Console(soft_wrap=True, width=UNBOUNDED, file=io.StringIO())
     show_plan(output, record)

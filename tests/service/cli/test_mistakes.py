@@ -1,6 +1,5 @@
 """Typical mistakes: each ends in one sentence that names the next command or option, and that command exists."""
 
-import json
 import re
 import shlex
 import sqlite3
@@ -16,12 +15,12 @@ import typer.main
 from PIL import Image
 from rich.console import Console
 from typer.core import TyperGroup
-from typer.testing import CliRunner, Result
 
 from obscura.cli.app import app
 from obscura.cli.console import Output
 from obscura.client import Arrays, Client
 from service.db.base import new_id
+from tests.service.cli.conftest import Shell
 
 SIZES = ((8, 8), (9, 12))
 ID = "x" * 20
@@ -56,10 +55,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     return tmp_path
-
-
-def obscura(*words: str, data_dir: Path, input: str | None = None) -> Result:
-    return CliRunner().invoke(app, ["--data-dir", str(data_dir), *words], input=input)
 
 
 TRAIN = "train {people} -r datalens -e"
@@ -114,9 +109,9 @@ CODES |= dict.fromkeys((mistake for mistake in MISTAKES if mistake.startswith(("
 def test_a_mistake_ends_in_what_to_do_next(mistake, shell, people, monkeypatch):
     line, expected = MISTAKES[mistake]
     monkeypatch.setattr("obscura.client.transport.backoff_seconds", lambda _attempt: 0.0)
-    ran = obscura(*shlex.split(line.format(people=people)), data_dir=shell.data_dir, input="key\n")
-    assert (ran.exit_code, ran.stdout) == (CODES.get(mistake, 2), ""), ran.output
-    said = " ".join(re.sub("[│╭╮╰╯─]", " ", ran.stderr).split())
+    ran = shell(*shlex.split(line.format(people=people)), code=CODES.get(mistake, 2), input="key\n")
+    assert ran.out == ""
+    said = " ".join(re.sub("[│╭╮╰╯─]", " ", ran.err).split())
     assert expected in said[-200:], said
     for named in re.findall(r"obscura ([a-z][a-z -]*)", said.partition("Error")[2] or said):
         assert exists(named.split()), named
@@ -133,36 +128,32 @@ def exists(words: list[str]) -> bool:
 
 
 def test_names_come_before_what_looks_like_an_id(shell, people):
-    found = obscura("datasets", "show", "ds_store", "--json", data_dir=shell.data_dir)
-    assert json.loads(found.stdout)["name"] == "ds_store"
+    assert shell("datasets", "show", "ds_store", "--json").json["name"] == "ds_store"
 
 
 def test_a_second_push_of_a_folder_gets_a_name_of_its_own(shell, people):
     for name in ("pets", "pets-2"):
-        pushed = obscura("datasets", "push", "pets", "--public", "--size", "8", "--json", data_dir=shell.data_dir)
-        assert json.loads(pushed.stdout)["name"] == name
+        assert shell("datasets", "push", "pets", "--public", "--size", "8", "--json").json["name"] == name
 
 
 def test_a_profile_is_kept_for_its_owner_and_its_key_goes_nowhere_else(target, people, place):
-    url, token = target[1], target[3]
-    refused = obscura("login", url, data_dir=place, input="nonsense\n")
-    assert refused.exit_code == 4
+    url, token, run = target[1], target[3], Shell(place)
+    run("login", url, code=4, input="nonsense\n")
     assert not (place / "config").exists()
-    kept = obscura("login", url, "--profile", "clinic", data_dir=place, input=f"{token}\n")
-    assert kept.exit_code == 0, kept.output
-    assert token not in kept.output
+    kept = run("login", url, "--profile", "clinic", input=f"{token}\n")
+    assert token not in kept.out + kept.err
     (file,) = (place / "config").rglob("*.json")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert obscura("--profile", "clinic", "accounts", "show", people, data_dir=place).exit_code == 0
-    assert obscura("--url", url, "accounts", "show", people, data_dir=place).exit_code == 0
-    other = obscura("--profile", "clinic", "--url", "https://obscura.example.org", "accounts", "list", data_dir=place)
-    assert (other.exit_code, "There is no key for https://obscura.example.org" in other.stderr) == (4, True)
-    assert obscura("logout", "--profile", "clinic", data_dir=place).exit_code == 0
-    assert obscura("--profile", "clinic", "accounts", "list", data_dir=place).exit_code == 2
+    run("--profile", "clinic", "accounts", "show", people)
+    run("--url", url, "accounts", "show", people)
+    other = run("--profile", "clinic", "--url", "https://obscura.example.org", "accounts", "list", code=4)
+    assert "There is no key for https://obscura.example.org" in other.err
+    run("logout", "--profile", "clinic")
+    run("--profile", "clinic", "accounts", "list", code=2)
 
 
 def test_doctor_looks_at_everything(shell, people, place):
-    well = json.loads(obscura("doctor", "--json", data_dir=shell.data_dir).stdout)
+    well = shell("doctor", "--json").json
     states = {finding["what"]: finding["state"] for finding in well if not finding["what"].startswith("packages of ")}
     assert states == dict.fromkeys(
         ("python", "service", "data folder", "database", "storage", "supervisor", "disk"), "ok"
@@ -170,38 +161,36 @@ def test_doctor_looks_at_everything(shell, people, place):
     (place / "data").mkdir()
     (place / "data").chmod(0o755)  # whatever the process's umask has become
     (place / "data" / "obscura.db").write_text("no database")
-    ill = obscura("doctor", data_dir=place / "data")
-    assert ill.exit_code == 1
-    assert re.search(r"bad +data folder: .*chmod", ill.stdout)
-    assert re.search(r"bad +database: .*obscura ledger verify", ill.stdout)
-    assert re.search(r"missing +supervisor: .*obscura up", ill.stdout)
-    assert re.search(r"missing +storage: ", ill.stdout)
+    ill = Shell(place / "data")("doctor", code=1).out
+    assert re.search(r"bad +data folder: .*chmod", ill)
+    assert re.search(r"bad +database: .*obscura ledger verify", ill)
+    assert re.search(r"missing +supervisor: .*obscura up", ill)
+    assert re.search(r"missing +storage: ", ill)
 
 
-def test_doctor_asks_the_storage_whose_it_is_and_whether_it_takes_anything(shell, tmp_path, monkeypatch):
-    def said(data_dir: Path) -> str:
-        shown = obscura("doctor", data_dir=data_dir).stdout
-        return next(line for line in shown.splitlines() if re.match(r"\w+ +storage:", line))
-
+def test_doctor_asks_the_storage_whose_it_is_and_whether_it_takes_anything(shell, tmp_path):
     copied = tmp_path / "copied"
     copied.mkdir(mode=0o700)
     source = sqlite3.connect(shell.data_dir / "obscura.db")
     with closing(source), closing(sqlite3.connect(copied / "obscura.db")) as target:
         source.backup(target)
-    assert said(copied).startswith("missing")
+
+    def said(**variables: str) -> str:
+        shown = Shell(copied)("doctor", code=1, **variables).out
+        return next(line for line in shown.splitlines() if re.match(r"\w+ +storage:", line))
+
+    assert said().startswith("missing")
     (copied / "installation").write_text(f"ins_{'a' * 20}\n", "ascii")
-    assert re.fullmatch(
-        r"bad +storage: the data folder is of installation ins_a+, and the database of ins_\w+", said(copied)
-    )
+    assert re.fullmatch(r"bad +storage: the data folder is of installation ins_a+, and the database of ins_\w+", said())
     assert [path.name for path in copied.rglob("*trial*")] == []
-    monkeypatch.setenv("OBSCURA_STORAGE", "ftp://elsewhere")
-    assert re.match(r"bad +storage: ftp://elsewhere cannot be read and written to: .*folder, s3", said(copied))
+    elsewhere = said(OBSCURA_STORAGE="ftp://elsewhere")
+    assert re.match(r"bad +storage: ftp://elsewhere cannot be read and written to: .*folder, s3", elsewhere)
 
 
 def test_a_row_is_one_line_and_what_has_no_room_is_named(shell, people, capsys):
-    table = obscura("datasets", "list", data_dir=shell.data_dir)
-    assert len([line for line in table.stdout.splitlines() if people in line]) == 1
-    assert "channels" in table.stdout
+    table = shell("datasets", "list").out
+    assert len([line for line in table.splitlines() if people in line]) == 1
+    assert "channels" in table
     output = Output(as_json=False)
     output._out = Console(width=40)
     output.rows([{"name": "n" * 20, "id": "i" * 12, "state": "ready"}], ("name", "id", "state"), "things")

@@ -9,8 +9,6 @@ import pytest
 from obscura.cli.admins import read_end
 from obscura.cli.console import CliError
 
-TINY = ["-o", "teachers=10", "-o", "top_k=4", "-o", "images=20", "-o", "evaluation_samples=100"]
-
 
 def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(shell, client, target, account, tmp_path):
     alice = target[3]
@@ -80,13 +78,13 @@ def test_the_end_of_a_key_is_a_span_or_a_date(text, end):
 
 @pytest.mark.slow
 def test_a_sweep_is_paid_for_as_a_whole(shell, dataset):
-    arguments = ["sweep", dataset, "-r", "datalens", *TINY, "-g", "beta=0.2,0.1"]
+    arguments = ["sweep", dataset, "-r", "moments", "-o", "components=4", "-g", "centre=0.2,0.1"]
     done = shell(*arguments, "-e", "0.4", "--wait", "--json").json
-    assert [trial["options"]["beta"] for trial in done["trials"]] == [0.2, 0.1]
+    assert [trial["options"]["centre"] for trial in done["trials"]] == [0.2, 0.1]
     assert [trial["state"] for trial in done["trials"]] == ["succeeded", "succeeded"]
     assert done["totals"]["held_nano"] == 0 < done["totals"]["spent_nano"] <= done["totals"]["price_nano"]
     assert "Every trial is paid for" in shell("sweeps", "show", done["id"]).out
-    refused = shell(*arguments, "-e", "1.5", "-g", "teacher_steps=1,2,3,4,5,6", "--json", code=3).json["error"]
+    refused = shell(*arguments, "-e", "1.5", "-g", "class_components=1,2,3,4,5,6", "--json", code=3).json["error"]
     assert (refused["trials"], refused["code"]) == (12, "insufficient_budget")
     assert refused["trials_affordable"] == 1
     assert shell("sweeps", "cancel", done["id"], "--json").json == shell("sweeps", "show", done["id"], "--json").json

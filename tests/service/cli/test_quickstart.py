@@ -3,19 +3,19 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner, Result
 
 from obscura.cli import quickstart
-from obscura.cli.app import app
 from obscura.cli.console import CliError
-from obscura.cli.quickstart import Onboarding, drowned_here
+from obscura.cli.quickstart import drowned_here
 from scripts.quickstart_transcript import PAGE, PICTURES_PAGE, PROGRAM, SHOWN, run_command, run_program, run_scans
+from tests.service.cli.conftest import Shell
 
-Start = Callable[..., Result]
+Start = Callable[..., str]
 MEND = "run python -m scripts.quickstart_transcript"
 
 
@@ -31,7 +31,7 @@ def test_the_page_shows_what_happens(tmp_path, warm, monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_thousand_dicom_files_become_images_of_a_subject_account_in_one_command(tmp_path, warm, monkeypatch):
+def test_a_thousand_dicom_files_become_images_of_a_subject_account_in_one_command(tmp_path, warm, monkeypatch):
     monkeypatch.setattr("sys.executable", warm)
     (shown,) = SHOWN.findall(PICTURES_PAGE.read_text("utf-8"))
     ids = re.compile(r"\b(job|rel)_[a-z2-7]{20}\b")
@@ -71,26 +71,22 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     """Run the command in this process, in the test's folder, with nobody at the terminal."""
     monkeypatch.chdir(tmp_path)
 
-    def start(*arguments: object, before: tuple[str, ...] = (), answers: str = "") -> Result:
-        return CliRunner().invoke(app, [*before, "quickstart", *map(str, arguments)], input=answers)
+    def start(*arguments: object, code: int, before: tuple[str, ...] = (), answers: str = "") -> str:
+        return Shell(Path("var"))(*before, "quickstart", *map(str, arguments), code=code, input=answers).err
 
     return start
 
 
 def test_what_can_be_known_before_is_said_before(start, pets, tmp_path):
     before = sorted(tmp_path.rglob("*"))
-    for unlimited in (start(pets, "--yes"), start(pets)):  # nobody is at the terminal
-        assert (unlimited.exit_code, "round number above what you will ever have" in unlimited.stderr) == (2, True)
-    asked = start(pets, "--at-most", "100")
-    assert (asked.exit_code, "repeat the command with --yes" in asked.stderr) == (2, True)
-    more = start(pets, "--yes", "--at-most", "39")
-    assert (more.exit_code, "more images than you stated" in more.stderr) == (2, True)
-    taken = start(pets, "--yes", "--at-most", "100", "--out", pets)
-    assert (taken.exit_code, "choose another place" in taken.stderr) == (1, True)
-    loose = start(pets / "cat", "--yes", "--at-most", "100")
-    assert (loose.exit_code, "--labels labels.csv" in loose.stderr) == (2, True)
-    away = start(pets, "--yes", "--at-most", "100", before=("--url", "http://127.0.0.1:1", "--token", "none"))
-    assert (away.exit_code, "No service answers at http://127.0.0.1:1" in away.stderr) == (1, True)
+    for unlimited in ((pets, "--yes"), (pets,)):  # nobody is at the terminal
+        assert "round number above what you will ever have" in start(*unlimited, code=2)
+    assert "repeat the command with --yes" in start(pets, "--at-most", "100", code=2)
+    assert "more images than you stated" in start(pets, "--yes", "--at-most", "39", code=2)
+    assert "choose another place" in start(pets, "--yes", "--at-most", "100", "--out", pets, code=1)
+    assert "--labels labels.csv" in start(pets / "cat", "--yes", "--at-most", "100", code=2)
+    away = ("--url", "http://127.0.0.1:1", "--token", "none")
+    assert "No service answers at http://127.0.0.1:1" in start(pets, "--yes", "--at-most", "100", before=away, code=1)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -106,33 +102,33 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, target, client,
         if "upload" in question.lower():
             (pets / "cat" / "0.png").unlink()
 
-    def never(*_: object) -> None:
+    def never(*_: object, **_order: object) -> None:
         raise AssertionError("nobody asked for a preview")
 
     before = list(client.datasets())
     monkeypatch.setattr(quickstart, "confirm", no_to("Declare"))
     monkeypatch.setattr(quickstart, "is_interactive", lambda: True)
     small = ("--size", "8", "--grey")
-    declined = start(pets, *small, before=target, answers="100\n")
-    assert 'thereby making public: classes "cat", "dog";' in declined.stderr
-    assert "Nothing was declared or uploaded." in declined.stderr
-    assert "Planning" not in declined.stderr
+    declined = start(pets, *small, before=target, answers="100\n", code=1)
+    assert 'thereby making public: classes "cat", "dog";' in declined
+    assert "Nothing was declared or uploaded." in declined
+    assert "Planning" not in declined
     monkeypatch.setattr(quickstart, "confirm", no_to("Upload the images and train?"))
-    declined = start(pets, *small, "--preview", before=target, answers="100\n")
-    assert "Nothing was uploaded or spent." in declined.stderr, declined.stderr
-    assert "This is a forecast on other images, not a promise." in declined.output
-    assert (pets.parent / "preview.png").read_bytes().startswith(b"\x89PNG")
+    tried: list[dict[str, Any]] = []
+    monkeypatch.setattr(quickstart, "try_first", lambda *_, **order: tried.append(order))
+    declined = start(pets, *small, "--preview", before=target, answers="100\n", code=1)
+    assert "Nothing was uploaded or spent." in declined
+    assert tried == [{"recipe": "moments", "epsilon": 1.0, "options": {}}]
     monkeypatch.setattr(quickstart, "confirm", yes_and_then_a_picture_goes)
-    monkeypatch.setattr(Onboarding, "try_on_public", never)
-    broken = start(pets, *small, "--at-most", "100", before=target)
-    assert "The images changed while they were sent" in broken.stderr
-    assert f"To go on: obscura quickstart {pets} --epsilon 1 --at-most 100 --size 8 --grey" in broken.stderr
+    monkeypatch.setattr(quickstart, "try_first", never)
+    broken = start(pets, *small, "--at-most", "100", before=target, code=2)
+    assert "The images changed while they were sent" in broken
+    assert f"To go on: obscura quickstart {pets} --epsilon 1 --at-most 100 --size 8 --grey" in broken
     assert list(client.datasets()) == before
     (account,) = [account for account in client.accounts() if account.name == "pets"]
     assert account.balance.held_nano == account.balance.spent_nano == 0
     client.lower_limit(account.id, epsilon=0.5, reason="as if half of it was spent")
-    poor = start(pets, "--yes", "--at-most", "2000", before=target)
-    assert (poor.exit_code, "does not pay for that" in poor.stderr) == (3, True)
+    assert "does not pay for that" in start(pets, "--yes", "--at-most", "2000", before=target, code=3)
     assert client.account(account.id).balance.spent_nano == 0
     assert list(client.datasets()) == before
 
