@@ -146,7 +146,7 @@ def test_a_search_is_planned_and_started_by_the_keyboard(site, stock, live, widt
     assert [text for text in said if "422" not in text] == []  # what the browser says of a price that was refused
 
 
-def test_a_form_shows_errors_at_its_fields_and_opens_what_it_made(site, live):
+def test_a_form_shows_errors_at_its_fields_opens_what_it_made_and_leads_to_signing_in_again(site, live):
     with a_page(base_url=live) as (page, said):
         sign_in(page, site.key("admin"))
         page.goto("/accounts/new")
@@ -164,7 +164,12 @@ def test_a_form_shows_errors_at_its_fields_and_opens_what_it_made(site, live):
         page.click("main form button[type=submit]")
         page.wait_for_url("**/accounts/acc_*")
         page.get_by_role("heading", name="patients").wait_for()
-    assert [text for text in said if "422" not in text] == []
+        page.goto(f"{page.url}/controls")
+        page.context.clear_cookies()
+        page.locator("[data-call$='/close'] button").click()
+        page.get_by_text("Your session has ended.").get_by_role("link", name="Sign in again").click()
+        page.wait_for_url("**/login?next=%2Faccounts%2Facc_*")
+    assert [text for text in said if "422" not in text and "401" not in text] == []
 
 
 def test_pages_are_read_without_a_script_which_says_what_needs_one(site, stock, live):
