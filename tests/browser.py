@@ -1,7 +1,7 @@
 """Debian's Chromium, driven by Playwright: where it is, and what every page of ours must pass in it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,30 @@ in_chromium = [
 
 
 @contextmanager
-def a_page(**context: Any) -> Iterator[tuple[Any, list[str]]]:
-    """Open an empty page of a new browser. Yields it, and the errors that its console will have said by then."""
+def chromium() -> Iterator[Any]:
+    """Start a browser."""
     from playwright.sync_api import sync_playwright
 
-    said: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(**context)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def a_page(browser: Any = None, **context: Any) -> Iterator[tuple[Any, list[str]]]:
+    """Open an empty page without cookies, of a new browser unless one is given.
+
+    Yields it, and the errors that its console will have said by then.
+    """
+    said: list[str] = []
+    with chromium() if browser is None else nullcontext(browser) as running:
+        page = running.new_page(**context)
         page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: said.append(str(error)))
         yield page, said
-        browser.close()
+        page.close()
 
 
 def sign_in(page: Any, key: str) -> None:

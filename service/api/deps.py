@@ -140,7 +140,8 @@ def authenticate_request(service: Service, request: Request, credentials: Creden
         principal = _identify_page(service, request)
     if principal is None:
         service.rates.pass_address(request)
-        raise Unauthorized("Send an API key: 'Authorization: Bearer obs_...'.")
+        ended = FORM_TOKEN in request.headers
+        raise Unauthorized("Your session has ended." if ended else "Send an API key: 'Authorization: Bearer obs_...'.")
     service.rates.pass_key(request, principal.id, principal.project_id)
     return principal
 

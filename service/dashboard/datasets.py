@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from obscura.wire.meanings import identifiers_in, is_part, why_personal
 from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState
-from service.api.browser import require_same_origin
+from service.api.answers import answer
+from service.api.browser import FORM_TOKEN, require_same_origin
 from service.api.deps import Running
 from service.api.middleware import body_limit
 from service.api.uploading import Body, content_length
 from service.dashboard.access import Reader, find_viewer, require_form_of
 from service.dashboard.forms import DATASET_STATES, FieldsRefused, Filters, read_body
-from service.dashboard.multipart import FIELDS_BYTES_MAX, FileForm
 from service.dashboard.pages import PageRoute, page
 from service.datasets import deletion, receiving, states
-from service.datasets.reading import Sent, UploadTooLarge
+from service.datasets.reading import Sent
 from service.datasets.vault import DatasetContext
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import Account
 from service.db.session import transaction
-from service.errors import ObscuraError
+from service.errors import InvalidInput, ObscuraError
 from service.identity.access import Scope, find, visible
 from service.ingest.formats import FORMATS
 from service.logs import get_logger
@@ -42,6 +44,8 @@ DATASETS_A_PAGE = 30
 RECENT_JOBS = 6
 NAMES_SHOWN_MAX = 5
 PUBLIC = "public"  # the choice for public datasets, instead of an account
+FIELDS_BYTES_MAX = 16 * 1024
+_FIELDS = TypeAdapter(dict[str, str])
 
 
 @router.get("/datasets")
@@ -70,24 +74,22 @@ def new_dataset(request: Request, service: Running, account: Annotated[str, Quer
 @router.post("/datasets/new")
 @body_limit(None)
 def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Response:
-    """Declare a dataset and receive its images in one multipart form, fields first. If either fails, keep neither."""
+    """Declare a dataset and receive its images: a line of JSON, then the file. If either fails, keep neither."""
     require_same_origin(request)
     caller = viewer.require(Scope.DATA)
-    settings, limit = service.settings, service.settings.upload_bytes_max
-    body = Body(request, service.uploads.limits)
+    require_form_of(viewer, request.headers.get(FORM_TOKEN, ""))
+    settings, body = service.settings, Body(request, service.uploads.limits)
     with service.uploads.taken(caller.id, caller.project_id):
         try:
+            line, blocks = _first_line(body.blocks())
             announced = content_length(request.headers)
-            if announced is not None and announced > limit + FIELDS_BYTES_MAX:
-                raise UploadTooLarge(limit, announced)
-            form = FileForm(request.headers.get("content-type", ""), body.blocks())
-            require_form_of(viewer, form.fields.get("token", ""))
-            declaration = _declaration(form.fields)
+            file_bytes = None if announced is None else announced - len(line) - 1
+            fields = _read_fields(line)
             with transaction(service.factory) as session:
-                dataset_id = states.declare(session, settings, declaration, now=service.clock()).id
+                dataset_id = states.declare(session, settings, _declaration(fields), now=service.clock()).id
             try:
                 context = DatasetContext(settings, service.factory, service.clock)
-                sent = Sent(form.file(), form.fields.get("format", ""))
+                sent = Sent(blocks, fields.get("format", ""), file_bytes)
                 receiving.receive(context, dataset_id, sent, by=caller.id)
             except BaseException:
                 try:
@@ -99,7 +101,7 @@ def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Re
         except BaseException:
             body.drain()
             raise
-    return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
+    return answer(request, dataset_view(dataset), status_code=201)
 
 
 @router.get("/datasets/{dataset_id}")
@@ -116,6 +118,25 @@ def dataset(request: Request, service: Running, dataset_id: str) -> HTMLResponse
             "upload_max": service.settings.upload_bytes_max,
         }
     return page(request, "dataset.html", **values)
+
+
+def _first_line(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    head = b""
+    for block in blocks:
+        head += block
+        line, newline, rest = head.partition(b"\n")
+        if len(line) > FIELDS_BYTES_MAX:
+            break
+        if newline:
+            return line, chain([rest], blocks)
+    raise InvalidInput(f"This form has no first line of at most {FIELDS_BYTES_MAX} bytes.")
+
+
+def _read_fields(line: bytes) -> dict[str, str]:
+    try:
+        return _FIELDS.validate_json(line)
+    except ValidationError:
+        raise InvalidInput("This form cannot be read.") from None
 
 
 def _declaration(form: Mapping[str, str]) -> DatasetRequest:

@@ -82,6 +82,8 @@ class PageRoute(APIRoute):
             try:
                 response = await handler(request)
             except SignInNeeded:
+                if wants_problem(request):
+                    raise
                 request.state.outcome = Outcome.REFUSED
                 response = RedirectResponse(f"/login?next={quote(request.scope['path'])}", status_code=303)
             except (ObscuraError, PrivacyError, RequestValidationError) as error:

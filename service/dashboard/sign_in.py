@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import mimetypes
 import time
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
-import anyio
 import structlog
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 from swagger_ui_bundle import swagger_ui_path
@@ -31,7 +27,7 @@ from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
 from service.identity import auth, people, projects
 from service.identity.access import Principal, Scope, covers, visible
-from service.identity.sessions import SESSION_SECONDS, close_session, may_read, open_session
+from service.identity.sessions import SESSION_SECONDS, close_session, open_session
 
 router = APIRouter(route_class=PageRoute)
 _STATIC = Path(__file__).parent / "static"
@@ -42,9 +38,8 @@ PENDING_SECONDS = 600
 KEYS_SHOWN_MAX = 100
 DAYS = (7, 30, 90, 365)
 OVERLAP_HOURS = (0, 1, 24, 168)
-BLOCK_BYTES = 32 * 1024  # of a static file, sent at a time
 REFERENCE_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
-FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable"}  # the address changes with the content
+_FILES = {path.name: path for path in (*_STATIC.iterdir(), *(Path(swagger_ui_path, name) for name in REFERENCE_FILES))}
 
 
 @router.get("/login")
@@ -64,7 +59,7 @@ def sign_in(request: Request, service: Running, form: Form) -> Response:
         refused = login_page(request, target, error.message, 429)
         refused.headers["Retry-After"] = str(error.seconds)
         return refused
-    if not may_read(principal):
+    if not covers(principal.scopes, Scope.READ):
         message = f"This key may not look at the dashboard: it needs the scope {Scope.READ.value!r} or 'admin'."
         return login_page(request, target, message, 403)
     return _begin(request, service, principal, target)
@@ -311,9 +306,11 @@ def sign_out(request: Request, service: Running) -> Response:
 
 
 @router.get("/static/{name}")
-async def static_file(name: str) -> Response:
-    """Serve a style, script or picture of the dashboard; its address changes with its content."""
-    return _file(_STATIC, name)
+async def static_file(name: str) -> FileResponse:
+    """Serve a style, script or picture; its address changes with its content, so browsers may cache it forever."""
+    if name not in _FILES:
+        raise NotFound("There is no such file.")
+    return FileResponse(_FILES[name], headers={"Cache-Control": "public, max-age=31536000, immutable"})
 
 
 @router.get("/reference")
@@ -322,35 +319,6 @@ def reference(request: Request) -> HTMLResponse:
     response = page(request, "reference.html", ui_version=version("swagger-ui-bundle-v2"))
     response.headers["Content-Security-Policy"] = REFERENCE_POLICY
     return response
-
-
-@router.get("/reference/{name}")
-async def reference_file(name: str) -> Response:
-    """Serve one of Swagger UI's files; its address changes with the package's version."""
-    if name not in REFERENCE_FILES:
-        raise NotFound("There is no such file.")
-    return _file(Path(swagger_ui_path), name)
-
-
-def _file(folder: Path, name: str) -> Response:
-    content = _files(folder).get(name)
-    if content is None:
-        raise NotFound("There is no such file.")
-
-    async def blocks() -> AsyncIterator[bytes]:
-        for start in range(0, len(content), BLOCK_BYTES):
-            yield content[start : start + BLOCK_BYTES]
-            await anyio.sleep(0)  # lets other requests in between
-
-    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    headers = FOR_EVER | {"Content-Length": str(len(content))}
-    return StreamingResponse(blocks(), media_type=kind, headers=headers)
-
-
-@cache  # read once, because these files are requested without a key
-def _files(folder: Path) -> dict[str, bytes]:
-    wanted = [path for path in folder.iterdir() if folder == _STATIC or path.name in REFERENCE_FILES]
-    return {path.name: path.read_bytes() for path in wanted if path.is_file()}
 
 
 def local_path(target: str) -> str:

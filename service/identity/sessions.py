@@ -17,14 +17,13 @@ from sqlalchemy.orm import Session
 
 from service.db.access_tables import Admin, ApiKey, Person, SignIn
 from service.db.base import UtcDateTime
-from service.identity.access import Principal, Scope
+from service.identity.access import Principal
 from service.identity.auth import is_usable, principal_of, require_confirmed
 from service.identity.recording import Act, record
 
 SESSION_SECONDS = 8 * 3600
 SESSIONS_PER_KEY_MAX = 20  # the oldest make room
 _TOKEN_BYTES = 32
-_READING_SCOPES = frozenset({Scope.ADMIN, Scope.READ})
 # The first query of every page. Built once, because building costs more than running it.
 _SESSION = (
     select(
@@ -90,11 +89,6 @@ def close_session(session: Session, cookie: str) -> None:
 def form_token(cookie: str) -> str:
     """Return the token of a session's forms."""
     return hmac.new(cookie.encode(errors="surrogatepass"), b"form", hashlib.sha256).hexdigest()
-
-
-def may_read(principal: Principal) -> bool:
-    """Return whether a key may view the dashboard."""
-    return bool(principal.scopes & _READING_SCOPES)
 
 
 def _digest(cookie: str) -> str:

@@ -33,7 +33,7 @@
   }
 
   function show(form, problem) {
-    const errors = Object.fromEntries(
+    const errors = problem.fields ?? Object.fromEntries(
       (problem.errors ?? []).map((error) => [error.pointer.replace(/^\/body\//, ""), error.message]),
     );
     const fields = [...form.querySelectorAll("[data-fault]")];
@@ -54,6 +54,12 @@
     place.textContent = fields.some((fault) => !fault.hidden)
       ? "Some fields need another look."
       : (problem.detail ?? "The service did not answer. Nothing was changed; try again.");
+    if (problem.status === 401) {
+      const link = document.createElement("a");
+      link.href = `/login?next=${encodeURIComponent(location.pathname)}`;
+      link.textContent = "Sign in again";
+      place.append(" ", link);
+    }
     place.hidden = false;
     place.scrollIntoView({ block: "center" });
   }
@@ -72,6 +78,8 @@
     if (!answer.ok) throw read;
     return read;
   }
+
+  document.addEventListener("refused", (event) => show(event.target, event.detail)); // of upload.js
 
   // On the document, because scripts replace parts of pages. A form keeps its idempotency key until it succeeds.
   document.addEventListener("submit", async (event) => {

@@ -190,17 +190,7 @@
   }
 
   // --- sending --------------------------------------------------------------------------------------------------------
-  function say(problem) {
-    const place = form.querySelector("[data-problem]");
-    place.textContent = problem.detail ?? "The service did not answer. Nothing was changed; try again.";
-    place.hidden = false;
-    for (const fault of form.querySelectorAll("[data-fault]")) {
-      const said = problem.fields?.[fault.dataset.fault];
-      fault.textContent = said ?? "";
-      fault.hidden = said === undefined;
-    }
-    place.scrollIntoView({ block: "center" });
-  }
+  const refuse = (problem) => form.dispatchEvent(new CustomEvent("refused", { bubbles: true, detail: problem }));
 
   const PROBLEM = "application/problem+json";
 
@@ -218,21 +208,21 @@
     return file.size > limit ? `This file is ${size(file.size)}. The limit is ${size(limit)}.` : "";
   }
 
-  // Declares and uploads in one request, which leaves neither where it fails; on a dataset's page it only uploads.
+  // Declares and uploads in one request, which leaves neither where it fails: a line of JSON, then the file. On a
+  // dataset's page it only uploads. Resolves with the dataset.
   function send(file) {
     return new Promise((resolve, reject) => {
       const request = new XMLHttpRequest();
       let body = file;
       if (declaring) {
-        request.open("POST", form.dataset.declare);
-        body = new FormData(form);
-        body.append("format", format(file));
-        body.append("file", file); // the service reads the fields first
+        request.open("POST", "/datasets/new");
+        const fields = { ...Object.fromEntries(new FormData(form)), format: format(file) };
+        body = new Blob([JSON.stringify(fields), "\n", file]);
       } else {
         request.open("PUT", `/v1/datasets/${form.dataset.upload}/content?format=${form.elements.namedItem("format").value}`);
-        request.setRequestHeader("Content-Type", "application/octet-stream");
-        request.setRequestHeader("X-Form-Token", document.querySelector("meta[name=form-token]").content);
       }
+      request.setRequestHeader("Content-Type", "application/octet-stream");
+      request.setRequestHeader("X-Form-Token", document.querySelector("meta[name=form-token]").content);
       request.setRequestHeader("Accept", PROBLEM);
       bar.hidden = false;
       request.upload.addEventListener("progress", (event) => {
@@ -244,7 +234,7 @@
         note.textContent = "Sent. Every picture is being checked.";
       });
       request.addEventListener("load", () => {
-        if (request.status === 200) resolve(declaring ? request.responseURL : `/datasets/${form.dataset.upload}`);
+        if (request.status === 200 || request.status === 201) resolve(JSON.parse(request.responseText));
         else if (request.getResponseHeader("Content-Type") === PROBLEM) reject(JSON.parse(request.responseText));
         else reject({}); // a proxy's page
       });
@@ -257,21 +247,21 @@
     event.preventDefault();
     const file = input.files[0];
     if (!file) {
-      say({ detail: "Choose a file." });
+      refuse({ detail: "Choose a file." });
       return;
     }
     const detail = tooLarge(file) || (declaring ? unwanted() : "");
     if (detail) {
-      say({ detail: `${detail} ${PUSH}` });
+      refuse({ detail: `${detail} ${PUSH}` });
       return;
     }
     button.disabled = true;
     try {
-      location.assign(await send(file));
+      location.assign(`/datasets/${(await send(file)).id}`);
     } catch (problem) {
       bar.hidden = true;
       note.textContent = "";
-      say(problem);
+      refuse(problem);
       button.disabled = false;
     }
   });

@@ -24,7 +24,7 @@ from tests.service.reading_routes import TestClient
 __all__ = ["place"]
 
 ACTS = set(Act)
-SHOWS_NOTHING = {"/v1/health/live", "/v1/health/ready", "/static/{name}", "/reference", "/reference/{name}"}
+SHOWS_NOTHING = {"/v1/health/live", "/v1/health/ready", "/static/{name}", "/reference"}
 SECRET = "sekretsekret"
 
 

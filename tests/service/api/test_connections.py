@@ -319,7 +319,7 @@ def test_a_client_that_hangs_up_is_one_line_of_the_log(served, caplog, capfd):
 
 
 def test_connections_whose_clients_do_not_read_make_room(application):
-    asks = b"GET /reference/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n"
+    asks = b"GET /static/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n"
     with running(application, connections_max=10) as url, ExitStack() as crowd:
         for _ in range(20):
             unread = crowd.enter_context(socket.socket())
@@ -328,5 +328,5 @@ def test_connections_whose_clients_do_not_read_make_room(application):
             unread.connect((host, int(port)))
             unread.sendall(asks)
         wait_until(lambda: _answers(url))
-        whole = httpx.get(f"{url}/reference/swagger-ui-bundle.js", timeout=PATIENCE_SECONDS)
+        whole = httpx.get(f"{url}/static/swagger-ui-bundle.js", timeout=PATIENCE_SECONDS)
         assert len(whole.content) == int(whole.headers["content-length"]) > 2**20

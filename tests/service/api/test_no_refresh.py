@@ -181,12 +181,12 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
     with httpx.Client(base_url=served.url, timeout=PATIENCE_SECONDS, follow_redirects=True) as browser:
         ask("POST", "/login", {"key": token_of_alice}, client=browser)
         html = browser.get("/datasets/new").text
-        ask.token = re.findall(r'name="token" value="(\w+)"', html)[0]
+        ask.token = re.findall(r'name="form-token" content="(\w+)"', html)[0]
         declared = {"name": "more", "classes": "cat,dog", "width": "4", "height": "4", "channels": "1"}
         declared |= {"records_declared": "100"}
-        content = {"files": {"file": ("x.npz", make_npz(10))}}
         at_once = {**declared, "account_id": ask.account_id, "format": "npz"}
-        ask("POST", "/datasets/new", at_once, client=browser, **content)
+        body = json.dumps(at_once).encode() + b"\n" + make_npz(10)
+        ask("POST", "/datasets/new", client=browser, data=None, content=body)
         ask("POST", "/logout", client=browser)
         secret = served.app.state.links.make(now_seconds=time.monotonic())
         ask("POST", "/sign-in/{secret}", client=browser, secret=secret)

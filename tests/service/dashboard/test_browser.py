@@ -6,6 +6,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -13,9 +14,15 @@ from PIL import Image
 
 from service.db.job_tables import Job
 from service.db.session import transaction
-from tests.browser import WINDOWS, a_page, barriers, in_chromium, sign_in
+from tests.browser import WINDOWS, a_page, barriers, chromium, in_chromium, sign_in
 
 pytestmark = in_chromium
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as running:
+        yield running
 
 
 @pytest.fixture
@@ -31,8 +38,8 @@ def live(site) -> Iterator[str]:
     thread.join(10)
 
 
-def test_an_open_page_follows_its_jobs(site, stock, live):
-    with a_page(base_url=live) as (page, said):
+def test_an_open_page_follows_its_jobs(site, stock, live, browser):
+    with a_page(browser, base_url=live) as (page, said):
         page.goto("/")
         page.get_by_text("612 of 1,450 steps").first.wait_for()
         with transaction(site.factory) as session:
@@ -52,15 +59,15 @@ def zipped(path: Path, count: int, odd: Image.Image | None = None) -> Path:
     return path
 
 
-def test_neighbouring_files_fill_in_the_same_declaration(site, live, tmp_path):
+def test_neighbouring_files_fill_in_the_same_declaration(site, live, browser, tmp_path):
     """Only the folders' names: neither how many pictures there are, nor what any of them is."""
     odd = [Image.new("RGB", (8, 8), "red"), Image.new("L", (40, 17)), Image.new("RGBA", (8, 8))]
-    files = [zipped(tmp_path / f"{count}.zip", count) for count in (99, 100, 101, 109, 110, 1400, 1401)]
+    files = [zipped(tmp_path / f"{count}.zip", count) for count in (99, 100, 110)]
     files += [zipped(tmp_path / f"odd{number}.zip", 100, one) for number, one in enumerate(odd)]
     found = []
     from playwright.sync_api import expect  # not without a browser
 
-    with a_page(base_url=live) as (page, said):
+    with a_page(browser, base_url=live) as (page, said):
         sign_in(page, site.key("admin"))
         for file in files:
             page.goto("/datasets/new")
@@ -73,7 +80,7 @@ def test_neighbouring_files_fill_in_the_same_declaration(site, live, tmp_path):
     assert said == []
 
 
-def test_a_zip_of_a_folder_is_declared_by_its_class_folders(site, stock, live, tmp_path):
+def test_a_zip_of_a_folder_is_declared_by_its_class_folders(site, stock, live, browser, tmp_path):
     """As macOS writes it. The class names follow the stated number of people, unless somebody has typed them."""
     from playwright.sync_api import expect
 
@@ -81,7 +88,7 @@ def test_a_zip_of_a_folder_is_declared_by_its_class_folders(site, stock, live, t
     with zipfile.ZipFile(tmp_path / "digits.zip", "w") as archive:
         for name in names:
             archive.writestr(name, b"x")
-    with a_page(base_url=live) as (page, said):
+    with a_page(browser, base_url=live) as (page, said):
         sign_in(page, site.key("admin"))
         page.goto("/datasets/new")
         page.set_input_files("#file", tmp_path / "digits.zip")
@@ -103,10 +110,10 @@ def test_a_zip_of_a_folder_is_declared_by_its_class_folders(site, stock, live, t
     assert said == []
 
 
-def test_compare_waits_for_two_releases(site, stock, live):
+def test_compare_waits_for_two_releases(site, stock, live, browser):
     job = site.add_job(stock.account, stock.dataset, epsilon=0.2, state="succeeded")
     site.add_release(job, name="second")
-    with a_page(base_url=live) as (page, said):
+    with a_page(browser, base_url=live) as (page, said):
         page.goto("/releases")
         button, boxes = page.get_by_role("button", name="Compare releases"), page.get_by_label("Compare ")
         found = [button.is_disabled()]
@@ -118,10 +125,9 @@ def test_compare_waits_for_two_releases(site, stock, live):
     assert (found, said) == ([True, True, False], [])
 
 
-@pytest.mark.parametrize(("width", "scheme"), WINDOWS)
-def test_a_search_is_planned_and_started_by_the_keyboard(site, stock, live, width, scheme):
+def test_a_search_is_planned_and_started_by_the_keyboard(site, stock, live, browser):
     key = site.key("train", "read")
-    with a_page(base_url=live, viewport={"width": width, "height": 900}, color_scheme=scheme) as (page, said):
+    with a_page(browser, base_url=live, viewport={"width": 390, "height": 900}, color_scheme="dark") as (page, said):
         sign_in(page, key)
         page.goto(f"/train?dataset={stock.dataset}&recipe=datalens&epsilon=0.2")
         page.get_by_text("Search: try several values").focus()
@@ -146,8 +152,8 @@ def test_a_search_is_planned_and_started_by_the_keyboard(site, stock, live, widt
     assert [text for text in said if "422" not in text] == []  # what the browser says of a price that was refused
 
 
-def test_a_form_shows_errors_at_its_fields_and_opens_what_it_made(site, live):
-    with a_page(base_url=live) as (page, said):
+def test_a_form_shows_errors_at_its_fields_opens_what_it_made_and_leads_to_signing_in_again(site, live, browser):
+    with a_page(browser, base_url=live) as (page, said):
         sign_in(page, site.key("admin"))
         page.goto("/accounts/new")
         for field, value in (("name", "patients"), ("owner", "clinic"), ("epsilon", "3"), ("delta", "many")):
@@ -164,12 +170,17 @@ def test_a_form_shows_errors_at_its_fields_and_opens_what_it_made(site, live):
         page.click("main form button[type=submit]")
         page.wait_for_url("**/accounts/acc_*")
         page.get_by_role("heading", name="patients").wait_for()
-    assert [text for text in said if "422" not in text] == []
+        page.goto(f"{page.url}/controls")
+        page.context.clear_cookies()
+        page.locator("[data-call$='/close'] button").click()
+        page.get_by_text("Your session has ended.").get_by_role("link", name="Sign in again").click()
+        page.wait_for_url("**/login?next=%2Faccounts%2Facc_*")
+    assert [text for text in said if "422" not in text and "401" not in text] == []
 
 
-def test_pages_are_read_without_a_script_which_says_what_needs_one(site, stock, live):
+def test_pages_are_read_without_a_script_which_says_what_needs_one(site, stock, live, browser):
     key = site.key("train", "read")
-    with a_page(base_url=live, java_script_enabled=False) as (page, _):
+    with a_page(browser, base_url=live, java_script_enabled=False) as (page, _):
         sign_in(page, key)
         page.goto(f"/train?dataset={stock.dataset}&recipe=datalens")
         page.fill("#epsilon", "0.2")
@@ -183,16 +194,20 @@ def test_pages_are_read_without_a_script_which_says_what_needs_one(site, stock, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "scheme"), WINDOWS)
-def test_nothing_serious_keeps_anybody_from_using_a_page(site, stock, live, width, scheme):
-    key = site.key("admin")
-    with a_page(base_url=live, viewport={"width": width, "height": 900}, color_scheme=scheme) as (page, said):
-        page.goto("/login")
-        found = {"/login": barriers(page)}
+def test_nothing_serious_keeps_anybody_from_using_a_page(site, stock, live, browser):
+    key, found = site.key("admin"), {}
+    with a_page(browser, base_url=live) as (page, said):
+
+        def look(address: str) -> None:
+            said.extend([address] if (page.goto(address) or page).url != live + address else [])
+            for width, scheme in WINDOWS:
+                page.set_viewport_size({"width": width, "height": 900})
+                page.emulate_media(color_scheme=scheme)
+                found[address, width] = barriers(page)
+
+        look("/login")
         sign_in(page, key)
-        shown = [address for address in stock.pages if "/part" not in address]
-        for address in (*shown, "/nowhere"):
-            said += [address] if (page.goto(address) or page).url != live + address else []
-            found[address] = barriers(page)
-    assert {address: what for address, what in found.items() if what} == {}
+        for address in (*(address for address in stock.pages if "/part" not in address), "/nowhere"):
+            look(address)
+    assert {where: what for where, what in found.items() if what} == {}
     assert [text for text in said if "404" not in text] == []  # what the browser says of /nowhere itself

@@ -2,8 +2,10 @@
 
 import html
 import io
+import json
 import re
 import zipfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,6 @@ from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState, JobState
 from privacy.plans.registry import RECIPES
 from service import dashboard, jobs, ledger
-from service.dashboard.multipart import FileForm
 from service.datasets import states
 from service.datasets.vault import make_fingerprint_key
 from service.db.base import new_id
@@ -23,14 +24,12 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview
 from service.db.ledger_tables import Account
 from service.db.session import transaction
-from service.errors import InvalidInput
 from service.jobs import kinds
 from tests.service.dashboard.conftest import assert_shown, forms_of, submit, token_of
 from tests.service.holds import hold_at_present_rate
 
 pytestmark = pytest.mark.usefixtures("read_here")
 
-ACCOUNT = {"name": "patients", "owner": "clinic", "epsilon": 3, "delta": 1e-5, "unit": "record"}
 DATASET = {"name": "scans", "classes": "cat, dog\nowl", "width": "6", "height": "4", "channels": "1"}
 DATASET |= {"records_declared": "100"}
 PROBLEM = {"Accept": "application/problem+json", "Origin": "http://127.0.0.1:8420"}
@@ -67,32 +66,10 @@ def declare(site, account: str, name: str = "scans") -> str:
         return f"/datasets/{row.id}"
 
 
-@pytest.fixture
-def declared(site, open_account) -> str:
-    """A private dataset that waits for its images."""
-    make_fingerprint_key(site.settings)
-    return declare(site, open_account(site.factory))
-
-
-def test_an_account_is_opened_by_its_form(site):
-    admin = site.signed_in("admin")
-    wrong = submit(admin, "/accounts/new", "POST /v1/accounts", **ACCOUNT | {"epsilon": "many", "owner": None})
-    assert {error["pointer"] for error in wrong.json()["errors"]} == {"/body/epsilon", "/body/owner"}
-    assert site.rows(Account) == []
-    made = submit(admin, "/accounts/new", "POST /v1/accounts", **ACCOUNT)
-    (account,) = site.rows(Account)
-    assert (made.status_code, made.json()["id"]) == (201, account.id)
-    assert (account.name, account.epsilon, account.unit.value) == ("patients", 3.0, "record")
-
-
-def test_uploading_needs_the_script_and_the_pages_say_so(site, declared):
+def test_uploading_needs_the_script_and_the_pages_say_so(site, open_account):
     uploader = site.signed_in("data", "read")
-    for address in ("/datasets/new", declared):
+    for address in ("/datasets/new", declare(site, open_account(site.factory))):
         assert_shown(uploader.get(address).text, "<noscript>", "needs JavaScript", "obscura datasets push")
-    fields = DATASET | {"token": token_of(uploader, declared), "account_id": "public", "format": "zip"}
-    assert uploader.post("/datasets", data=fields, files={"file": ("x.zip", zipped())}).status_code == 405
-    (row,) = site.rows(Dataset)
-    assert row.state is DatasetState.DECLARED
 
 
 def test_neighbouring_files_are_declared_as_their_owner_states_and_received_or_refused_without_a_trace(
@@ -118,78 +95,49 @@ def test_neighbouring_files_are_declared_as_their_owner_states_and_received_or_r
 
 def declare_and_upload(client, content, **changes):
     """Send the form of /datasets/new as the page's script does."""
-    fields = DATASET | {"token": token_of(client, "/datasets/new"), "format": "zip", "account_id": "public"} | changes
-    return client.post("/datasets/new", data=fields, files={"file": ("x.zip", content)}, headers=PROBLEM)
-
-
-def test_a_declaration_and_its_images_are_taken_in_one_request(site):
-    make_fingerprint_key(site.settings)
-    uploader = site.signed_in("data", "read")
-    sent = declare_and_upload(uploader, zipped())
-    (row,) = site.rows(Dataset)
-    assert (sent.status_code, sent.headers["location"], row.state) == (303, f"/datasets/{row.id}", DatasetState.READY)
+    token = changes.pop("token", "") or token_of(client, "/datasets/new")
+    fields = DATASET | {"format": "zip", "account_id": "public"} | changes
+    body = json.dumps(fields).encode() + b"\n" + content
+    return client.post("/datasets/new", content=body, headers=PROBLEM | {"X-Form-Token": token})
 
 
 REFUSED_UPLOADS = {
     "another size": (422, "upload_refused", {}, lambda: zipped((5, 4))),
     "no archive": (422, "upload_refused", {}, lambda: b"nothing"),
     "nothing": (422, "upload_refused", {}, lambda: b""),
-    "a field": (422, "invalid_input", {"height": "0"}, zipped),
-    "no account": (422, "invalid_input", {"account_id": ""}, zipped),
+    "height": (422, "invalid_input", {"height": "0"}, zipped),
+    "account_id": (422, "invalid_input", {"account_id": ""}, zipped),  # public is never the default
     "unknown format": (422, "invalid_input", {"format": "tar"}, zipped),
     "another session": (403, "forbidden", {"token": "0" * 64}, zipped),
     "too large": (413, "too_large", {}, lambda: b"x" * 1_300_000),
 }
 
 
-@pytest.mark.parametrize("refused", REFUSED_UPLOADS.values(), ids=REFUSED_UPLOADS.keys())
+@pytest.mark.parametrize("refused", REFUSED_UPLOADS)
 def test_a_refused_upload_leaves_no_declaration(make_site, refused):
-    status, code, fields, content = refused
+    status, code, fields, content = REFUSED_UPLOADS[refused]
     site = make_site(upload_bytes_max=1_000_000)
     make_fingerprint_key(site.settings)
     uploader = site.signed_in("data", "read")
     answer = declare_and_upload(uploader, content(), **fields)
     assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+    if refused in ("height", "account_id"):
+        assert answer.json()["fields"].keys() == {refused}
     if code == "too_large":
         assert answer.json()["detail"] == "This file is 1.3 MB. The limit is 1 MB."
     assert all(row.erased_at is not None for row in site.rows(Dataset))
     assert "scans" not in uploader.get("/datasets").text
     assert not any(path.is_file() for path in (site.settings.data_dir / "quarantine").rglob("*"))
-    assert declare_and_upload(uploader, zipped()).status_code == 303
+    sent = declare_and_upload(uploader, zipped())
+    assert (sent.status_code, sent.json()["state"]) == (201, "ready")
 
 
-def test_a_form_whose_fields_have_no_end_is_refused(site):
+def test_a_form_whose_fields_have_no_end_or_cannot_be_read_is_refused(site):
     uploader = site.signed_in("data", "read")
-    head = b'--b\r\nContent-Disposition: form-data; name="'
-    for endless in (b"x" * 3_000_000, b'a"\r\nX: ' + b"y" * 3_000_000, b'a"\r\n\r\n' + b"z" * 3_000_000):
-        headers = PROBLEM | {"Content-Type": "multipart/form-data; boundary=b"}
-        answer = uploader.post("/datasets/new", content=head + endless, headers=headers)
+    headers = PROBLEM | {"X-Form-Token": token_of(uploader, "/datasets/new")}
+    for body in (b"x" * 3_000_000, b'{"name": "' + b"x" * 20_000 + b'"}\n', b'{"name": 7}\n', b"[]\n", b"{}", b""):
+        answer = uploader.post("/datasets/new", content=body, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
-
-
-def test_images_are_sent_by_the_pages_script(site, declared):
-    uploader = site.signed_in("data", "read")
-    address = f"/v1{declared}/content?format=zip"
-    token = {"X-Form-Token": token_of(uploader, declared)}
-    assert uploader.put(address, content=zipped(), headers=PROBLEM).status_code == 401
-    assert site.signed_in("read").put(address, content=zipped(), headers=PROBLEM | token).status_code == 403
-    evil = PROBLEM | token | {"Origin": "http://evil.example"}
-    assert uploader.put(address, content=zipped(), headers=evil).status_code == 403
-    refused = uploader.put(address, content=zipped((5, 4)), headers=PROBLEM | token)
-    assert (refused.status_code, refused.json()["fault"]) == (422, "image_size")
-    (row,) = site.rows(Dataset)
-    assert row.state is DatasetState.DECLARED
-    assert site.client().put(address, content=zipped(), headers=token).status_code == 401, "sign in first"
-    assert uploader.put(address, content=zipped(), headers=PROBLEM | token).status_code == 200
-    assert "Plan a training" in uploader.get(declared).text
-
-
-def test_a_refused_declaration_names_its_fields(site):
-    uploader = site.signed_in("data", "read")
-    assert declare_and_upload(uploader, zipped(), height="0").json()["fields"].keys() == {"height"}
-    nobodys = declare_and_upload(uploader, zipped(), account_id="").json()
-    assert nobodys["fields"].keys() == {"account_id"}, "public is never the default"
-    assert site.rows(Dataset) == []
 
 
 @pytest.mark.parametrize(
@@ -204,35 +152,9 @@ def test_names_that_may_be_no_classes_are_asked_about_before_they_are_public(sit
     asked = declare_and_upload(uploader, content, **fields)
     assert (asked.status_code, said in asked.json()["fields"]["classes"]) == (422, True)
     assert site.rows(Dataset) == []
-    assert declare_and_upload(uploader, content, **fields, stated="yes").status_code == 303
+    assert declare_and_upload(uploader, content, **fields, stated="yes").status_code == 201
     (declared,) = site.rows(Dataset)
     assert list(declared.classes) == classes.split(", ")
-
-
-def test_a_declaration_that_nothing_was_trained_on_leaves_the_pages(site, declared):
-    uploader = site.signed_in("data", "read")
-    assert "scans" in uploader.get("/datasets").text
-    assert submit(uploader, declared, f"DELETE /v1{declared}").status_code == 200
-    assert "scans" not in uploader.get("/datasets").text
-    assert uploader.get(declared).status_code == 404
-
-
-def test_a_form_with_a_file_is_read_however_its_body_is_cut():
-    body = (
-        b'--x\r\nContent-Disposition: form-data; name="token"\r\n\r\nt\xc3\xb6\r\n'
-        b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n1\r\n--y\r\n2\r\n--x--\r\n'
-    )
-    kind = "multipart/form-data; boundary=x"
-    for step in (1, 7, len(body)):
-        blocks = (body[at : at + step] for at in range(0, len(body), step))
-        form = FileForm(kind, blocks)
-        assert form.fields == {"token": "tö"}
-        assert b"".join(form.file()) == b"1\r\n--y\r\n2"
-    with pytest.raises(InvalidInput, match="before its file did"):
-        list(FileForm(kind, iter([body[:-12]])).file())
-    for broken, kind_of in ((body[:40], kind), (body, "text/plain"), (b"nonsense", kind)):
-        with pytest.raises(InvalidInput):
-            FileForm(kind_of, iter([broken]))
 
 
 def test_a_training_is_priced_then_asked_for_once(site, stock):
@@ -263,7 +185,7 @@ def test_a_training_is_priced_then_asked_for_once(site, stock):
         assert ledger.balance(session, stock.account).held_nano > held
 
 
-@pytest.mark.parametrize("limit", [0.01, 0.241, 1.0, 3.0, 900.0])
+@pytest.mark.parametrize("limit", [0.01, 0.241, 900.0])
 def test_a_plan_begins_with_the_recommended_recipe_and_a_third_of_what_is_left(
     site, open_account, declare_dataset, limit
 ):
@@ -295,24 +217,16 @@ def test_whether_people_are_known_again_is_declared_by_a_box(site, open_account)
     make_fingerprint_key(site.settings)
     fields = {"account_id": account, "subjects_declared": "50"}
     content = zipped(folders=("cat/a", "dog/b", "owl/c"))
-    place = declare_and_upload(uploader, content, **fields, subjects_recognised="yes").headers["location"]
+    known = declare_and_upload(uploader, content, **fields, subjects_recognised="yes").json()["id"]
     (row,) = site.rows(Dataset)
     assert row.subjects_recognised
-    assert "known again in other datasets" in uploader.get(place).text
-    usual = declare_and_upload(uploader, content, **fields, name="usual").headers["location"]
-    assert "known again" not in uploader.get(usual).text
-    records = {"account_id": open_account(site.factory), "subjects_recognised": "yes"}
-    refused = declare_and_upload(uploader, zipped(), **records, name="records")
-    assert (refused.status_code, "Only a dataset that declares subjects" in refused.text) == (422, True)
+    assert "known again in other datasets" in uploader.get(f"/datasets/{known}").text
+    usual = declare_and_upload(uploader, content, **fields, name="usual").json()["id"]
+    assert "known again" not in uploader.get(f"/datasets/{usual}").text
 
 
 def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stock):
     trainer = site.signed_in("train", "read")
-    for name, recipe in RECIPES.items():
-        page = trainer.get(f"/train?dataset={stock.dataset}&recipe={name}").text
-        assert re.findall(r'name="option\.(\w+)"', page) == list(recipe.options["properties"])
-        for schema in recipe.options["properties"].values():
-            assert_shown(html.unescape(page), schema["description"])
     asked = f"/train?dataset={stock.dataset}&epsilon=0.4&shown=datalens&recipe="
     fields = "option.teachers=300&option.preset=published&option.use_top_k=&option.teacher_network=linear"
     page = trainer.get(f"{asked}datalens&{fields}").text
@@ -323,11 +237,15 @@ def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stoc
     )
     wrong = trainer.get(f"{asked}datalens&option.teachers=0.5").text
     assert re.search(r'data-fault="teachers">[^<]+an integer between 1 and 100000', wrong)
-    other = trainer.get(f"{asked}dpgan&option.clip=0.5").text  # of the recipe that was shown before
-    assert "options" not in forms_of(other)["POST /v1/jobs"][0] or forms_of(other)["POST /v1/jobs"][0]["options"] == {}
-    assert 'name="option.latent"' in other
+    other = trainer.get(f"{asked}moments&option.clip=0.5").text  # of the recipe that was shown before
+    assert forms_of(other)["POST /v1/jobs"][0].get("options", {}) == {}
     unknown = trainer.get(f"/train?dataset={stock.dataset}&recipe=datalens&options=old+%3D+1%0Ateachers+%3D+300").text
     assert re.search(r"<textarea[^>]*>old = 1</textarea>", unknown), "what no field stands for can be taken out"
+    spend(site, stock.account)  # so that the pages below plan nothing
+    for name, recipe in RECIPES.items():
+        page = html.unescape(trainer.get(f"/train?dataset={stock.dataset}&recipe={name}").text)
+        assert re.findall(r'name="option\.(\w+)"', page) == list(recipe.options["properties"])
+        assert_shown(page, *(schema["description"] for schema in recipe.options["properties"].values()))
 
 
 def test_the_price_says_which_class_noise_drowns_by_a_stated_balance(site, stock):
@@ -354,24 +272,26 @@ def test_what_cannot_be_planned_is_explained_at_its_field(site, stock):
     assert "Train for" not in site.signed_in("read").get("/train").text
 
 
-@pytest.mark.parametrize("left_nano", [0, 1, 300])
+def spend(site, account_id: str, *, but_nano: int = 0) -> None:
+    """Hold what an account has left."""
+    with transaction(site.factory) as session:
+        rest_nano = ledger.balance(session, account_id).left_nano - but_nano
+        facts = {"account_id": account_id, "job_id": new_id("job"), "amount_nano": rest_nano, "now": site.now}
+        hold_at_present_rate(session, **facts)
+
+
+@pytest.mark.parametrize("left_nano", [0, 300])
 def test_the_plan_page_of_a_spent_account_says_so_and_what_is_free(site, stock, left_nano):
     """What is left may be less than the least that can be asked for: that is spent, too, and no mistake of a reader."""
-    with transaction(site.factory) as session:
-        rest_nano = ledger.balance(session, stock.account).left_nano - left_nano
-        facts = {"account_id": stock.account, "job_id": new_id("job"), "amount_nano": rest_nano, "now": site.now}
-        hold_at_present_rate(session, **facts)
+    spend(site, stock.account, but_nano=left_nano)
     trainer = site.signed_in("train", "read")
-    for query in ("", "&epsilon=1", "&recipe=class_histogram"):
-        for address in (f"/train?dataset={stock.dataset}{query}", f"/train/price?dataset={stock.dataset}{query}"):
-            answer = trainer.get(address)
-            assert answer.status_code == 200, address
-            assert_shown(answer.text, "The budget of patients is spent or held", f'href="/releases/{stock.release}')
-            assert_shown(
-                answer.text, "Draw more images", "Measure a release", f'href="/accounts/{stock.account}/controls'
-            )
-            assert 'role="alert"' not in answer.text
-            assert "Train for" not in answer.text
+    for address in ("/train", "/train/price"):
+        answer = trainer.get(f"{address}?dataset={stock.dataset}&epsilon=1")
+        assert answer.status_code == 200, address
+        assert_shown(answer.text, "The budget of patients is spent or held", f'href="/releases/{stock.release}')
+        assert_shown(answer.text, "Draw more images", "Measure a release", f'href="/accounts/{stock.account}/controls')
+        assert 'role="alert"' not in answer.text
+        assert "Train for" not in answer.text
 
 
 def test_a_training_is_cloned_and_a_failed_one_tried_again(site, stock):
@@ -401,9 +321,8 @@ def test_first_steps_lead_to_the_first_release(site, open_account, declare_datas
     assert "First steps" not in site.client().get("/").text
 
 
-@pytest.mark.parametrize("address", ["/accounts/new", "/datasets/new", "/train", "/datasets"])
-def test_readers_see_no_form_that_acts(site, stock, address):
-    for client in (site.client(), site.signed_in("read")):
+def test_readers_see_no_form_that_acts(site, stock):
+    for client, address in product((site.client(), site.signed_in("read")), stock.pages):
         page: Any = client.get(address)
         assert page.status_code == 200
         assert forms_of(page.text) == {}
