@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import or_, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -16,7 +16,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from obscura.wire.meanings import identifiers_in, is_part, why_personal
 from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState
-from service.api.answers import answer
 from service.api.browser import FORM_TOKEN, require_same_origin
 from service.api.deps import Running
 from service.api.middleware import body_limit
@@ -90,7 +89,7 @@ def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Re
             try:
                 context = DatasetContext(settings, service.factory, service.clock)
                 sent = Sent(blocks, fields.get("format", ""), file_bytes)
-                receiving.receive(context, dataset_id, sent, by=caller.id)
+                received = receiving.receive(context, dataset_id, sent, by=caller.id)
             except BaseException:
                 try:
                     deletion.delete(settings, service.factory, dataset_id, cancel_jobs=True, now=service.clock())
@@ -101,7 +100,7 @@ def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Re
         except BaseException:
             body.drain()
             raise
-    return answer(request, dataset_view(dataset), status_code=201)
+    return JSONResponse(dataset_view(received).model_dump(mode="json"), status_code=201)
 
 
 @router.get("/datasets/{dataset_id}")
