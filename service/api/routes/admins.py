@@ -331,7 +331,7 @@ def list_webhooks(service: Running, request: Request, page: Paging) -> Response:
 @webhook_router.post(
     "/{webhook_id}/test", dependencies=[ADMIN], response_model=WebhookTestRecord, summary="Try a webhook"
 )
-async def try_webhook(service: Running, request: Request, webhook_id: WebhookId) -> Response:
+async def send_test(service: Running, request: Request, webhook_id: WebhookId) -> Response:
     """Send a request of type `test` now, and return its result."""
     sender = Sender(service.settings.webhooks_private, seconds_max=SECONDS_MAX)
     sent = await delivering.try_out(service.factory, sender, webhook_id, service.clock)
