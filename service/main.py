@@ -9,6 +9,7 @@ from typing import Any
 
 from anyio.to_thread import run_sync
 from fastapi import Depends, FastAPI
+from fastapi.routing import APIRoute
 
 from obscura.extras import MissingExtra, extras
 from obscura.private_files import make_private_folder, make_tree_private
@@ -53,6 +54,12 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def operation_id(route: APIRoute) -> str:
+    """Return an operation's id, such as `accounts.close` or `releases.list_shares`: its tag, then what it does."""
+    tag = str(route.tags[0]) if route.tags else "pages"
+    return f"{tag}.{'_'.join(word for word in route.name.split('_') if word not in (tag, tag.removesuffix('s')))}"
+
+
 def create_app(
     settings: Settings,
     *,
@@ -80,7 +87,7 @@ def create_app(
         docs_url=None,  # these pages load third-party scripts; ours is at /reference
         redoc_url=None,
         lifespan=_lifespan,
-        generate_unique_id_function=lambda route: route.name,
+        generate_unique_id_function=operation_id,
     )
     engine = make_engine(settings.database_url, pool_size=POOL_SIZE)
     factory = make_session_factory(engine)

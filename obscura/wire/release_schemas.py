@@ -10,7 +10,7 @@ from pydantic import Field
 from obscura.wire.class_shares import SHARE_MAX, SHARE_MIN
 from obscura.wire.formats import SampleFormat
 from obscura.wire.job_schemas import FailureFacts, State
-from obscura.wire.schemas import ApiRecord, ApiRequest, Identifier, Minute, ReasonRequest, Text
+from obscura.wire.schemas import ApiRecord, ApiRequest, Delta, Identifier, Minute, ReasonRequest, Text
 
 Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
 Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1000)]
@@ -51,6 +51,16 @@ class ReleaseRecord(ApiRecord):
     account_id: str = Field(description="The population whose budget pays.")
     dataset_id: str = Field(description="The labelled images.")
     name: str = Field(description="For people.")
+    recipe: str = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
+    epsilon: float = Field(description="What the release cost, at the account's delta.")
+    delta: Delta
+    unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
+    classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
+    accuracy: dict[str, float] | None = Field(description="Of the newest evaluation, in [0, 1], by classifier.")
+    balanced_accuracy: dict[str, float] | None = Field(description="Mean of the classes' accuracies, by classifier.")
+    accuracy_by_class: dict[str, float] | None = Field(
+        description="Accuracy for each class with images, of the CNN or the released classifier."
+    )
     artifact_sha256: str = Field(description="SHA-256 over the files that were published.")
     summary: dict[str, Any] = Field(description="Public facts, and accuracies of the newest evaluation that has ended.")
     incomplete: IncompleteFacts | None = Field(description="Of a training that ended before its plan.")

@@ -37,13 +37,15 @@ from service.views.rows import ROWS_MAX, newest
 
 EVALUATIONS_SHOWN = 20
 
-# Without card and receipt, which are long and have addresses of their own.
+# Without the receipt, which is long and has an address of its own.
 _COLUMNS = (
-    *("id", "kind", "job_id", "account_id", "dataset_id", "name", "artifact_sha256", "summary", "incomplete"),
+    *("id", "kind", "job_id", "account_id", "dataset_id", "name", "artifact_sha256", "card", "summary", "incomplete"),
     "created_at",
 )
+_OF_CARD = ("epsilon", "delta", "unit", "recipe")
+_ACCURACIES = ("accuracy", "balanced_accuracy", "accuracy_by_class")
 RELEASES = select(*[getattr(Release, name) for name in _COLUMNS])
-_ON_PAGES = RELEASES.add_columns(Release.card, Dataset.name.label("dataset_name")).join(Release.dataset)
+_ON_PAGES = RELEASES.add_columns(Dataset.name.label("dataset_name")).join(Release.dataset)
 
 
 def _with_job(made: type[Release | Sample | Evaluation]) -> ORMOption:
@@ -54,11 +56,15 @@ def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[Releas
     """Return the records of releases, whole or as RELEASES selects them, with figures of their newest evaluations."""
     measured = newest_evaluations(session, [row.id for row in rows])
     projects = projects_of(session, (row.account_id for row in rows))
+    of_datasets = select(Dataset.id, Dataset.classes).where(Dataset.id.in_({row.dataset_id for row in rows}))
+    classes = {row.id: row.classes for row in session.execute(of_datasets)}
     shown = []
     for row in rows:
         summary = with_figures(row.summary, measured.get(row.id))
         histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
-        facts = {
+        facts = {name: row.card[name] for name in _OF_CARD} | {name: summary.get(name) for name in _ACCURACIES}
+        facts |= {
+            "classes": classes[row.dataset_id],
             "summary": summary,
             "incomplete": None if row.incomplete is None else IncompleteFacts(**row.incomplete),
             "histogram": None if histogram is None else HistogramFacts(**histogram),

@@ -316,7 +316,7 @@ def list_webhooks(service: Running, page: Paging) -> Page[WebhookRecord]:
 
 
 @webhook_router.post("/{webhook_id}/test", dependencies=[ADMIN], summary="Try a webhook")
-async def try_webhook(service: Running, webhook_id: WebhookId) -> WebhookTestRecord:
+async def send_test(service: Running, webhook_id: WebhookId) -> WebhookTestRecord:
     """Send a request of type `test` now, and return its result."""
     sender = Sender(service.settings.webhooks_private, seconds_max=SECONDS_MAX)
     sent = await delivering.try_out(service.factory, sender, webhook_id, service.clock)

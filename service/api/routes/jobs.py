@@ -83,7 +83,7 @@ plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS, 
 
 @plan_router.post("", dependencies=[READ], summary="Plan a training")
 @body_limit(LARGE_BODY_BYTES_MAX)
-def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
+def create_plan(service: Running, body: PlanRequest) -> PlanRecord:
     """Plan a training: what it buys, its price, and the budget left. Opens no data and stores nothing."""
     with transaction(service.factory, read_only=True) as session:
         return plans.plan(session, service.settings, body)

@@ -209,7 +209,10 @@ class Served:
         (folder / "report.json").write_text('{"report": true}', "utf-8")
         (folder / "grid.png").write_bytes(b"\x89PNG not really")
         files = {"artifact_sha256": "ab" * 32, "artifact_dir": f"releases/{release_id}"}
-        shown = {"card": {"epsilon": 1.0, "delta": 1e-5}, "summary": {"accuracy": {"cnn": 0.7}}}
+        shown = {
+            "card": {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "recipe": "datalens"},
+            "summary": {"accuracy": {"cnn": 0.7}},
+        }
         shown |= {"key": open_signing_key(self.data_dir / "keys" / "ledger.pem"), "name": "release"}
         with transaction(self.factory) as session:
             paying = {"hold_id": jobs.get_job(session, job_id).hold_id, "attempt": attempt, "now": utc_now()}

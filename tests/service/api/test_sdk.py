@@ -101,7 +101,7 @@ def test_the_whole_vocabulary(served, client, make_npz):
     release_id = served.publish(job.id, served.claim(job.id))
     release = job.refresh().release()
     assert release.id == release_id
-    assert release.card() == {"epsilon": 1.0, "delta": 1e-5}
+    assert (release.card()["epsilon"], release.epsilon, release.recipe) == (1.0, 1.0, "datalens")
     assert [entry.kind for entry in client.entries(account.id)] == ["open", "hold", "arm", "charge", "capture"]
     assert [found.id for found in client.releases()] == [release_id]
     assert [found.id for found in client.jobs()] == [job.id]

@@ -30,7 +30,7 @@ from tests.service.holds import charge, hold_at_present_rate
 from tests.service.people import make_key
 from tests.service.reading_routes import TestClient
 
-CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
+CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "recipe": "datalens"}
 CARD |= {"accountant": "dp-accounting 1", "assumed_public": ["the class names"], "not_covered": ["other publications"]}
 
 

@@ -123,7 +123,11 @@ class Shop:
     def facts_of(self, release_id: str, sha: str = SHA) -> dict[str, Any]:
         """What a training says of its release."""
         files = {"artifact_sha256": sha, "artifact_dir": f"releases/{release_id}"}
-        shown: dict[str, Any] = {"name": "first", "card": {"epsilon": 1.0}, "summary": {}}
+        shown: dict[str, Any] = {
+            "name": "first",
+            "card": {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "recipe": "datalens"},
+            "summary": {},
+        }
         return {"release_id": release_id, "key": KEY, "now": self.now, **files, **shown}
 
     def publish(self, claim: jobs.Claim, *, release_id: str, sha: str = SHA, **more: Any) -> Release:
