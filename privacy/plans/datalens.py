@@ -13,7 +13,6 @@ from obscura.wire.budgets import UNITS
 from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.filter import Filter
 from privacy.aggregation.topagg_config import TopAggConfig
-from privacy.errors import InvalidParameter
 from privacy.plans.options import EvaluationSamples, EvaluationSeed, SharesConfig, read_options
 from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, Stage, mu_of, subject_notes
 
@@ -88,9 +87,7 @@ class DataLensConfig(SharesConfig):
 
     def check(self) -> None:
         if (self.images is None) == (self.stddev is None):
-            raise InvalidParameter(
-                "images", self.images, "give either the number of images or the noise stddev; the other one follows"
-            )
+            raise self.refusal("images", "give either the number of images or the noise stddev; the other one follows")
 
     @property
     def drawing_seconds(self) -> float:
@@ -165,23 +162,19 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
             is too small.
     """
     if config.top_k > facts.pixels:
-        raise InvalidParameter(
-            "top_k", config.top_k, f"a teacher votes on the {facts.pixels} pixels, so k is at most {facts.pixels}"
-        )
+        raise config.refusal("top_k", f"a teacher votes on the {facts.pixels} pixels, so k is at most {facts.pixels}")
     teachers_max = facts.units_declared // UNITS_PER_TEACHER_MIN
     if config.teachers > teachers_max:
-        raise InvalidParameter(
+        raise config.refusal(
             "teachers",
-            config.teachers,
             f"{facts.units_declared} declared {facts.unit}s support at most {teachers_max} teachers "
             f"({UNITS_PER_TEACHER_MIN} {facts.unit}s each)",
         )
     each = config.parameters_per_teacher(facts)
     if config.teachers * each > TEACHER_PARAMETERS_MAX:
         fewer = "teachers" if config.teacher_network == "linear" else "teachers or teacher_hidden"
-        raise InvalidParameter(
+        raise config.refusal(
             "teachers",
-            config.teachers,
             f"with {each:,} parameters each they have {config.teachers * each:,} together, above "
             f"{TEACHER_PARAMETERS_MAX:,}: lower {fewer}; of this size {TEACHER_PARAMETERS_MAX // each:,} teachers "
             "would fit",
@@ -196,9 +189,7 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
         stddev = config.stddev
         iterations = min(affordable_releases(config.topagg(facts, stddev).event(1), budget_nano), IMAGES_MAX) // m
         if iterations < 1:
-            raise InvalidParameter(
-                "stddev", stddev, f"the budget does not pay for {m} images at this noise: add noise or budget"
-            )
+            raise config.refusal("stddev", f"the budget does not pay for {m} images at this noise: add noise or budget")
     images = iterations * m
     event = config.topagg(facts, stddev).event(images)
     shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
@@ -241,5 +232,4 @@ RECIPE = Recipe(
     units=frozenset(UNITS),
     presets=PRESETS,
     follows=frozenset({"teachers", "top_k", "beta"}),
-    start=lambda _plan: {VOTES: 1},
 )

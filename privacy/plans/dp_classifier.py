@@ -10,7 +10,6 @@ from pydantic import Field
 from models.sizes import CLASSIFIER_LAYERS
 from obscura.wire.budgets import UNITS
 from privacy.accounting.filter import Filter
-from privacy.errors import InvalidParameter
 from privacy.plans.options import EXTRACTOR_NAME, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe
 from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
@@ -36,13 +35,12 @@ class DpClassifierConfig(StepsConfig):
     def check(self) -> None:
         super().check()
         if self.multiplicity != 1:
-            raise InvalidParameter("multiplicity", self.multiplicity, "a classifier sees one view of each record")
+            raise self.refusal("multiplicity", "a classifier sees one view of each record")
         if self.architecture != "pretrained_linear" and self.extractor != "":
-            raise InvalidParameter("extractor", self.extractor, "only the architecture pretrained_linear takes one")
+            raise self.refusal("extractor", "only the architecture pretrained_linear takes one")
         if self.architecture == "pretrained_linear" and not EXTRACTOR_NAME.fullmatch(self.extractor):
-            raise InvalidParameter(
+            raise self.refusal(
                 "extractor",
-                self.extractor,
                 "pretrained_linear needs the name of an extractor that the operator provides: at most 64 letters, "
                 "digits, - and _",
             )
@@ -72,9 +70,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     config = read_options(DpClassifierConfig, options, PRESETS)
     size = min(facts.height, facts.width)
     if config.architecture.startswith("scatter") and size < SCATTER_SIZE_MIN:
-        raise InvalidParameter(
-            "architecture", config.architecture, f"scattering needs images of at least {SCATTER_SIZE_MIN} pixels a side"
-        )
+        raise config.refusal("architecture", f"scattering needs images of at least {SCATTER_SIZE_MIN} pixels a side")
     check_basis(config, CLASSIFIER_LAYERS[config.architecture])
     stage = steps_stage(config, privacy_filter, budget_nano, facts)
     notes = [*steps_notes(config, stage, facts)]

@@ -16,7 +16,6 @@ from pydantic import Field
 from models.sizes import denoiser_layers
 from obscura.wire.budgets import UNITS
 from privacy.accounting.filter import NANO, Filter
-from privacy.errors import InvalidParameter
 from privacy.plans.moments import MomentsConfig, config_that_follows
 from privacy.plans.options import EvaluationSamples, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
@@ -82,22 +81,13 @@ class DpDiffusionConfig(StepsConfig):
     def check(self) -> None:
         super().check()
         if self.guidance > 0 and self.label_drop == 0:
-            raise InvalidParameter(
-                "guidance", self.guidance, "it compares with images of any class: train with a label_drop such as 0.1"
-            )
+            raise self.refusal("guidance", "it compares with images of any class: train with a label_drop such as 0.1")
         if self.central_images and self.central_share == 0:
-            raise InvalidParameter(
-                "central_share", self.central_share, "central images cost a share of the budget: give one above 0"
-            )
-
+            raise self.refusal("central_share", "central images cost a share of the budget: give one above 0")
         if self.moments_share and self.central_images:
-            raise InvalidParameter(
-                "moments_share", self.moments_share, "release either moments or central images first"
-            )
+            raise self.refusal("moments_share", "release either moments or central images first")
         if self.start_sigma and not self.moments_share:
-            raise InvalidParameter(
-                "start_sigma", self.start_sigma, "without moments there is no image to begin with: give a moments_share"
-            )
+            raise self.refusal("start_sigma", "without moments there is no image to begin with: give a moments_share")
 
     @property
     def drawing_seconds(self) -> float:

@@ -10,7 +10,6 @@ from pydantic import Field
 from models.sizes import discriminator_layers
 from obscura.wire.budgets import UNITS
 from privacy.accounting.filter import Filter
-from privacy.errors import InvalidParameter
 from privacy.plans.options import EvaluationSamples, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe
 from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
@@ -40,11 +39,10 @@ class DpGanConfig(StepsConfig):
     def check(self) -> None:
         super().check()
         if self.multiplicity != 1:
-            raise InvalidParameter("multiplicity", self.multiplicity, "a discriminator sees one view of each record")
+            raise self.refusal("multiplicity", "a discriminator sees one view of each record")
         if self.discriminator_steps_max < self.discriminator_steps:
-            raise InvalidParameter(
+            raise self.refusal(
                 "discriminator_steps_max",
-                self.discriminator_steps_max,
                 f"it is at least the {self.discriminator_steps} discriminator_steps of the start",
             )
 

@@ -20,7 +20,6 @@ from obscura.wire.budgets import UNITS
 from obscura.wire.wording import show_epsilon
 from privacy.accounting.filter import NANO, Filter
 from privacy.accounting.gaussian import gaussian_epsilon
-from privacy.errors import InvalidParameter
 from privacy.plans.dp_classifier import PRESETS as CLASSIFIERS
 from privacy.plans.dp_classifier import SCATTER_SIZE_MIN, DpClassifierConfig
 from privacy.plans.options import EvaluationSamples, EvaluationSeed, SharesConfig
@@ -166,18 +165,14 @@ class MomentsConfig(SharesConfig):
     def check(self) -> None:
         whole = self.mean_share + self.pooled_share + self.class_share + self.cluster_share
         if not math.isclose(whole, 1.0, abs_tol=1e-9):
-            raise InvalidParameter(
-                "mean_share", self.mean_share, "mean, pooled, class and cluster shares must add up to 1"
-            )
+            raise self.refusal("mean_share", "mean, pooled, class and cluster shares must add up to 1")
         if (self.clusters > 1) != (self.cluster_share > 0):
-            raise InvalidParameter(
-                "clusters",
-                self.clusters,
-                "more than one needs a cluster_share, and one takes no share: give all four shares",
+            raise self.refusal(
+                "clusters", "more than one needs a cluster_share, and one takes no share: give all four shares"
             )
         if self.clusters > 1 and self.class_share == 0:
-            raise InvalidParameter(
-                "clusters", self.clusters, "classes' own covariances are taken around their centres: give a class_share"
+            raise self.refusal(
+                "clusters", "classes' own covariances are taken around their centres: give a class_share"
             )
 
     @property
@@ -337,32 +332,28 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
 def _check_images(config: MomentsConfig, facts: PublicFacts) -> None:
     size = f"{facts.width} x {facts.height}"
     if config.texture and not _suits_texture(facts):
-        raise InvalidParameter(
+        raise config.refusal(
             "texture",
-            True,
             f"it needs sides that are multiples of {TEXTURE_CELL} and at most {TEXTURE_MAX} numbers; images of "
             f"{size} have {texture_size(facts.height, facts.width):,}",
         )
     if config.symmetry == "square" and facts.height != facts.width:
-        raise InvalidParameter(
+        raise config.refusal(
             "symmetry",
-            config.symmetry,
             f"images of {size} are no squares, of which rows and columns could be swapped: declare mirror, or none",
         )
     numbers = len(facts.classes) * facts.pixels * config.latent_size(facts)
     if numbers > GENERATOR_NUMBERS_MAX:
-        raise InvalidParameter(
+        raise config.refusal(
             "components",
-            config.components,
             f"{len(facts.classes)} classes of {size} pixels in {facts.channels} channels make a generator of "
             f"{numbers:,} numbers, and it may have {GENERATOR_NUMBERS_MAX:,}: declare smaller images, or ask for at "
             f"most {GENERATOR_NUMBERS_MAX // (len(facts.classes) * facts.pixels)} components",
         )
     least, most = min(facts.height, facts.width), max(facts.height, facts.width)
     if config.guide and (least < SCATTER_SIZE_MIN or most > GUIDE_SIDE_MAX):
-        raise InvalidParameter(
+        raise config.refusal(
             "guide",
-            True,
             f"its classifier sees images of {SCATTER_SIZE_MIN} to {GUIDE_SIDE_MAX} pixels a side, and these have "
             f"{size}: leave the guide out, or declare another size",
         )

@@ -47,6 +47,10 @@ class RecipeConfig(BaseModel):
     def check(self) -> None:
         """Raise InvalidParameter if options do not go together."""
 
+    def refusal(self, name: str, why: str) -> InvalidParameter:
+        """Return the error of an option's value."""
+        return InvalidParameter(name, getattr(self, name), why)
+
     def with_values(self, **values: Any) -> Self:
         """Return a copy with other values of some options; they are checked."""
         return type(self)(**{**dict(self), **values})
@@ -121,7 +125,7 @@ class SharesConfig(RecipeConfig):
         try:
             numbers = read_class_shares(self.class_shares, classes)
         except ValueError as error:
-            raise InvalidParameter("class_shares", self.class_shares, str(error)) from None
+            raise self.refusal("class_shares", str(error)) from None
         whole = math.fsum(numbers.values())
         return {name: number / whole for name, number in numbers.items()}
 

@@ -140,15 +140,11 @@ class StepsConfig(SharesConfig):
 
     def check(self) -> None:
         if self.anchors_dataset_id and self.estimator not in _ANCHORED:
-            raise InvalidParameter(
-                "anchors_dataset_id", self.anchors_dataset_id, f"{self.estimator} has no anchors; gep and bgep have"
-            )
+            raise self.refusal("anchors_dataset_id", f"{self.estimator} has no anchors; gep and bgep have")
         if self.freeze != "none" and self.estimator not in _FREEZABLE:
-            raise InvalidParameter(
-                "freeze", self.freeze, f"{self.estimator} has no coordinates to freeze; {', '.join(_FREEZABLE)} have"
-            )
+            raise self.refusal("freeze", f"{self.estimator} has no coordinates to freeze; {', '.join(_FREEZABLE)} have")
         if self.freeze == "posterior" and self.estimator != "dpsgd":
-            raise InvalidParameter("freeze", self.freeze, "freezing after clipping is a variant of plain dpsgd alone")
+            raise self.refusal("freeze", "freezing after clipping is a variant of plain dpsgd alone")
 
     def sampling_probability(self, facts: PublicFacts) -> float:
         """Return q, the probability of each unit to be in a step's sample."""
@@ -162,9 +158,7 @@ class StepsConfig(SharesConfig):
         """
         steps = max(1, math.ceil(self.epochs / self.sampling_probability(facts)))
         if steps > STEPS_MAX:
-            raise InvalidParameter(
-                "epochs", self.epochs, f"they are {steps} steps, above {STEPS_MAX}: take a larger expected_batch"
-            )
+            raise self.refusal("epochs", f"they are {steps} steps, above {STEPS_MAX}: take a larger expected_batch")
         return steps
 
     def freeze_schedule(self, facts: PublicFacts) -> FreezeSchedule:
@@ -190,9 +184,8 @@ def check_basis(config: StepsConfig, groups: int) -> None:
         InvalidParameter: the estimator is GEP or B-GEP, and its basis has fewer vectors than there are groups.
     """
     if config.estimator in _ANCHORED and config.basis_size < groups:
-        raise InvalidParameter(
+        raise config.refusal(
             "basis_size",
-            config.basis_size,
             f"{config.estimator} takes a vector of each layer at least, and this network has {groups} layers with "
             f"parameters: take {groups} or more",
         )

@@ -17,7 +17,6 @@ from obscura.wire.budgets import UNITS
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import Filter
-from privacy.errors import InvalidParameter
 from privacy.plans.options import EXTRACTOR_NAME, SharesConfig
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
@@ -65,9 +64,7 @@ class SelectPublicConfig(SharesConfig):
 
     def check(self) -> None:
         if self.extractor and not EXTRACTOR_NAME.fullmatch(self.extractor):
-            raise InvalidParameter(
-                "extractor", self.extractor, "an extractor's name has at most 64 letters, digits, - and _"
-            )
+            raise self.refusal("extractor", "an extractor's name has at most 64 letters, digits, - and _")
 
     @property
     def public_images_serve(self) -> str:
@@ -80,16 +77,11 @@ class SelectPublicConfig(SharesConfig):
             InvalidParameter: it has fewer than two images, or lacks a class while public labels are used.
         """
         if images < _CHOICES[0]:
-            raise InvalidParameter(
-                "public_dataset_id",
-                self.public_dataset_id,
-                "one picture leaves nothing to select: name a dataset of more",
-            )
+            raise self.refusal("public_dataset_id", "one picture leaves nothing to select: name a dataset of more")
         missing = [name for name in classes if name not in public_classes] if self.public_labels else []
         if missing:
-            raise InvalidParameter(
+            raise self.refusal(
                 "public_labels",
-                True,
                 f"the public dataset has no class named {missing[0]!r}, so that class could select nothing: give its "
                 "classes the names of the private ones, or leave public_labels out, and every class selects among all "
                 "public pictures",
@@ -118,18 +110,16 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     """
     config = SelectPublicConfig(**options)
     if not config.public_dataset_id:
-        raise InvalidParameter(
+        raise config.refusal(
             "public_dataset_id",
-            "",
             "select_public draws public pictures: upload a folder of them as a dataset with visibility public, and "
             "name it here. Looking at it costs nothing",
         )
     stddev = stddev_for(SENSITIVITY, budget_nano // config.iterations, discrete=True)
     affordable = RELEASE_BYTES_MAX // (facts.pixels * len(facts.classes))
     if (config.choices or _CHOICES[0]) > affordable:
-        raise InvalidParameter(
+        raise config.refusal(
             "choices",
-            config.choices,
             f"a release holds at most {RELEASE_BYTES_MAX // 2**20} MiB of pictures: {affordable} of this size for each "
             f"of {len(facts.classes)} classes; ask for fewer, or declare smaller images",
         )

@@ -13,7 +13,7 @@ zero except of numbers that no symmetry changes, and covariances are zero betwee
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -96,24 +96,33 @@ class Action:
 
 @dataclass(frozen=True)
 class Waves:
-    """Cosine waves of the public basis, (f,) each.
+    """Cosine waves in the order of the public basis' rows, (f,) each.
 
     Attributes:
         row: half waves from top to bottom.
         column: half waves from left to right.
         turn: row of the real Fourier basis over orientations (1, cos, sin, cos 2, ...); 0 for pixels.
-        other: further distinction that no symmetry changes: a plane of colour, or a length.
+        kind: what no symmetry changes: a plane of colour, or for texture 0 (sum of fine and coarse) and 1 (difference).
+        power: mean square that the public prior expects.
     """
 
     row: Places
     column: Places
     turn: Places
-    other: Places
+    kind: Places
+    power: Array
+
+    def __len__(self) -> int:
+        return len(self.power)
+
+    def at(self, places: Places) -> Waves:
+        """Return the waves at these places, in their order."""
+        return Waves(*(getattr(self, field.name)[places] for field in fields(self)))
 
     def partners(self) -> Places:
         """Return the place of the wave that each becomes when rows and columns are swapped; -1 if it is missing."""
         apart = 1 + max(int(side.max(initial=0)) for side in (self.row, self.column, self.turn))
-        kind = self.other * apart + self.turn
+        kind = self.kind * apart + self.turn
         number = (kind * apart + self.row) * apart + self.column
         wanted = (kind * apart + self.column) * apart + self.row
         order = np.argsort(number)

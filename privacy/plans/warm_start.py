@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,77 +65,36 @@ MEANS, POOLED, CLUSTERS, BY_CLASS = WARM_START = ("class_means", "pooled_covaria
 CLUSTER_ROUNDS = 3  # of k-means, each a release
 
 
-@dataclass(frozen=True)
-class Coefficients:
-    """Which cosine coefficients of which plane are used, in the order of the basis' rows: (f,) each."""
-
-    plane: npt.NDArray[np.int64]
-    row: npt.NDArray[np.int64]
-    column: npt.NDArray[np.int64]
-    power: Array  # mean square that the public prior expects
-
-    def __len__(self) -> int:
-        return len(self.power)
-
-    @property
-    def waves(self) -> Waves:
-        """The waves that symmetries act on."""
-        return Waves(self.row, self.column, np.zeros_like(self.row), self.plane)
-
-
-def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Coefficients:
+def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Waves:
     """Return the coefficients of a configuration: a grid of each plane's, or the strongest of the grids."""
     rows, columns = config.grid(facts)
     plane, row, column = (axis.ravel() for axis in np.indices((facts.channels, rows, columns)))
     parts = np.array(PLANES if config.colour == "luma_chroma" else (1.0, 1.0, 1.0))[plane]
     scale = POWER * facts.height * facts.width * facts.channels / 3
     power = scale * parts / (OFFSET + row**2 + column**2)
-    kept = np.arange(len(power))
-    if config.coefficients is not None:
-        kept = np.argsort(-power, kind="stable")[: config.coefficients]
-    found = Coefficients(plane[kept], row[kept], column[kept], power[kept])
-    kept = _closed(found.waves, config)
-    return Coefficients(found.plane[kept], found.row[kept], found.column[kept], found.power[kept])
+    return _strongest(Waves(row, column, np.zeros_like(row), plane, power), config.coefficients, config)
 
 
-def _closed(waves: Waves, config: MomentsConfig) -> npt.NDArray[np.int64]:
-    """Return the places of waves that remain among them under every symmetry."""
-    partner = waves.partners() if config.symmetry == "square" else np.arange(len(waves.row))
-    return np.flatnonzero(partner >= 0)
-
-
-@dataclass(frozen=True)
-class TextureWaves:
-    """Which waves of a texture are used, in the order of the basis' rows: (f,) each."""
-
-    length: npt.NDArray[np.int64]  # 0: the sum of fine and coarse, 1: their difference
-    turn: npt.NDArray[np.int64]  # row of the real Fourier basis over orientations
-    row: npt.NDArray[np.int64]
-    column: npt.NDArray[np.int64]
-    power: Array  # mean square that the public prior expects
-
-    @property
-    def waves(self) -> Waves:
-        """The waves that symmetries act on."""
-        return Waves(self.row, self.column, self.turn, self.length)
-
-
-def texture_waves(config: MomentsConfig, facts: PublicFacts) -> TextureWaves:
+def texture_waves(config: MomentsConfig, facts: PublicFacts) -> Waves:
     """Return the waves of texture of a configuration: the strongest, or all; none without texture."""
     rows, columns = facts.height // TEXTURE_CELL, facts.width // TEXTURE_CELL
     length, turn, row, column = (axis.ravel() for axis in np.indices((2, TEXTURE_MAPS // 2, rows, columns)))
     parts = np.array(TEXTURE_LENGTHS)[length] * np.array(TEXTURE_HARMONICS)[(turn + 1) // 2]
     power = TEXTURE_POWER * rows * columns * parts / (TEXTURE_OFFSET + row**2 + column**2)
-    kept = np.argsort(-power, kind="stable")[: config.texture_size(facts)]
-    kept = kept[_closed(Waves(row[kept], column[kept], turn[kept], length[kept]), config)]
-    return TextureWaves(length[kept], turn[kept], row[kept], column[kept], power[kept])
+    return _strongest(Waves(row, column, turn, length, power), config.texture_size(facts), config)
+
+
+def _strongest(waves: Waves, count: int | None, config: MomentsConfig) -> Waves:
+    """Return so many waves, by default all, but for those that a declared symmetry maps to a wave that is left out."""
+    if count is not None:
+        waves = waves.at(np.argsort(-waves.power, kind="stable")[:count])
+    return waves.at(np.flatnonzero(waves.partners() >= 0)) if config.symmetry == "square" else waves
 
 
 def action_of(config: MomentsConfig, facts: PublicFacts) -> Action:
     """Return how the declared symmetries act on the numbers of a record: coefficients, then texture."""
-    seen = coefficients_of(config, facts).waves, texture_waves(config, facts).waves
-    one, two = (waves.action(config.symmetry) for waves in seen)
-    return together(one, two)
+    seen = coefficients_of(config, facts), texture_waves(config, facts)
+    return together(*(waves.action(config.symmetry) for waves in seen))
 
 
 def power_of(config: MomentsConfig, facts: PublicFacts) -> Array:
@@ -181,9 +139,9 @@ def share_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float) 
     return lambda units: float((apart**2 / (apart + noise_of_one / float(units) ** 2)).sum() / whole)
 
 
-def _with_a_mean(seen: Coefficients, config: MomentsConfig) -> npt.NDArray[np.int64]:
+def _with_a_mean(seen: Waves, config: MomentsConfig) -> npt.NDArray[np.int64]:
     """Return the places of coefficients whose mean no declared symmetry makes zero."""
-    return seen.waves.action(config.symmetry).blocks()[0][0]
+    return seen.action(config.symmetry).blocks()[0][0]
 
 
 def clusters_for(q: float, texture: bool) -> int:

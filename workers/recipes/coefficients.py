@@ -31,11 +31,10 @@ from models.portable.textured import CENTRE, FILTER_UNIT, LOG_FLOOR, MODULUS_FLO
 from models.sizes import TEXTURE_CELL, texture_size
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
-from privacy.plans.symmetry import Action, Symmetry
+from privacy.plans.symmetry import Action, Symmetry, Waves
 from privacy.plans.warm_start import (
     COLOUR_MIX,
     LUMA_CHROMA,
-    Coefficients,
     action_of,
     coefficients_of,
     power_of,
@@ -156,8 +155,8 @@ def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     )
     planes = LUMA_CHROMA if config.colour == "luma_chroma" else np.eye(facts.channels)
     plane = (rows[:, :, None] * columns[:, None, :]).reshape(len(seen), 1, -1)
-    basis = (planes[seen.plane][:, :, None] * plane).reshape(len(seen), facts.pixels)
-    return seen.waves.paired(basis, config.symmetry)
+    basis = (planes[seen.kind][:, :, None] * plane).reshape(len(seen), facts.pixels)
+    return seen.paired(basis, config.symmetry)
 
 
 def coefficients(private_images: npt.NDArray[np.uint8], basis: Array, centre: float = 0.25) -> Array:
@@ -218,10 +217,10 @@ def texture_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     seen = texture_waves(config, facts)
     turns, lengths = _fourier_basis(ORIENTATIONS), np.array([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(2.0)
     down, across = (cosine_basis(side // TEXTURE_CELL, side // TEXTURE_CELL) for side in (facts.height, facts.width))
-    factors = (lengths[seen.length], turns[seen.turn], down[seen.row], across[seen.column])
+    factors = (lengths[seen.kind], turns[seen.turn], down[seen.row], across[seen.column])
     basis: Array = np.einsum("kl,ko,ki,kj->kloij", *factors)
-    flat = basis.reshape(len(seen.power), texture_size(facts.height, facts.width) if config.texture else 0)
-    return seen.waves.paired(flat, config.symmetry)
+    flat = basis.reshape(len(seen), texture_size(facts.height, facts.width) if config.texture else 0)
+    return seen.paired(flat, config.symmetry)
 
 
 def _fourier_basis(length: int) -> Array:
@@ -305,7 +304,7 @@ class SeparableWaves:
     down: Array
     across: Array
     mix: Array
-    seen: Coefficients
+    seen: Waves
     symmetry: Symmetry
 
     @classmethod
@@ -333,7 +332,7 @@ class SeparableWaves:
             or difference of two of the same record), rounded as IEEE 754 says.
         """
         scale = 1.0 / self._norms()
-        factors = self.mix.sum(axis=1)[self.seen.plane], self.down.sum(axis=1), self.across.sum(axis=1)
+        factors = self.mix.sum(axis=1)[self.seen.kind], self.down.sum(axis=1), self.across.sum(axis=1)
         whole = factors[0] * factors[1][self.seen.row] * factors[2][self.seen.column]  # what even brightness 1 has
         middle = whole * scale * centre
 
@@ -352,7 +351,7 @@ class SeparableWaves:
         for at in range(0, len(rows), block):
             part = scaled[at : at + block]
             grid = np.zeros((len(part), planes, len(self.down), len(self.across)))
-            grid[:, self.seen.plane, self.seen.row, self.seen.column] = part
+            grid[:, self.seen.kind, self.seen.row, self.seen.column] = part
             mixed = np.einsum("npij,pc->ncij", grid, self.mix)
             np.matmul(self.down.T, mixed @ self.across, out=found[at : at + block])
         return found.reshape(len(rows), self._pixels)
@@ -364,7 +363,7 @@ class SeparableWaves:
         left = (self.down @ rows).reshape(b, len(self.down), width, channels)
         planes = np.moveaxis(left, 3, 1) @ self.across.T  # (b, c, frequencies, frequencies)
         mixed = self.mix @ planes.reshape(b, channels, -1)
-        at = (self.seen.plane * len(self.down) + self.seen.row) * len(self.across) + self.seen.column
+        at = (self.seen.kind * len(self.down) + self.seen.row) * len(self.across) + self.seen.column
         found: Array = mixed.reshape(b, -1)[:, at]
         return found
 
@@ -374,7 +373,7 @@ class SeparableWaves:
 
     def _norms(self) -> Array:
         plane, row, column = (np.square(each).sum(axis=1) for each in (self.mix, self.down, self.across))
-        norms: Array = np.sqrt(plane[self.seen.plane] * row[self.seen.row] * column[self.seen.column])
+        norms: Array = np.sqrt(plane[self.seen.kind] * row[self.seen.row] * column[self.seen.column])
         return norms
 
     def _paired(self, rows: Array) -> Array:
@@ -382,4 +381,4 @@ class SeparableWaves:
 
         It is its own inverse and its own transpose.
         """
-        return self.seen.waves.paired(rows.T, self.symmetry).T
+        return self.seen.paired(rows.T, self.symmetry).T

@@ -112,9 +112,9 @@ def voting(facts: PublicFacts, epsilon: float = 1.0, **options: Any) -> DataLens
     return made(facts, epsilon, "datalens", **options).config_of(DataLensConfig)
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
-@pytest.mark.parametrize("n", [4, 300, 1400, 3800, 16_000, 60_000])
-@pytest.mark.parametrize("side", [2, 8, 28, 64])
+@pytest.mark.parametrize("epsilon", [0.1, 10.0])
+@pytest.mark.parametrize("n", [4, 1400, 60_000])
+@pytest.mark.parametrize("side", [2, 28, 64])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_no_default_is_refused(channels: int, side: int, n: int, epsilon: float) -> None:
     facts = PublicFacts(("a", "b"), side, side, channels, n, "record")
@@ -165,7 +165,7 @@ def test_coefficients_are_the_strongest_and_brightness_has_most_of_them() -> Non
     power = coefficients_of(everything, COLOUR).power
     assert len(seen) == found.coefficients
     assert seen.power.min() >= np.sort(power)[-len(seen)]
-    in_plane = np.bincount(seen.plane, minlength=3)
+    in_plane = np.bincount(seen.kind, minlength=3)
     assert in_plane[0] > in_plane[1] > in_plane[2] > 0
 
 

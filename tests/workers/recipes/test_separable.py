@@ -100,7 +100,7 @@ def test_float64_finds_the_integers_that_integer_arithmetic_finds(kind):
     expected = np.einsum("pd,bdij->bpij", mix, np.einsum("bdic,jc->bdij", left, across))
     seen = waves.seen
     found = waves._integers(images)
-    assert np.array_equal(found.astype(np.int64), expected[:, seen.plane, seen.row, seen.column])
+    assert np.array_equal(found.astype(np.int64), expected[:, seen.kind, seen.row, seen.column])
     assert np.array_equal(found, np.rint(found))
 
 

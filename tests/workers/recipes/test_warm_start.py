@@ -236,7 +236,7 @@ def test_an_exact_product_is_close_to_the_product(seed, size, p):
 def test_luma_and_chroma_are_orthonormal_too_and_grey_has_no_chroma(coefficients_kept):
     facts = dataclasses.replace(FACTS, height=6, width=5, channels=3)
     config = CONFIG.with_values(colour="luma_chroma", coefficients=coefficients_kept)
-    basis, plane = image_basis(config, facts), coefficients_of(config, facts).plane
+    basis, plane = image_basis(config, facts), coefficients_of(config, facts).kind
     assert len(basis) == (coefficients_kept or facts.pixels)
     np.testing.assert_allclose(basis @ basis.T, np.eye(len(basis)), atol=1e-12)
     grey = np.repeat(np.random.default_rng(0).integers(0, 256, (4, 6, 5, 1)), 3, axis=3).astype(np.uint8)
