@@ -100,8 +100,7 @@ def test_votes_equal_the_slow_loop(switches: dict[str, Any], dtype: torch.dtype)
     assert torch.equal(count_votes(gradients, cfg, coins()), fast.sum(dim=0, dtype=torch.int32))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("block", [1, 100, 1 << 20])
+@pytest.mark.parametrize(("block", "threads"), [(100, 1), (1, 2), (1000, 2), (1 << 20, 2)])
 def test_counts_do_not_hold_all_votes_yet_equal_their_sum(
     block: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +141,7 @@ def tensors(teachers: int) -> st.SearchStrategy[Tensor]:
     leaves=st.booleans(),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_one_teacher_moves_the_vote_sum_by_at_most_the_sensitivity(
     gradients: Tensor,
     changed: Tensor,
@@ -223,13 +222,9 @@ def test_no_teachers_or_no_images(shape: tuple[int, ...]) -> None:
 
 
 def test_parts_of_the_teachers_add_up() -> None:
-    gradients = random_gradients()
-    cfg = config(stochastic_sign=False)
-    parts = sum(
-        (count_votes(part, cfg, coins()) for part in (gradients[:3], gradients[3:])),
-        torch.zeros(4, 6, dtype=torch.int32),
-    )
-    assert torch.equal(parts, count_votes(gradients, cfg, coins()))
+    gradients, cfg = random_gradients(), config(stochastic_sign=False)
+    first, second = (count_votes(part, cfg, coins()) for part in (gradients[:3], gradients[3:]))
+    assert torch.equal(first + second, count_votes(gradients, cfg, coins()))
 
 
 def test_the_callers_generator_moves_alike_whatever_the_gradients() -> None:

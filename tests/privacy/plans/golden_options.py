@@ -1,6 +1,7 @@
 """What plans and refusals were before options became pydantic models: asked again here, and compared by a test.
 
-`python -m tests.privacy.plans.golden_options` writes the file anew. Whoever does that says why in the commit.
+The file lists the cases: options by recipe, and facts with an epsilon. To add one, add its key with an empty text, then
+write the file anew by `python -m tests.privacy.plans.golden_options`, and say why in the commit.
 """
 
 from __future__ import annotations
@@ -20,110 +21,13 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import RECIPES, build_plan
 
 FILE = Path(__file__).with_name("golden_options.json")
+GOLDEN: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
 ACCOUNT = open_filter(10.0, 1e-6)
 SAMPLED = "poisson_gaussian"
 FACTS = {
     "grey": PublicFacts(tuple("0123456789"), 28, 28, 1, 60_000, "record"),
     "few in colour": PublicFacts(("cat", "dog"), 30, 32, 3, 1_500, "record"),
     "subjects": PublicFacts(("no", "yes"), 32, 32, 3, 9_000, "subject", 3_000),
-}
-PLACES = (("grey", 1.0), ("grey", 0.3), ("grey", 8.0), ("few in colour", 1.0), ("subjects", 8.0))
-ASKED: Mapping[str, tuple[dict[str, Any], ...]] = {
-    "class_histogram": ({},),
-    "datalens": (
-        {"teachers": 200, "top_k": 5, "images": 40, "step": 1},
-        {"stddev": 900, "teachers": 300},
-        {
-            "teacher_network": "convolutional",
-            "evaluation_seed": 3,
-            "use_top_k": False,
-            "use_threshold": True,
-            "teachers": 300,
-        },
-        {"preset": "published", "images": 77},
-    ),
-    "dp_classifier": (
-        {"preset": "cnn", "epochs": 3, "momentum": 0, "optimiser": "adam"},
-        {"estimator": "gep", "anchors_dataset_id": "ds_public", "anchors": 99, "clip_residual": 0.1},
-        {"estimator": "bgep", "freeze": "ranked", "freeze_every": "step", "basis_groups": "widths"},
-        {"architecture": "pretrained_linear", "extractor": "resnet_18", "expected_batch": 64},
-        {"estimator": "topagg", "keep": 0.5, "rate_drops": 2, "rate_decay": 0.5, "weight_decay": 1},
-        {"estimator": "rgp_random", "rank": 3, "rank_share": 0.5, "warm_up_share": 0},
-    ),
-    "dp_diffusion": (
-        {"patch": 2, "multiplicity": 2, "guidance": 1, "sampling_steps": 9, "churn": 0},
-        {"central_images": 3, "central_share": 0.2, "central_batch": 300, "central_clip": 0.5},
-        {"moments_share": 0.3, "moments_steps": 10, "start_sigma": 2, "ema": 0},
-    ),
-    "moments": (
-        {"mean_share": 0.4, "pooled_share": 0.3, "class_share": 0.3, "colour": "luma_chroma", "texture": False},
-        {
-            "texture": True,
-            "clusters": 3,
-            "cluster_share": 0.1,
-            "mean_share": 0.2,
-            "pooled_share": 0.3,
-            "class_share": 0.4,
-        },
-        {"guide_share": 0.2, "guide_steps": 3, "guide_logit": 9, "guide": True},
-        {"guide_share": 0.9, "guide": True},
-        {"shrink": True, "evaluation_seed": 3},
-    ),
-    "dpgan": (
-        {"discriminator_steps": 4, "accuracy_floor": 0, "records_per_subject": 9},
-        {"estimator": "dpsgd", "freeze": "posterior", "latent": 5, "generator_batch": 7, "initial_seed": 12},
-    ),
-    "select_public": (
-        {"public_dataset_id": "ds_public", "public_labels": True, "extractor": "resnet_18", "iterations": 1},
-        {"public_dataset_id": "ds_public", "choices": 7, "threshold": 0, "mirror": True, "shift": 0, "colour": 1},
-    ),
-}
-TOGETHER: Mapping[str, tuple[dict[str, Any], ...]] = {  # each value is right, and not beside the others
-    "class_histogram": ({"preset": "default"}, {"stddev": 3}),
-    "datalens": (
-        {"preset": "best"},
-        {"preset": 3},
-        {"warm_star": False},
-        {"images": 10, "stddev": 9.0},
-        {"images": None},
-        {"top_k": 900},
-        {"teachers": 50_000},
-        {"teachers": 12_000, "teacher_network": "convolutional"},
-        {"stddev": 1, "teachers": 10},
-    ),
-    "dp_classifier": (
-        {"preset": "fashion"},
-        {"clips": 1.0},
-        {"multiplicity": 2},
-        {"extractor": "imagenet"},
-        {"architecture": "pretrained_linear"},
-        {"architecture": "pretrained_linear", "extractor": "../a"},
-        {"architecture": "pretrained_linear", "extractor": "a" * 65},
-        {"estimator": "dpsgd", "anchors_dataset_id": "ds_public"},
-        {"estimator": "gep", "anchors_dataset_id": "d" * 65},
-        {"estimator": "rgp", "freeze": "random"},
-        {"estimator": "gep", "freeze": "posterior"},
-        {"estimator": "gep", "architecture": "wrn28_4", "basis_size": 3},
-        {"epochs": 10_000, "expected_batch": 1},
-    ),
-    "dp_diffusion": (
-        {"guidance": 1, "label_drop": 0},
-        {"central_images": 1, "central_share": 0},
-        {"central_images": 1, "moments_share": 0.1},
-        {"start_sigma": 1},
-    ),
-    "moments": (
-        {"preset": "warm_start_only"},
-        {"vote_share": 0.1},
-        {"teachers": 9},
-        {"clusters": 3},
-        {"mean_share": 0.5},
-        {"guide_share": 0, "guide": True},
-        {"guide_steps": 11, "guide": True},
-        {"clusters": 3, "guide": True},
-    ),
-    "dpgan": ({"multiplicity": 2}, {"discriminator_steps": 5, "discriminator_steps_max": 4}),
-    "select_public": ({}, {"public_dataset_id": "ds_public", "extractor": "../a"}),
 }
 VALUES: tuple[Any, ...] = (
     *(True, False, None, "", "x", "1", [], {}, [1], math.nan, math.inf, -math.inf, 10**400),
@@ -135,14 +39,12 @@ VALUES: tuple[Any, ...] = (
 
 
 def planned() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """The options, facts and epsilon of each valid case, with the document of its plan or its refusal."""
-    for recipe, known in RECIPES.items():
-        for options in [{}, *({"preset": preset} for preset in known.presets), *ASKED[recipe]]:
-            # To find the noise of the others takes a second.
-            quick = recipe in ("class_histogram", "datalens", "moments", "select_public")
-            for facts_name, epsilon in PLACES if quick else PLACES[:1]:
-                asked = f"{recipe} {json.dumps(options)}"
-                yield asked, f"{facts_name} {epsilon}", _planned(recipe, options, epsilon, FACTS[facts_name])
+    """The options, and facts with epsilon, of each case in the file, with the document of its plan or its refusal."""
+    for asked, places in GOLDEN["plans"].items():
+        recipe, _, options = asked.partition(" ")
+        for place in places:
+            facts, _, epsilon = place.rpartition(" ")
+            yield asked, place, _planned(recipe, json.loads(options), float(epsilon), FACTS[facts])
 
 
 def _planned(recipe: str, options: Mapping[str, Any], epsilon: float, facts: PublicFacts) -> dict[str, Any]:
@@ -201,9 +103,9 @@ def _numbers(words: str) -> list[str]:
 
 
 def refused_together() -> dict[str, str]:
-    """Each case of `TOGETHER` with its refusal."""
-    asked = [(recipe, options) for recipe, cases in TOGETHER.items() for options in cases]
-    return {f"{recipe} {json.dumps(options)}": verdict(partial(_plan, recipe), options) for recipe, options in asked}
+    """Each case of options that are valid, but not together, with its refusal."""
+    cases = [case.partition(" ") for case in GOLDEN["together"]]
+    return {f"{recipe} {options}": verdict(partial(_plan, recipe), json.loads(options)) for recipe, _, options in cases}
 
 
 def _plan(recipe: str, **options: Any) -> Plan:
@@ -241,18 +143,14 @@ def _ranges(indices: list[int]) -> str:
 
 
 def whole() -> dict[str, Any]:
-    """Everything that the file holds."""
+    """Everything that the file holds: its cases, asked again, and the plans that were stored."""
     plans: dict[str, dict[str, str]] = {}
-    documents = json.loads(FILE.read_text("utf-8"))["documents"]  # one for each recipe
-    names: dict[str, list[str]] = {}
-    for asked, of, document in planned():
-        plans.setdefault(asked, {})[of] = summary(document)
-        recipe, _, options = asked.partition(" ")
-        if of == "grey 1.0" and options == json.dumps(ASKED[recipe][-1]):
-            documents += [document] if recipe not in names and document not in documents else []
-            names[recipe] = list(document["config"])
-    values = {recipe: {name: verdicts(recipe, name) for name in fields} for recipe, fields in names.items()}
-    return {"plans": plans, "documents": documents, "together": refused_together(), "values": values}
+    for asked, place, document in planned():
+        plans.setdefault(asked, {})[place] = summary(document)
+    values = {
+        recipe: {name: verdicts(recipe, name) for name in RECIPES[recipe].config.model_fields} for recipe in RECIPES
+    }
+    return {"plans": plans, "documents": GOLDEN["documents"], "together": refused_together(), "values": values}
 
 
 if __name__ == "__main__":

@@ -189,7 +189,7 @@ def some_options(draw: st.DrawFn) -> dict[str, Any]:
     return options
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     options=some_options(),
     epsilon=st.sampled_from([0.01, 1.0, 50.0]),
