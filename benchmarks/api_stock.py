@@ -43,9 +43,9 @@ CARD = {
 }
 PLAN = {
     "recipe": "datalens",
-    "price_nano": 1000,
+    "cost_nano": 1000,
     "budget_nano": 1000,
-    "stages": [{"name": "votes", "event": GaussianEvent(1.0, 100.0, 1450).to_json(), "price_nano": 1000}],
+    "stages": [{"name": "votes", "event": GaussianEvent(1.0, 100.0, 1450).to_json(), "cost_nano": 1000}],
     "facts": {"teachers": 4000},
     "notes": ["a remark"],
     "config": {},
@@ -168,13 +168,13 @@ def _dataset(account_id: str | None, now: datetime) -> dict[str, Any]:
 
 def _request(account_id: str, key_id: str, admin_id: str, now: datetime) -> dict[str, Any]:
     facts = {"id": new_id("dec"), "account_id": account_id, "epsilon_before": 8.0, "epsilon": 9.0, "reason": "more"}
-    facts |= {"action": "raise", "project_id": DEFAULT_PROJECT, "asked_by": admin_id, "asked_with": key_id}
-    return facts | {"state": "pending", "asked_at": now}
+    facts |= {"action": "raise", "project_id": DEFAULT_PROJECT, "requested_by": admin_id, "requested_with": key_id}
+    return facts | {"state": "pending", "requested_at": now}
 
 
 def _sweep(account_id: str, dataset_id: str, now: datetime) -> dict[str, Any]:
     facts = {"id": new_id("swp"), "account_id": account_id, "dataset_id": dataset_id, "name": "search"}
-    return facts | {"recipe": "datalens", "price_nano": 1000, "created_at": now}
+    return facts | {"recipe": "datalens", "cost_nano": 1000, "created_at": now}
 
 
 def _job(job_id: str, state: str, moment: datetime, hold: Any = None, dataset_id: str | None = None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from service.storage.journals import journalled, journalled_jobs
 
 FAULTS = (
     *("jobs_unfinished", "jobs_unknown", "jobs_twice", "uploads_lost", "undercharged", "artifacts_without_capture"),
-    *("releases_lost", "releases_changed", "orphans", "holds_open", "held_nano", "arming_stops", "work_left"),
+    *("releases_lost", "releases_changed", "orphans", "holds_open", "reserved_nano", "arming_stops", "work_left"),
 )
 _CAPTURES = select(Entry.job_id, Entry.account_id).where(Entry.kind == EntryKind.CAPTURE)
 
@@ -47,7 +47,7 @@ class Audit:
     releases_changed: int = 0  # releases with other files than were captured
     orphans: int = 0  # objects of a bucket that nothing names after the grace periods
     holds_open: int = 0
-    held_nano: int = 0
+    reserved_nano: int = 0
     arming_stops: int = 0
     work_left: int = 0  # work folders, which may hold private state, of jobs that have ended
     claims_left: int = 0  # claims in a bucket that the next publication removes: not a fault
@@ -140,13 +140,13 @@ def _audit_charges(found: Audit, settings: Settings, factory: SessionFactory) ->
             for row in rows
         }
         states = session.scalars(select(Hold.state)).all()
-        found.held_nano = int(session.scalar(select(func.sum(Account.held_nano))) or 0)
+        found.reserved_nano = int(session.scalar(select(func.sum(Account.reserved_nano))) or 0)
     found.holds_open = sum(state in (HoldState.HELD, HoldState.ARMED) for state in states)
     for job_id in journalled_jobs(storage_of(settings)):
         shown = journalled(storage_of(settings), job_id)
-        found.journalled_nano += shown.price_nano
+        found.journalled_nano += shown.cost_nano
         beyond = any(shown.counts[stage] > count for stage, count in counted.get(job_id, {}).items())
-        found.undercharged += shown.price_nano > captured.get(job_id, 0) or beyond
+        found.undercharged += shown.cost_nano > captured.get(job_id, 0) or beyond
     found.captured_nano = sum(captured.values())
 
 

@@ -332,7 +332,7 @@ def proved_spending(data_dir: Path) -> dict[str, int]:
     """Return the nano-units that journals prove, by job, and those that receipts prove, by account."""
     journals = all_journalled(FolderStorage(data_dir))
     receipts = [json.loads(path.read_bytes())["statement"]["account"] for path in data_dir.glob("receipts/acc_*.json")]
-    jobs = {job_id: journal.price_nano for job_id, journal in journals.items()}
+    jobs = {job_id: journal.cost_nano for job_id, journal in journals.items()}
     return jobs | {account["id"]: account["spent_nano"] for account in receipts}
 
 
@@ -380,7 +380,7 @@ def raise_limits(world: World) -> None:
         asking, approving = (f"key_{token.split('_')[1]}" for token in names)
         for account_id, epsilon in session.execute(select(Account.id, Account.epsilon)).all():
             request = ledger.request_raise(
-                session, account_id=account_id, epsilon=epsilon + 1, reason="a raise", asked_with=asking, now=now
+                session, account_id=account_id, epsilon=epsilon + 1, reason="a raise", requested_with=asking, now=now
             )
             decisions.decide(session, request.id, approving, now, ledger.LIMIT_EFFECTS, approved=True)
 

@@ -119,7 +119,7 @@ def piece(folder: Path, data: Folder, plan: Plan, minutes: float) -> bool:
         plan=plan,
         facts=declared,
         data=TrainingData(data.images, data.labels, declared.classes),
-        budget=PlanBudget(plan.stages, capacity_nano=2 * plan.price_nano),  # public images: repeated steps may cost
+        budget=PlanBudget(plan.stages, capacity_nano=2 * plan.cost_nano),  # public images: repeated steps may cost
         secret=secret_file.read_bytes(),
         attempt=len(pieces) + 1,
         progress=clock,

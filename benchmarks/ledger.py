@@ -53,7 +53,7 @@ Run = Callable[[Step], Any]  # in a transaction of its own
 
 def hold(run: Run, account_id: str, planned: int, now: datetime) -> str:
     """Hold the price of a new job."""
-    terms: dict[str, Any] = {"amount_nano": priced(planned).price_nano, "priced_by": FILTER, "details": stages(planned)}
+    terms: dict[str, Any] = {"amount_nano": priced(planned).cost_nano, "priced_by": FILTER, "details": stages(planned)}
     hold_id: str = run(lambda s: ledger.hold(s, account_id=account_id, job_id=new_id("job"), now=now, **terms).id)
     return hold_id
 
@@ -72,7 +72,7 @@ def one_life(run: Run, account_id: str, dice: random.Random) -> None:
     own: dict[str, Any] = {"hold_id": hold_id, "attempt": 1, "now": now}
     run(lambda s: ledger.fence(s, **own))
     run(lambda s: ledger.arm(s, **own))
-    run(lambda s: ledger.charge(s, **own, amount_nano=made.price_nano, stage=made.name, event=event))
+    run(lambda s: ledger.charge(s, **own, amount_nano=made.cost_nano, stage=made.name, event=event))
     capture(run, hold_id, now)
 
 

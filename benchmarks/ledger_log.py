@@ -24,7 +24,7 @@ COUNT_MAX = 20  # of the releases that a job plans
 EVENT = GaussianEvent(sensitivity=1.0, stddev=5000.0)  # so little that the budget outlasts the benchmark
 ACCOUNTS, ENTRIES, HOLDS = (cast(Table, table.__table__) for table in (Account, Entry, Hold))
 FILTER = open_filter(EPSILON, DELTA)
-_UNIT_NANO = FILTER.price_nano(EVENT)
+_UNIT_NANO = FILTER.cost_nano(EVENT)
 
 
 def priced(count: int) -> Stage:
@@ -68,7 +68,7 @@ def _append_jobs(factory: SessionFactory, account_id: str, count: int, *, captur
     ids: list[str] = []
     holds: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
-    names = ("head_sequence", "head_hash", "capacity_nano", "spent_nano", "held_nano")
+    names = ("head_sequence", "head_hash", "capacity_nano", "spent_nano", "reserved_nano")
     with transaction(factory) as session:
         account = ledger.lock_account(session, account_id)
         head = {name: getattr(account, name) for name in names}
@@ -88,20 +88,20 @@ def _job(account_id: str, head: dict[str, Any], *, captured: bool) -> tuple[dict
     """Return the hold's row and its entries; moves `head` forward."""
     hold_id, job_id, now = new_id("hold"), new_id("job"), datetime.now(UTC)
     held, made = priced(2), priced(1)
-    armed = {"attempt": 1, "hold_nano": held.price_nano, "charged_nano": 0}
-    charged = {**armed, "charged_nano": made.price_nano, "stage": made.name, "event": made.event.to_json()}
-    returned = {"returned_nano": held.price_nano - made.price_nano}
+    armed = {"attempt": 1, "hold_nano": held.cost_nano, "charged_nano": 0}
+    charged = {**armed, "charged_nano": made.cost_nano, "stage": made.name, "event": made.event.to_json()}
+    returned = {"returned_nano": held.cost_nano - made.cost_nano}
     ended = {"attempt": 1, "artifact_sha256": "ab" * 32, "reason": "published", **returned}
     steps: list[tuple[EntryKind, int, int, int, dict[str, Any]]] = [
-        (EntryKind.HOLD, held.price_nano, 0, held.price_nano, stages(2)),
+        (EntryKind.HOLD, held.cost_nano, 0, held.cost_nano, stages(2)),
         (EntryKind.ARM, 0, 0, 0, armed),
-        (EntryKind.CHARGE, made.price_nano, 0, 0, charged),
-        (EntryKind.CAPTURE, made.price_nano, made.price_nano, -held.price_nano, ended),
+        (EntryKind.CHARGE, made.cost_nano, 0, 0, charged),
+        (EntryKind.CAPTURE, made.cost_nano, made.cost_nano, -held.cost_nano, ended),
     ][: 4 if captured else 3]
     written = []
     for kind, amount, spent_change, held_change, details in steps:
         head["spent_nano"] += spent_change
-        head["held_nano"] += held_change
+        head["reserved_nano"] += held_change
         entry = Entry(
             account_id=account_id,
             sequence=head["head_sequence"] + 1,
@@ -111,7 +111,7 @@ def _job(account_id: str, head: dict[str, Any], *, captured: bool) -> tuple[dict
             amount_nano=amount,
             capacity_nano=head["capacity_nano"],
             spent_nano=head["spent_nano"],
-            held_nano=head["held_nano"],
+            reserved_nano=head["reserved_nano"],
             details=details,
             previous_hash=head["head_hash"],
             created_at=now,
@@ -124,9 +124,9 @@ def _job(account_id: str, head: dict[str, Any], *, captured: bool) -> tuple[dict
         "account_id": account_id,
         "job_id": job_id,
         "state": HoldState.CAPTURED if captured else HoldState.ARMED,
-        "amount_nano": held.price_nano,
-        "charged_nano": made.price_nano,
-        "captured_nano": made.price_nano if captured else 0,
+        "amount_nano": held.cost_nano,
+        "charged_nano": made.cost_nano,
+        "captured_nano": made.cost_nano if captured else 0,
         "attempt": 1,
         "armed_attempt": 1,
         "last_sequence": head["head_sequence"],

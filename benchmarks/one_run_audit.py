@@ -46,10 +46,10 @@ CLASS_MOMENTS: dict[str, Any] = {
     "components": 80,
     "class_components": None,
     "clusters": 1,
-    "mean_share": 0.1,
-    "pooled_share": 0.45,
-    "class_share": 0.45,
-    "cluster_share": 0.0,
+    "mean_fraction": 0.1,
+    "pooled_covariance_fraction": 0.45,
+    "class_covariance_fraction": 0.45,
+    "cluster_fraction": 0.0,
     "mean_clip": 5.0,  # shorter than the canaries, which are then as strong as a record can be
     "deviation_clip": 5.0,
     "component_clip": 5.0,
@@ -142,7 +142,7 @@ def audit_private_steps(
 ) -> Row:
     """A whole training of a gradient estimator, of which the finished network is seen."""
     setting, included = make(1000), one_run.flip_coins(1000, COINS_SEED)
-    priced = Stage(STEPS, event, open_filter(50.0, DELTA).price_nano(event))
+    priced = Stage(STEPS, event, open_filter(50.0, DELTA).cost_nano(event))
     journal, secret = PaymentJournal(PlanBudget([priced])), secrets.token_bytes(32)
     with BROKEN_GRADIENTS[variant]():
         weights = projection(setting, 1 / event.noise_multiplier)

@@ -84,7 +84,7 @@ def _symmetric(*symmetries: str, **options: Any) -> dict[str, tuple[str, Mapping
 
 _ALL = (1.0, 3.0, 10.0)
 # Class means alone: the public prior says how images vary.
-_PRIOR = {"mean_share": 1.0, "pooled_share": 0.0, "class_share": 0.0}
+_PRIOR = {"mean_fraction": 1.0, "pooled_covariance_fraction": 0.0, "class_covariance_fraction": 0.0}
 _SMALL = {"prior": ("moments", _PRIOR), "moments": MOMENTS}
 _STEPS = {"expected_batch": 512, "epochs": 3.0, "clip": 1.0, "momentum": 0.0, "learning_rate": 4.0}
 _CNN: dict[str, Any] = {"architecture": "cnn", **_STEPS}

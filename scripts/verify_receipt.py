@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 STATEMENT = {"format", "version", "release_id", "artifact_sha256", "account", "entry", "entry_hash", "key_id"}
 ACCOUNT = {"id", "epsilon", "delta", "unit", "adjacency", "rate", "base", "capacity_nano", "spent_nano"}
 ENTRY = {"version", "account_id", "sequence", "kind", "hold_id", "job_id", "amount_nano", "capacity_nano"}
-ENTRY |= {"spent_nano", "held_nano", "details", "previous_hash", "created_at"}
+ENTRY |= {"spent_nano", "reserved_nano", "details", "previous_hash", "created_at"}
 
 
 class Refused(Exception):

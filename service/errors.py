@@ -154,12 +154,12 @@ class InsufficientBudget(ObscuraError):
     left_nano: int
     capacity_nano: int
     spent_nano: int
-    held_nano: int
+    reserved_nano: int
     requested_epsilon: float
     left_epsilon: float
     limit_epsilon: float
     spent_epsilon: float
-    held_epsilon: float
+    reserved_epsilon: float
     affordable_epsilon: float
     release_id: str | None = None
 
@@ -181,7 +181,7 @@ class InsufficientBudget(ObscuraError):
         return (
             f"Account *{self.account}* has {show_epsilon(self.left_epsilon, up=False)} left "
             f"of {show_epsilon(self.limit_epsilon, up=False)} "
-            f"({show_epsilon(self.spent_epsilon, up=True)} spent, {show_epsilon(self.held_epsilon, up=True)} held"
+            f"({show_epsilon(self.spent_epsilon, up=True)} spent, {show_epsilon(self.reserved_epsilon, up=True)} held"
         )
 
     def _choice(self, options: list[str]) -> str:

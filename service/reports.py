@@ -34,7 +34,7 @@ _USEFULNESS = re.compile(rb"<!-- usefulness -->.*?<!-- /usefulness -->", re.DOTA
 _SHARED = {
     "release": ("name", "recipe", "classes", "created_at", "stages", "facts", "incomplete"),
     "guarantee": (
-        *("epsilon", "delta", "unit", "adjacency", "accounting", "rate", "base", "capacity_nano", "price_nano"),
+        *("epsilon", "delta", "unit", "adjacency", "accounting", "rate", "base", "capacity_nano", "cost_nano"),
         *("pld_epsilon", "accountant", "assumed_public", "not_covered"),
     ),
     "technical": ("obscura", "python", "torch", "device", "plan (SHA-256)"),

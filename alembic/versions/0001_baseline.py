@@ -123,7 +123,7 @@ def upgrade() -> None:
     create(
         "accounts",
         "name str200, owner str200, epsilon float, delta float, rate float, base float, capacity_nano bigint",
-        "spent_nano bigint, held_nano bigint, frozen bool, head_sequence bigint, head_hash str64, created_at time",
+        "spent_nano bigint, reserved_nano bigint, frozen bool, head_sequence bigint, head_hash str64, created_at time",
         "subjects_key_check str16?",
         choice("unit", "record subject"),
         choice("adjacency", "add_remove"),
@@ -135,20 +135,20 @@ def upgrade() -> None:
         delta_open_unit="delta > 0 AND delta < 1",
         epsilon_positive="epsilon > 0",
         head_sequence_positive="head_sequence >= 1",
-        held_not_negative="held_nano >= 0",
+        held_not_negative="reserved_nano >= 0",
         spent_not_negative="spent_nano >= 0",
-        within_capacity="frozen OR spent_nano + held_nano <= capacity_nano",
+        within_capacity="frozen OR spent_nano + reserved_nano <= capacity_nano",
     )
     create(
         "admins",
-        "name str200, asked_by ->admins?, approved_by ->admins?, admitted_at time, removed_at time?, project_id id?",
-        "person_id id?",
+        "name str200, requested_by ->admins?, approved_by ->admins?, admitted_at time, removed_at time?",
+        "project_id id?, person_id id?",
         choice("admission", "machine alone approved provider"),
         sa.UniqueConstraint("name"),
         indexed="person_id",
         approved_by_somebody="(admission = 'approved') = (approved_by IS NOT NULL)",
-        asked_by_somebody="(admission IN ('machine', 'provider')) = (asked_by IS NULL)",
-        two_people="approved_by IS NULL OR approved_by != asked_by",
+        requested_by_somebody="(admission IN ('machine', 'provider')) = (requested_by IS NULL)",
+        two_people="approved_by IS NULL OR approved_by != requested_by",
     )
     index_where("uq_admins_alone", "admins", ["admission"], "admission = 'alone' AND project_id IS NULL", unique=True)
     create(
@@ -264,9 +264,9 @@ def upgrade() -> None:
     create(
         "entries",
         "account_id ->accounts, hold_id id?, job_id id?, amount_nano bigint, capacity_nano bigint, spent_nano bigint",
-        "held_nano bigint, details json, previous_hash str64, hash str64, created_at time",
+        "reserved_nano bigint, details json, previous_hash str64, hash str64, created_at time",
         sa.Column("sequence", sa.BigInteger(), nullable=False, autoincrement=False),
-        choice("kind", "open hold arm charge capture release limit freeze accept"),
+        choice("kind", "open hold arm charge capture return limit freeze accept"),
         indexed="job_id",
         key="account_id sequence",
         amount_not_negative="amount_nano >= 0",
@@ -274,12 +274,12 @@ def upgrade() -> None:
     )
     index_where("ix_entries_accepted", "entries", ["account_id"], "kind = 'accept'")
     index_where("uq_entries_one_hold", "entries", ["hold_id"], "kind = 'hold'", unique=True)
-    index_where("uq_entries_one_terminal", "entries", ["hold_id"], "kind IN ('capture', 'release')", unique=True)
+    index_where("uq_entries_one_terminal", "entries", ["hold_id"], "kind IN ('capture', 'return')", unique=True)
     create(
         "holds",
         "account_id ->accounts, job_id id, amount_nano bigint, charged_nano bigint, captured_nano bigint, attempt int",
         "armed_attempt int, last_sequence bigint, created_at time, updated_at time",
-        choice("state", "held armed captured released"),
+        choice("state", "held armed captured returned"),
         sa.UniqueConstraint("job_id"),
         indexed="account_id",
         amount_positive="amount_nano > 0",
@@ -300,9 +300,9 @@ def upgrade() -> None:
     create(
         "decisions",
         "account_id ->accounts?, epsilon_before float?, epsilon float?, name str200?, admin_id ->admins?, key_id id?",
-        "key_hash str64?, keys_revoked int?, reason str500, asked_by ->admins, asked_with ->api_keys, asked_at time",
-        "decided_by ->admins?, decided_with ->api_keys?, decided_at time?, project_id id?, release_id id?",
-        "shared_with id?",
+        "key_hash str64?, keys_revoked int?, reason str500, requested_by ->admins, requested_with ->api_keys",
+        "requested_at time, decided_by ->admins?, decided_with ->api_keys?, decided_at time?, project_id id?",
+        "release_id id?, shared_with id?",
         choice("action", "raise admit remove revoke share accept"),
         choice("state", "pending approved declined"),
         indexed="account_id, project_id",
@@ -322,8 +322,8 @@ def upgrade() -> None:
         names_key=(
             "(action = 'admit') = (key_hash IS NOT NULL) AND (action IN ('admit', 'revoke')) = (key_id IS NOT NULL)"
         ),
-        two_keys="state != 'approved' OR decided_with != asked_with",
-        two_people="state != 'approved' OR decided_by != asked_by",
+        two_keys="state != 'approved' OR decided_with != requested_with",
+        two_people="state != 'approved' OR decided_by != requested_by",
     )
     create(
         "fingerprints",
@@ -335,9 +335,9 @@ def upgrade() -> None:
     )
     create(
         "sweeps",
-        "account_id ->accounts, dataset_id ->datasets, name str200, recipe str64, price_nano bigint, created_at time",
+        "account_id ->accounts, dataset_id ->datasets, name str200, recipe str64, cost_nano bigint, created_at time",
         indexed="account_id, created_at",
-        price_positive="price_nano > 0",
+        price_positive="cost_nano > 0",
     )
     create(
         "jobs",

@@ -16,10 +16,10 @@ limits = typer.Typer(no_args_is_help=True, help="Lower a limit; ask for a higher
 budget = typer.Typer(no_args_is_help=True, help="What is spent, held and left.")
 
 ACCOUNT_COLUMNS = (
-    "name", "id", "delta", "limit=balance.limit_epsilon", "spent=balance.spent_epsilon", "held=balance.held_epsilon",
-    "left=balance.left_epsilon", "frozen",
+    "name", "id", "delta", "limit=balance.limit_epsilon", "spent=balance.spent_epsilon",
+    "reserved=balance.reserved_epsilon", "left=balance.left_epsilon", "frozen",
 )  # fmt: skip
-ENTRY_COLUMNS = ("sequence", "created_at", "kind", "amount_nano", "spent_nano", "held_nano", "job_id")
+ENTRY_COLUMNS = ("sequence", "created_at", "kind", "amount_nano", "spent_nano", "reserved_nano", "job_id")
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Name or id.")]
 Limit = Annotated[float, typer.Option("--epsilon", "-e", help="The new lifetime limit.")]
 

@@ -29,17 +29,17 @@ keys = typer.Typer(no_args_is_help=True, help="API keys (admins only).")
 webhooks = typer.Typer(no_args_is_help=True, help="Addresses that receive events (owners and admins).")
 
 ADMIN_COLUMNS = (
-    "name", "id", "owns=project_id", "admission", "asked_by", "approved_by", "admitted_at", "removed_at",
+    "name", "id", "owns=project_id", "admission", "requested_by", "approved_by", "admitted_at", "removed_at",
 )  # fmt: skip
 DECISION_COLUMNS = (
     "id", "action", "name", "introduction", "key_id", "from=epsilon_before", "to=epsilon", "with=shared_with",
-    "state", "reason", "asked_by=asked_by_name", "asked_at",
+    "state", "reason", "requested_by=requested_by_name", "requested_at",
 )  # fmt: skip
 PERSON_COLUMNS = (
     "name", "id", "email", "scopes", "project=project_id", "key=key_id", "confirmed_at", "lapsed=lapsed_at",
 )  # fmt: skip
 KEY_COLUMNS = (
-    "name", "id", "scopes", "made_by=created_by_name", "made_with=created_by", "created_at", "last_used=last_used_at",
+    "name", "id", "scopes", "created_by=created_by_name", "created_with=created_by", "created_at", "last_used=last_used_at",
     "expires=expires_at", "revoked=revoked_at",
 )  # fmt: skip
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="dec_...")]
@@ -99,7 +99,7 @@ def admit(
     With --project the person becomes an owner of it; the first owner is admitted at once.
     """
     owned = resolve_project(client, project)
-    made = client.ask_admission(name=name, introduction=introduction, reason=reason, project_id=owned)
+    made = client.request_admission(name=name, introduction=introduction, reason=reason, project_id=owned)
     if made.request is not None:
         show_asked(output, made.request)
     return made.admin
@@ -116,13 +116,13 @@ def remove(
 
     Another admin must approve, and may be the one to remove.
     """
-    show_asked(output, client.ask_removal(admin, reason=reason))
+    show_asked(output, client.request_removal(admin, reason=reason))
 
 
 @command(admins, "revoke", "request")
 def revoke(client: Client, output: Output, key_id: KeyId, reason: Reason) -> None:
     """Request the revocation of another admin's key and of all keys that it created."""
-    show_asked(output, client.ask_revocation(key_id, reason=reason))
+    show_asked(output, client.request_revocation(key_id, reason=reason))
 
 
 @command(decisions, "list", "decisions", DECISION_COLUMNS)
@@ -253,9 +253,11 @@ def revoke_key(
     client: Client,
     output: Output,
     key_id: KeyId,
-    with_made: Annotated[
+    include_created: Annotated[
         bool | None,
-        typer.Option("--with-made/--only-this", help="What it has made, directly or not, goes as well; or stays."),
+        typer.Option(
+            "--include-created/--only-this", help="What it has made, directly or not, goes as well; or stays."
+        ),
     ] = None,
     yes: Yes = False,
 ) -> None:
@@ -264,15 +266,15 @@ def revoke_key(
     Lists the keys that it created and asks whether to revoke them too; without a terminal they are revoked. Another
     admin's key needs two people: obscura admins revoke.
     """
-    made = [each for each in client.keys(made_by=key_id) if each.revoked_at is None]
+    made = [each for each in client.keys(created_by=key_id) if each.revoked_at is None]
     for each in made[:KEYS_SHOWN_MAX]:
         output.notice(f"Made with it: {each.name} ({each.id}), {', '.join(each.scopes)}.")
     if len(made) > KEYS_SHOWN_MAX:
         output.notice(f"And {len(made) - KEYS_SHOWN_MAX} more.")
-    if with_made is None:
+    if include_created is None:
         asked = made and not yes and is_interactive()
-        with_made = not asked or typer.confirm("Revoke what it has made as well?", default=True, err=True)
-    revoked = client.revoke_key(key_id, with_made=with_made)
+        include_created = not asked or typer.confirm("Revoke what it has made as well?", default=True, err=True)
+    revoked = client.revoke_key(key_id, include_created=include_created)
     output.record(revoked, "key")
     output.notice(f"Revoked, and {revoked.others_revoked} that it had made.")
 

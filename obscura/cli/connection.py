@@ -46,7 +46,7 @@ ClassShares = Annotated[
     typer.Option(
         metavar="CLASS=NUMBER,...",
         help="How many records each class is likely to have, stated without looking: normal=2000,sick=20, or shares in "
-        "label order. The recipe's option class_shares.",
+        "label order. The recipe's option class_fractions.",
     ),
 ]
 Preset = Annotated[str | None, typer.Option("--preset", help="A named set of the recipe's options.")]
@@ -264,7 +264,7 @@ def show_asked(output: Output, made: DecisionRecord) -> None:
 
 
 def recipe_options(
-    settings: Sequence[str] | None, preset: str | None, class_shares: str | None = None
+    settings: Sequence[str] | None, preset: str | None, class_fractions: str | None = None
 ) -> dict[str, Any]:
     """Parse `name=value` pairs, whose values are JSON or else text; raise CliError for a pair without `=`."""
     options: dict[str, Any] = {} if preset is None else {"preset": preset}
@@ -273,7 +273,7 @@ def recipe_options(
         if not equals or not name:
             raise CliError(f"--option takes NAME=VALUE, not {setting!r}.", Exit.USAGE)
         options[name] = json_or_text(text)
-    return options if class_shares is None else {**options, "class_shares": class_shares}
+    return options if class_fractions is None else {**options, "class_fractions": class_fractions}
 
 
 def login(

@@ -35,11 +35,11 @@ from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 sweeps = typer.Typer(no_args_is_help=True, help="Hyper-parameter searches, paid for as a whole.")
 JOB_COLUMNS = (
-    "id", "kind", "state", "price=price_epsilon", "charged=progress.charged_epsilon", "progress.stage",
+    "id", "kind", "state", "price=cost_epsilon", "charged=progress.charged_epsilon", "progress.stage",
     "progress.step", "of=progress.steps", "release_id",
 )  # fmt: skip
 SWEEP_COLUMNS = (
-    "name", "id", "recipe", "state", "price=totals.price_epsilon", "spent=totals.spent_epsilon", "best_job_id",
+    "name", "id", "recipe", "state", "price=totals.cost_epsilon", "spent=totals.spent_epsilon", "best_job_id",
     "created_at",
 )  # fmt: skip
 TRIAL_COLUMNS = (
@@ -62,7 +62,7 @@ def plan(
     epsilon: Epsilon,
     option: OptionPairs = None,
     preset: Preset = None,
-    class_shares: ClassShares = None,
+    class_fractions: ClassShares = None,
     preview: Annotated[
         bool, typer.Option(TRY_FIRST, help="Try it on public images first: an accuracy and an image, at no cost.")
     ] = False,
@@ -72,7 +72,7 @@ def plan(
     image: Annotated[Path, typer.Option(help="Where the preview's image goes.")] = IMAGE,
 ) -> None:
     """Show what a training would do and cost. Reads no data and spends nothing."""
-    options = recipe_options(option, preset, class_shares)
+    options = recipe_options(option, preset, class_fractions)
     dataset_id = client.datasets.find(dataset).id
     previewed = preview or stand_in is not None
     if not (previewed and output.as_json):
@@ -92,7 +92,7 @@ def train(
     epsilon: Epsilon,
     option: OptionPairs = None,
     preset: Preset = None,
-    class_shares: ClassShares = None,
+    class_fractions: ClassShares = None,
     evaluate: Evaluate = None,
     wait: Wait = False,
     key: Key = None,
@@ -105,7 +105,7 @@ def train(
         client.datasets.find(dataset).id,
         recipe=recipe,
         epsilon=epsilon,
-        options=recipe_options(option, preset, class_shares),
+        options=recipe_options(option, preset, class_fractions),
         evaluation_dataset_id=client.datasets.find(evaluate).id if evaluate else None,
         idempotency_key=key,
     )
@@ -118,7 +118,7 @@ def train(
         facts = release.incomplete
         output.notice(
             f"It is incomplete, because {EARLY_ENDS.get(facts.reason, facts.reason)}: "
-            f"{show_percent(facts.share, up=False)} of the planned noisy releases were made and paid for."
+            f"{show_percent(facts.fraction, up=False)} of the planned noisy releases were made and paid for."
         )
     if (evaluation := next(release.evaluations(), None)) is not None:
         output.notice(f"It is being evaluated. To follow that: obscura jobs watch {evaluation.job_id}")
@@ -197,20 +197,20 @@ def show_plan(output: Output, made: PlanRecord) -> None:
         {
             "recipe": made.recipe,
             "epsilon asked for": made.epsilon,
-            "price (epsilon)": made.price_epsilon,
-            "price (nano-units)": made.price_nano,
+            "price (epsilon)": made.cost_epsilon,
+            "price (nano-units)": made.cost_nano,
             "guarantee": f"delta {made.delta:g}, unit {made.unit}, adjacency {made.adjacency}",
             "left before": f"epsilon {left(budget.left_epsilon)} of {left(budget.limit_epsilon)}",
             "left after": f"epsilon {left(budget.left_after_epsilon)}" if budget.affordable else "not affordable",
             **{
                 name.replace("_", " "): f"{value:.4g}" if isinstance(value, float) else value
-                for name, value in made.buys.items()
+                for name, value in made.facts.items()
                 if not isinstance(value, dict | list)
             },
         },
         "plan",
     )
-    output.rows(made.stages, ("name", "releases", "noise_multiplier", "price_nano"), "stages")
+    output.rows(made.stages, ("name", "releases", "noise_multiplier", "cost_nano"), "stages")
     for note in made.notes:
         output.text(note)
 
@@ -305,7 +305,7 @@ def show(output: Output, sweep: Sweep) -> None:
         return
     totals = sweep.totals
     facts = {"id": sweep.id, "name": sweep.name, "recipe": sweep.recipe, "state": sweep.state}
-    spent = {"price (epsilon)": totals.price_epsilon, "spent (epsilon)": totals.spent_epsilon}
+    spent = {"price (epsilon)": totals.cost_epsilon, "spent (epsilon)": totals.spent_epsilon}
     output.record(facts | spent | {"best on public data": sweep.best_job_id}, "sweep")
     ranked = sorted(
         sweep.trials, key=lambda trial: -1.0 if trial.compared_by is None else trial.compared_by, reverse=True

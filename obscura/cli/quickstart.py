@@ -51,8 +51,8 @@ class Onboarding:
     @property
     def stated(self) -> str:
         """Return the stated balance of the classes, as a flag."""
-        shares = self.options.get("class_shares")
-        return "" if shares is None else f" --class-shares {quoted(shares)}"
+        shares = self.options.get("class_fractions")
+        return "" if shares is None else f" --class-fractions {quoted(shares)}"
 
     def say(self, what: str, command: str) -> None:
         """Announce a step and the command that does only this step."""
@@ -117,15 +117,15 @@ class Onboarding:
                 Exit.BUDGET,
             )
         left = show_epsilon(plan.budget.left_epsilon, up=False)
-        odds = odds_sentence(account.balance.sure_at_most, account.delta, account.unit)
+        odds = odds_sentence(account.balance.attacker_certainty_max, account.delta, account.unit)
         self.output.notice(
-            f"It costs epsilon {show_epsilon(plan.price_epsilon, up=True)} of the {left} that is left. "
+            f"It costs epsilon {show_epsilon(plan.cost_epsilon, up=True)} of the {left} that is left. "
             f"It hides {UNIT_WORDS[account.unit]}. {odds}"
         )
         for note in plan.notes:
             self.output.notice(note)
         if account.unit == "record":
-            for note in drowned_here(self.package.private_counts, plan.buys.get("class_shown_from")):
+            for note in drowned_here(self.package.private_counts, plan.facts.get("smallest_visible_class")):
                 self.output.notice(note)
         return plan
 
@@ -203,7 +203,7 @@ def quickstart(
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")] = 1000,
     at_most: AtMost = None,
     subjects_at_most: SubjectsAtMost = None,
-    class_shares: ClassShares = None,
+    class_fractions: ClassShares = None,
     preview: Annotated[
         bool, typer.Option(TRY_FIRST, help="Try the training on public images first, which takes minutes.")
     ] = False,
@@ -237,7 +237,7 @@ def quickstart(
         elsewhere = target.url is not None or target.profile is not None
         client = stack.enter_context(_service(target, output, elsewhere=elsewhere))
         beside = "" if elsewhere else "obscura up, and beside it: "
-        options = {} if class_shares is None else {"class_shares": class_shares}
+        options = {} if class_fractions is None else {"class_fractions": class_fractions}
         walk = Onboarding(client, output, folder, package, in_flags(push_options), beside=beside, options=options)
         account = walk.account(epsilon, usual_delta(at_most))
 

@@ -16,17 +16,17 @@ from obscura.cli.jobs import follow
 from obscura.client import AuthError, Client, NotFoundError, Release, Sample
 from obscura.client.contents import combine, require_room
 from obscura.client.progress import byte_progress
-from obscura.wire.class_shares import AS_STATED, read_class_shares
+from obscura.wire.class_fractions import AS_STATED, read_class_fractions
 from obscura.wire.formats import PACKINGS, SampleFormat
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
 COLUMNS = (
-    "name", "id", "kind", "made=incomplete.share", "balanced=summary.balanced_accuracy.cnn", "cnn=summary.accuracy.cnn",
+    "name", "id", "kind", "made=incomplete.fraction", "balanced=balanced_accuracy.cnn", "cnn=accuracy.cnn",
     "account_id", "created_at",
 )  # fmt: skip
 EVALUATION_COLUMNS = (
     "id", "state", "dataset_id", "samples", "seed", "balanced=balanced_accuracy", "accuracy",
-    "frechet=likeness.frechet_distance", "recall=likeness.recall", "extractor=likeness.extractor", "job_id",
+    "frechet=similarity.frechet_distance", "recall=similarity.recall", "extractor=similarity.extractor", "job_id",
     "finished_at",
 )  # fmt: skip
 SHARE_COLUMNS = ("with=project_name", "project_id", "created_at", "ended_at", "id")
@@ -43,7 +43,7 @@ Proportions = Annotated[
     typer.Option(
         metavar="CLASS=NUMBER,...",
         help="In place of --classes, how often each class comes: normal=2000,sick=20, numbers in label order, or "
-        "stated (as --class-shares said in training); evenly when left out.",
+        "stated (as --class-fractions said in training); evenly when left out.",
     ),
 ]
 
@@ -288,6 +288,6 @@ def _which(client: Client, release: Release, classes: str | None, proportions: s
                 "Name the classes: --proportions NAME=NUMBER,... (the privacy card has them).", Exit.USAGE
             ) from None
     try:
-        return {"proportions": read_class_shares(proportions, names, every=False)}
+        return {"proportions": read_class_fractions(proportions, names, every=False)}
     except ValueError as error:
         raise CliError(f"--proportions cannot be read: {error}.", Exit.USAGE) from None

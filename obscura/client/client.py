@@ -118,12 +118,14 @@ class Client:
         """Decline a request, or withdraw your own."""
         return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/decline", repeatable=True)
 
-    def ask_admission(self, *, name: str, introduction: str, reason: str, project_id: str | None = None) -> AdminAnswer:
+    def request_admission(
+        self, *, name: str, introduction: str, reason: str, project_id: str | None = None
+    ) -> AdminAnswer:
         """Request the admission of a person by the introduction of their token, optionally as owner of a project."""
         body = {"name": name, "introduction": introduction, "reason": reason, "project_id": project_id}
         return self.transport.post(AdminAnswer, "/v1/admins", body)
 
-    def ask_removal(self, admin_id: str, *, reason: str) -> DecisionRecord:
+    def request_removal(self, admin_id: str, *, reason: str) -> DecisionRecord:
         return self.transport.post(DecisionRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
 
     def create_project(self, *, name: str) -> ProjectRecord:
@@ -179,24 +181,24 @@ class Client:
         """Yield the people known to the sign-in provider, one line per role."""
         return self.transport.pages(PersonRecord, "/v1/people")
 
-    def keys(self, *, made_by: str | None = None) -> Iterator[KeyRecord]:
+    def keys(self, *, created_by: str | None = None) -> Iterator[KeyRecord]:
         """Yield all keys without secrets, or all keys that a key created, directly or indirectly."""
-        return self.transport.pages(KeyRecord, "/v1/keys", made_by=made_by)
+        return self.transport.pages(KeyRecord, "/v1/keys", created_by=created_by)
 
     def rotate_key(self, key_id: str, *, overlap_seconds: int, expires_at: datetime | None = None) -> NewKeyRecord:
         """Replace a key; the old one remains valid for the overlap. The new token is returned only once."""
         body = {"overlap_seconds": overlap_seconds, "expires_at": expires_at and expires_at.isoformat()}
         return self.transport.post(NewKeyRecord, f"/v1/keys/{key_id}/rotate", body)
 
-    def revoke_key(self, key_id: str, *, with_made: bool = True) -> RevokedKeyRecord:
-        """Revoke a key at once, by default with all keys that it created. For another admin's: `ask_revocation`."""
+    def revoke_key(self, key_id: str, *, include_created: bool = True) -> RevokedKeyRecord:
+        """Revoke a key at once, by default with all keys that it created. For another admin's: `request_revocation`."""
         return self.transport.post(
-            RevokedKeyRecord, f"/v1/keys/{key_id}/revoke", {"with_made": with_made}, repeatable=True
+            RevokedKeyRecord, f"/v1/keys/{key_id}/revoke", {"include_created": include_created}, repeatable=True
         )
 
-    def ask_revocation(self, key_id: str, *, reason: str) -> DecisionRecord:
+    def request_revocation(self, key_id: str, *, reason: str) -> DecisionRecord:
         """Request the revocation of another admin's key and all keys that it created."""
-        return self.transport.post(DecisionRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
+        return self.transport.post(DecisionRecord, f"/v1/keys/{key_id}/request-revocation", {"reason": reason})
 
     def audit_log(self, *, after: str | None = None) -> Iterator[AuditEventRecord]:
         """Yield the audit events that your key can read, oldest first, or those after an id. Keep them private."""

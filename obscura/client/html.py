@@ -31,7 +31,7 @@ def release_html(release: ReleaseRecord, card: Mapping[str, Any], grid_png: byte
 def account_html(account: AccountRecord) -> str:
     """Render the budget of an account as a bar and in numbers."""
     balance = account.balance
-    parts = (("spent", "#b3261e", balance.spent_share), ("held", "#e0a100", balance.held_share))
+    parts = (("spent", "#b3261e", balance.spent_fraction), ("held", "#e0a100", balance.reserved_fraction))
     bar = "".join(
         f'<span title="{name}" style="display:inline-block;height:100%;width:{100 * share:.2f}%;'
         f'background:{colour}"></span>'
@@ -40,12 +40,12 @@ def account_html(account: AccountRecord) -> str:
     facts = {
         "account": account.id,
         "spent": f"epsilon {show_epsilon(balance.spent_epsilon, up=True)}",
-        "held": f"epsilon {show_epsilon(balance.held_epsilon, up=True)}",
+        "held": f"epsilon {show_epsilon(balance.reserved_epsilon, up=True)}",
         "left": f"epsilon {show_epsilon(balance.left_epsilon, up=False)} of {show_epsilon(account.epsilon, up=False)}",
         "delta": f"{account.delta:g}",
         "hides": UNIT_WORDS.get(account.unit, account.unit),
-        "promises": f"epsilon {show_epsilon(balance.promised_epsilon, up=True)} for all that is ever published",
-        "certainty": f"{show_sure(balance.sure_at_most)} at most, for somebody who was 50% sure",
+        "promises": f"epsilon {show_epsilon(balance.guaranteed_epsilon, up=True)} for all that is ever published",
+        "certainty": f"{show_sure(balance.attacker_certainty_max)} at most, for somebody who was 50% sure",
     }
     frame = '<div style="height:12px;max-width:400px;background:#d7e3d4">'
     return f"<h4>{escape(account.name)}</h4>{frame}{bar}</div>{_table(facts)}"

@@ -118,7 +118,7 @@ def _require_budget(client: Client, dataset: Dataset, payer: Account, order: dic
     if plan.budget.affordable:
         return
     budget, affordable = plan.budget, payer.balance.affordable_epsilon
-    price, left = show_epsilon(plan.price_epsilon, up=True), show_epsilon(budget.left_epsilon, up=False)
+    price, left = show_epsilon(plan.cost_epsilon, up=True), show_epsilon(budget.left_epsilon, up=False)
     lower = f"Lower epsilon to {show_epsilon(affordable, up=False)}, use" if affordable > 0 else "Use"
     raise BudgetError(
         "insufficient_budget",
@@ -127,8 +127,8 @@ def _require_budget(client: Client, dataset: Dataset, payer: Account, order: dic
         f"{show_epsilon(budget.limit_epsilon, up=False)}. Nothing was uploaded. {lower} a release that exists (free), "
         "or request a higher limit.",
         {
-            "requested_epsilon": plan.price_epsilon,
-            "requested_nano": plan.price_nano,
+            "requested_epsilon": plan.cost_epsilon,
+            "requested_nano": plan.cost_nano,
             "left_epsilon": budget.left_epsilon,
             "left_nano": budget.left_nano,
             "limit_epsilon": budget.limit_epsilon,

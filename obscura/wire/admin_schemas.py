@@ -41,7 +41,7 @@ class AdminRecord(NamedRecord):
     admission: str = Field(
         description="By `machine` (its operator), `alone` (the second admin), `approved`, or `provider` (a group)."
     )
-    asked_by: str | None = Field(description="The admin who asked for the admission.")
+    requested_by: str | None = Field(description="The admin who asked for the admission.")
     approved_by: str | None = Field(description="The other admin, who approved it.")
     admitted_at: Minute = Field(description="When the person became an admin.")
     removed_at: Minute | None = Field(description="When the person was removed; null for who still decides.")
@@ -75,10 +75,10 @@ class DecisionRecord(ApiRecord):
     project_id: str | None = Field(description="The project that it is about; null for the installation.")
     reason: str = Field(description="Why, in one line; it stays in the records.")
     state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
-    asked_by: str = Field(description="The admin who asked.")
-    asked_by_name: str = Field(description="The name of that admin.")
-    asked_with: str = Field(description="Id of the key that asked.")
-    asked_at: Minute = Field(description="When it was asked for.")
+    requested_by: str = Field(description="The admin who asked.")
+    requested_by_name: str = Field(description="The name of that admin.")
+    requested_with: str = Field(description="Id of the key that asked.")
+    requested_at: Minute = Field(description="When it was asked for.")
     expires_at: Minute = Field(description="Until when it can be approved.")
     decided_by: str | None = Field(description="The admin who decided; null while it is pending.")
     decided_by_name: str | None = Field(description="The name of that admin.")
@@ -148,7 +148,9 @@ class RotationRequest(ApiRequest):
 class RevocationRequest(ApiRequest):
     """How much is revoked."""
 
-    with_made: bool = Field(default=True, description="Also revoke all keys that it made, directly or indirectly.")
+    include_created: bool = Field(
+        default=True, description="Also revoke all keys that it made, directly or indirectly."
+    )
 
 
 class KeyRecord(NamedRecord):

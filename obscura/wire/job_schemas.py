@@ -71,7 +71,7 @@ class StageFacts(ApiRecord):
     releases: int = Field(description="Noisy releases of this kind.")
     repeats: int = Field(0, description="Further releases that the price pays for, should a crash make them necessary.")
     noise_multiplier: float = Field(description="Standard deviation of the noise over the sensitivity.")
-    price_nano: int = Field(description="The price, in nano-units of mu^2.")
+    cost_nano: int = Field(description="The price, in nano-units of mu^2.")
 
 
 class BudgetFacts(ApiRecord):
@@ -95,10 +95,10 @@ class PlanRecord(ApiRecord):
     delta: Delta
     unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
     adjacency: str = Field(description="Which datasets count as neighbours: those that differ by one whole unit.")
-    price_nano: int = Field(description="The price, in nano-units of mu^2.")
-    price_epsilon: float = Field(description="What the stages cost together; at most the epsilon asked for.")
+    cost_nano: int = Field(description="The price, in nano-units of mu^2.")
+    cost_epsilon: float = Field(description="What the stages cost together; at most the epsilon asked for.")
     stages: list[StageFacts] = Field(description="The kinds of noisy releases, in their order.")
-    buys: dict[str, Any] = Field(description="Public facts about what the plan makes.")
+    facts: dict[str, Any] = Field(description="Public facts about what the plan makes.")
     notes: list[str] = Field(description="Remarks for people.")
     config: dict[str, Any] = Field(description="Every option of the recipe as it would run.")
     budget: BudgetFacts = Field(description="The account before and after.")
@@ -171,8 +171,8 @@ class JobRecord(ApiRecord):
     recipe: str | None = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
     epsilon: float | None = Field(description="Privacy loss at the account's delta.")
     options: RecordedOptions
-    price_nano: int = Field(description="The price, in nano-units of mu^2.")
-    price_epsilon: float = Field(description="The price, as an epsilon at the account's delta.")
+    cost_nano: int = Field(description="The price, in nano-units of mu^2.")
+    cost_epsilon: float = Field(description="The price, as an epsilon at the account's delta.")
     cancel_requested: bool = Field(description="Whether somebody has asked to end it.")
     ended_early: str | None = Field(
         description="Why a training charges no more and publishes what it has: `cancelled`, or the code of a failure. "
@@ -241,7 +241,7 @@ class TrialFacts(ApiRecord):
     state: State
     options: RecordedOptions
     epsilon: float = Field(description="Privacy loss at the account's delta.")
-    held_nano: int = Field(description="Still reserved; 0 once the trial has ended.")
+    reserved_nano: int = Field(description="Still reserved; 0 once the trial has ended.")
     charged_nano: int = Field(description="What was charged, in nano-units of mu^2; it stays spent.")
     spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
     spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
@@ -260,11 +260,11 @@ class TrialFacts(ApiRecord):
 class SweepTotals(ApiRecord):
     """Sums over the trials, in nano-units of mu^2 and as epsilons at the account's delta."""
 
-    price_nano: int = Field(description="The price, in nano-units of mu^2.")
-    held_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
+    cost_nano: int = Field(description="The price, in nano-units of mu^2.")
+    reserved_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
     spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
     returned_nano: int = Field(description="What returned to the account, in nano-units of mu^2.")
-    price_epsilon: float = Field(description="The price, as an epsilon at the account's delta.")
+    cost_epsilon: float = Field(description="The price, as an epsilon at the account's delta.")
     spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
 
 

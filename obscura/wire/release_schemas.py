@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from obscura.wire.class_shares import SHARE_MAX, SHARE_MIN
+from obscura.wire.class_fractions import SHARE_MAX, SHARE_MIN
 from obscura.wire.formats import SampleFormat
 from obscura.wire.job_schemas import FailureFacts, State
 from obscura.wire.schemas import ApiRecord, ApiRequest, Delta, Identifier, Minute, ReasonRequest, Text
@@ -36,7 +36,7 @@ class IncompleteFacts(ApiRecord):
     """How much of its plan a training completed before it ended early. The guarantee covers what was made."""
 
     reason: str = Field(description="`cancelled`, or the code of a failure.")
-    share: float = Field(description="Of the planned noisy releases, rounded down.")
+    fraction: float = Field(description="Of the planned noisy releases, rounded down.")
     made: int = Field(description="Noisy releases that were made.")
     planned: int = Field(description="Noisy releases that were planned.")
     stages: dict[str, MadeFacts] = Field(description="How many were made and planned, by stage.")
@@ -77,7 +77,7 @@ class EvaluationRequest(ApiRequest):
     seed: int | None = Field(default=None, ge=0, lt=2**63, description="Public; of the samples and the classifiers.")
 
 
-class LikenessFacts(ApiRecord):
+class SimilarityFacts(ApiRecord):
     """Similarity of synthetic and public images, by one named extractor."""
 
     extractor: str = Field(
@@ -105,7 +105,9 @@ class EvaluationRecord(ApiRecord):
     accuracy_by_class: dict[str, float] | None = Field(
         description="Accuracy for each class with images, of the CNN or the released classifier."
     )
-    likeness: LikenessFacts | None = Field(description="Of a generator: how alike its images and the public ones are.")
+    similarity: SimilarityFacts | None = Field(
+        description="Of a generator: how alike its images and the public ones are."
+    )
     accuracy_warm_start_only: dict[str, float] | None = Field(description="In [0, 1], of the warm start alone, if any.")
     accuracy_real: float | None = Field(
         description="Of a generator: accuracy of the CNN if trained on half of the public images, on the other half."
@@ -123,7 +125,7 @@ class SampleRequest(ApiRequest):
     proportions: Proportions | Literal["stated"] | None = Field(
         default=None,
         description="Instead of `classes`: numbers by class, of which only the ratios count. Classes without a number "
-        "are not generated. `stated`: the training's option `class_shares`. Absent: all classes equally often.",
+        "are not generated. `stated`: the training's option `class_fractions`. Absent: all classes equally often.",
     )
     seed: int = Field(ge=0, lt=2**63, description="Public: the same request gives the same result.")
     format: SampleFormat = Field(description="Kind of file.")

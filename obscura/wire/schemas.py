@@ -151,34 +151,34 @@ class BalanceFacts(ApiRecord):
 
     capacity_nano: int = Field(description="The whole lifetime budget, in nano-units of mu^2.")
     spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
-    held_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
+    reserved_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
     left_nano: int = Field(description="What is left, in nano-units of mu^2.")
     limit_epsilon: float = Field(description="The lifetime limit, at the account's delta.")
     spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
-    held_epsilon: float = Field(description="Reserved for jobs under way, as an epsilon at the account's delta.")
+    reserved_epsilon: float = Field(description="Reserved for jobs under way, as an epsilon at the account's delta.")
     left_epsilon: LeftEpsilon
     affordable_epsilon: float = Field(description="The largest epsilon that a next job may ask for.")
-    promised_epsilon: float = Field(
+    guaranteed_epsilon: float = Field(
         description="Bound on everything the account may ever publish: its limit, or the spent and reserved budget if "
         "the limit was lowered below that."
     )
-    sure_at_most: float = Field(
+    attacker_certainty_max: float = Field(
         description="How sure an attacker who was 50% sure that a unit was used, or was not, can become by studying "
         "everything that the account may ever publish, except with probability delta."
     )
 
     @property
-    def spent_share(self) -> float:
+    def spent_fraction(self) -> float:
         """Return the spent part of the capacity, 0 to 1. Shares add up; epsilons do not."""
         return min(self.spent_nano / self.capacity_nano, 1.0)
 
     @property
-    def held_share(self) -> float:
+    def reserved_fraction(self) -> float:
         """Return the reserved part of the capacity, 0 to 1."""
-        return min(self.held_nano / self.capacity_nano, 1.0 - self.spent_share)
+        return min(self.reserved_nano / self.capacity_nano, 1.0 - self.spent_fraction)
 
     @property
-    def left_share(self) -> float:
+    def left_fraction(self) -> float:
         """Return the remaining part of the capacity, 0 to 1."""
         return self.left_nano / self.capacity_nano
 
@@ -187,7 +187,7 @@ class AccountRecord(NamedRecord):
     """A population with one privacy budget."""
 
     owner: str = Field(description="Who is asked about the account.")
-    epsilon: float = Field(description="The lifetime limit; what is promised is `promised_epsilon` of the balance.")
+    epsilon: float = Field(description="The lifetime limit; what is promised is `guaranteed_epsilon` of the balance.")
     delta: Delta
     unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
     adjacency: str = Field(description="Which datasets count as neighbours: those that differ by one whole unit.")
@@ -216,13 +216,15 @@ class EntryRecord(ApiRecord):
 
     account_id: str = Field(description="The population whose budget pays.")
     sequence: int = Field(description="Number of the entry, from 1 without a gap.")
-    kind: str = Field(description="`open`, `hold`, `arm`, `charge`, `capture`, `release`, `limit` or `freeze`.")
+    kind: str = Field(
+        description="`open`, `hold`, `arm`, `charge`, `capture`, `return`, `limit`, `freeze` or `accept`."
+    )
     hold_id: str | None = Field(description="The reservation that the entry moves; null for others.")
     job_id: str | None = Field(description="The job.")
     amount_nano: int = Field(description="What the entry is about, in nano-units of mu^2.")
     capacity_nano: int = Field(description="The whole lifetime budget, in nano-units of mu^2.")
     spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
-    held_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
+    reserved_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
     details: dict[str, Any] = Field(description="More about the entry, by its kind; covered by its hash.")
     previous_hash: str = Field(description="The hash of the entry before; zeros for the first.")
     hash: str = Field(description="SHA-256 over this entry and the hash before it.")

@@ -26,7 +26,7 @@ class EntryKind(enum.StrEnum):
     ARM = "arm"
     CHARGE = "charge"
     CAPTURE = "capture"
-    RETURN = "release"  # of a hold
+    RETURN = "return"  # of a hold
     LIMIT = "limit"
     FREEZE = "freeze"
     ACCEPT = "accept"
@@ -38,7 +38,7 @@ class HoldState(enum.StrEnum):
     HELD = "held"
     ARMED = "armed"
     CAPTURED = "captured"
-    RETURNED = "released"
+    RETURNED = "returned"
 
 
 class VerificationKind(enum.StrEnum):

@@ -78,6 +78,6 @@ def noise_multiplier_for(filter: Filter, probability: float, count: int, budget_
     if event.is_sampled:
         return least_noise(probability, count, room, filter.rate)
     noise = math.sqrt(count / room)
-    while filter.price_nano(dataclasses.replace(event, noise_multiplier=noise)) > budget_nano:
+    while filter.cost_nano(dataclasses.replace(event, noise_multiplier=noise)) > budget_nano:
         noise *= 1 + PRICE_MARGIN  # each release's price is rounded up
     return noise

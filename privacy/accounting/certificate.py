@@ -40,7 +40,7 @@ class Certificate:
         rate: the account's d for each unit of mu^2 at the time.
         base: d that may have been given out before, at higher rates.
         capacity_nano: the account's capacity at the time, in nano-units of mu^2.
-        price_nano: charged for this release.
+        cost_nano: charged for this release.
         events: that were paid for, as `event_from_json` reads them.
         accountant: package that checked the events.
         accountant_version: its version.
@@ -58,7 +58,7 @@ class Certificate:
     rate: float
     base: float
     capacity_nano: int
-    price_nano: int
+    cost_nano: int
     events: tuple[Event, ...]
     accountant: str
     accountant_version: str
@@ -79,7 +79,7 @@ def build_certificate(
     events: Sequence[Event],
     unit: Unit,
     assumed_public: Sequence[str],
-    price_nano: int | None = None,
+    cost_nano: int | None = None,
 ) -> Certificate:
     """Certify the events of one release against the account's filter.
 
@@ -88,7 +88,7 @@ def build_certificate(
         events: everything that was released, in any order.
         unit: "record" or "subject".
         assumed_public: declared to be public by the owner, in words.
-        price_nano: charged by the ledger, repeated steps included; None: the price of the events.
+        cost_nano: charged by the ledger, repeated steps included; None: the price of the events.
 
     Raises:
         InvalidParameter: there is no event, the unit is unknown, or less was charged than the events cost.
@@ -98,10 +98,10 @@ def build_certificate(
         raise InvalidParameter("events", [], "a release without events has nothing to certify")
     if unit not in UNITS:
         raise InvalidParameter("unit", unit, f"the units are {' and '.join(UNITS)}")
-    cost_nano = sum(filter.price_nano(event) for event in events)
-    charged_nano = cost_nano if price_nano is None else price_nano
-    if charged_nano < cost_nano:
-        raise InvalidParameter("price_nano", price_nano, f"the events cost {cost_nano} nano-units")
+    exact_nano = sum(filter.cost_nano(event) for event in events)
+    charged_nano = exact_nano if cost_nano is None else cost_nano
+    if charged_nano < exact_nano:
+        raise InvalidParameter("cost_nano", cost_nano, f"the events cost {exact_nano} nano-units")
     if charged_nano > filter.capacity_nano:
         raise BudgetExceeded(charged_nano, filter.capacity_nano)
     return Certificate(
@@ -114,7 +114,7 @@ def build_certificate(
         rate=filter.rate,
         base=filter.base,
         capacity_nano=filter.capacity_nano,
-        price_nano=charged_nano,
+        cost_nano=charged_nano,
         events=tuple(events),
         accountant="dp-accounting",
         accountant_version=importlib.metadata.version("dp-accounting"),

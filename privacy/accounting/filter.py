@@ -48,7 +48,7 @@ class Filter:
                 raise InvalidParameter(name, value, "it is a finite number that is not negative")
         object.__setattr__(self, "capacity_nano", self.nano_of(self.epsilon))
 
-    def price_nano(self, event: Event) -> int:
+    def cost_nano(self, event: Event) -> int:
         """Return the price of all the event's releases, rounded up.
 
         Unsampled releases cost the same each. Sampled ones are priced together: the whole price is owed once the first

@@ -51,7 +51,7 @@ def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
     return bound * (1 + _MARGIN)
 
 
-def sure_at_most(privacy_filter: Filter, nano: int | None = None) -> float:
+def attacker_certainty_max(privacy_filter: Filter, nano: int | None = None) -> float:
     """Return the certainty 1 / (1 + e^-b) that an attacker at 50% can reach, b from `loss_bound`.
 
     It holds for everything published for `nano` together, except with probability at most delta: posterior odds are

@@ -69,7 +69,7 @@ class Rgp(Estimator):
     Args:
         model: its linear and ungrouped convolutional layers get carriers if larger than the rank.
         rank: largest r of a layer. Public.
-        rank_share: largest rank as a share of a matrix's smaller side, in (0, 1]. Public.
+        rank_fraction: largest rank as a share of a matrix's smaller side, in (0, 1]. Public.
         clip: C, the largest joint norm of one record's gradients. Public.
         common: of every estimator; the noise multiplier is noise deviation over C.
         shapes: of its trainable parameters, by name.
@@ -86,7 +86,7 @@ class Rgp(Estimator):
         *,
         rank: int,
         clip: float,
-        rank_share: float = 1.0,
+        rank_fraction: float = 1.0,
         warm_up_steps: int = 0,
         random: bool = False,
         iterations: int = 1,
@@ -97,11 +97,13 @@ class Rgp(Estimator):
         self.clip = positive_finite("clip", clip)
         if rank < 1:
             raise InvalidParameter("rank", rank, "carriers have at least rank 1")
-        if not 0 < rank_share <= 1:
-            raise InvalidParameter("rank_share", rank_share, "a share of a layer's smaller side is above 0, at most 1")
+        if not 0 < rank_fraction <= 1:
+            raise InvalidParameter(
+                "rank_fraction", rank_fraction, "a share of a layer's smaller side is above 0, at most 1"
+            )
         if iterations < 1:
             raise InvalidParameter("iterations", iterations, "carriers take one power iteration at least")
-        self.rank, self.rank_share, self.iterations = rank, rank_share, iterations
+        self.rank, self.rank_fraction, self.iterations = rank, rank_fraction, iterations
         self.random, self.warm_up_steps, self.steps = random, warm_up_steps, 0
         self._generator = torch.Generator().manual_seed(seed)
         names = {id(value): name for name, value in model.named_parameters() if name in self.shapes}
@@ -115,8 +117,8 @@ class Rgp(Estimator):
         self._carriers: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def rank_in(self, shape: torch.Size) -> int:
-        """Return the rank of a weight's (p, d) carriers: at most `rank` and `rank_share` of its smaller side, or 1."""
-        return max(1, min(self.rank, math.floor(self.rank_share * min(shape))))
+        """Return the rank of (p, d) carriers: at most `rank` and `rank_fraction` of the smaller side, or 1."""
+        return max(1, min(self.rank, math.floor(self.rank_fraction * min(shape))))
 
     @property
     def sensitivity(self) -> float:

@@ -203,7 +203,7 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
     return Plan(
         recipe="datalens",
         config=config,
-        stages=(Stage(VOTES, event, privacy_filter.price_nano(event), stddev),),
+        stages=(Stage(VOTES, event, privacy_filter.cost_nano(event), stddev),),
         budget_nano=budget_nano,
         notes=(*notes, *GENERATOR_NOTES),
         facts={

@@ -46,7 +46,7 @@ class DpDiffusionConfig(StepsConfig):
     central_images: int = Field(
         0, ge=0, le=100, description="Noisy mean images of each class, released for the warm-up; 0 is no warm-up."
     )
-    central_share: float = Field(0.1, ge=0, le=0.9, description="Share of the budget that the central images cost.")
+    central_fraction: float = Field(0.1, ge=0, le=0.9, description="Share of the budget that the central images cost.")
     central_batch: int = Field(
         6000, ge=1, le=1_000_000, description="Units expected in the sample of one release of central images."
     )
@@ -59,7 +59,7 @@ class DpDiffusionConfig(StepsConfig):
     central_learning_rate: float = Field(
         3e-4, ge=1e-8, le=1, description="Learning rate of Adam on central images, and on those drawn from moments."
     )
-    moments_share: float = Field(
+    moments_fraction: float = Field(
         0.0,
         ge=0,
         le=0.9,
@@ -82,12 +82,14 @@ class DpDiffusionConfig(StepsConfig):
         super().check()
         if self.guidance > 0 and self.label_drop == 0:
             raise self.refusal("guidance", "it compares with images of any class: train with a label_drop such as 0.1")
-        if self.central_images and self.central_share == 0:
-            raise self.refusal("central_share", "central images cost a share of the budget: give one above 0")
-        if self.moments_share and self.central_images:
-            raise self.refusal("moments_share", "release either moments or central images first")
-        if self.start_sigma and not self.moments_share:
-            raise self.refusal("start_sigma", "without moments there is no image to begin with: give a moments_share")
+        if self.central_images and self.central_fraction == 0:
+            raise self.refusal("central_fraction", "central images cost a share of the budget: give one above 0")
+        if self.moments_fraction and self.central_images:
+            raise self.refusal("moments_fraction", "release either moments or central images first")
+        if self.start_sigma and not self.moments_fraction:
+            raise self.refusal(
+                "start_sigma", "without moments there is no image to begin with: give a moments_fraction"
+            )
 
     @property
     def drawing_seconds(self) -> float:
@@ -95,7 +97,7 @@ class DpDiffusionConfig(StepsConfig):
 
     def moments(self, budget_nano: int, facts: PublicFacts) -> tuple[MomentsConfig, int]:
         """Return the warm start that the moments' share of a budget pays for, and that share in nano-units."""
-        share_nano = math.floor(self.moments_share * budget_nano)
+        share_nano = math.floor(self.moments_fraction * budget_nano)
         mu = math.sqrt(share_nano / NANO)
         return config_that_follows({}, mu, facts), share_nano
 
@@ -117,7 +119,7 @@ class DpDiffusionConfig(StepsConfig):
 # fashion_mnist, batch, epochs and network. K = 8 gives nearly all that their K = 32 gives, for a quarter of the time.
 _DPDM = {"optimiser": "adam", "learning_rate": 3e-4, "clip": 1.0, "ema": 0.999}
 _FASHION_MNIST = {**_DPDM, "expected_batch": 4096, "epochs": 300.0, "multiplicity": 8}
-_MOMENTS = {"moments_share": 0.15, "start_sigma": 1.0}
+_MOMENTS = {"moments_fraction": 0.15, "start_sigma": 1.0}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {**_DPDM, "expected_batch": 1024, "epochs": 50.0, "multiplicity": 4, "features": 16, "blocks": 1},
     "fashion_mnist": _FASHION_MNIST,
@@ -137,11 +139,11 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     first: list[Stage] = []
     if config.central_images:
         probability = min(1.0, config.central_batch / facts.units_declared)
-        share_nano = math.floor(config.central_share * budget_nano)
+        share_nano = math.floor(config.central_fraction * budget_nano)
         first = [poisson_stage(CENTRAL, probability, config.central_images, privacy_filter, share_nano)]
-    if config.moments_share:
+    if config.moments_fraction:
         first = warm_start_stages(warm_start_noise(*config.moments(budget_nano, facts)), privacy_filter)
-    paid_nano = sum(stage.price_nano for stage in first)
+    paid_nano = sum(stage.cost_nano for stage in first)
     steps = steps_stage(config, privacy_filter, budget_nano - paid_nano, facts)
     notes = [*steps_notes(config, steps, facts)]
     if config.multiplicity > 1:
@@ -149,7 +151,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
             f"Each record is seen at {config.multiplicity} noise levels, and the gradient of their mean loss is "
             "clipped; that costs time and no budget."
         )
-    if config.moments_share:
+    if config.moments_fraction:
         notes.append(
             f"Before that, noisy means and covariances of the classes are released for {paid_nano / budget_nano:.0%} "
             "of the budget, and the denoiser learns from images that they draw."
@@ -170,7 +172,9 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         facts={
             "noise_levels_per_record": config.multiplicity,
             **({"central_images": config.central_images} if config.central_images else {}),
-            **({"noise_stddev": {stage.name: stage.noise_stddev for stage in first}} if config.moments_share else {}),
+            **(
+                {"noise_stddev": {stage.name: stage.noise_stddev for stage in first}} if config.moments_fraction else {}
+            ),
             **steps_facts(config, steps, facts),
         },
     )

@@ -35,8 +35,8 @@ from privacy.plans.warm_start import (
     clusters_for,
     coefficients_of,
     detail_for,
+    fraction_above_noise,
     power_of,
-    share_above_noise,
     signal,
     warm_start_event,
     warm_start_noise,
@@ -66,7 +66,7 @@ SEEN: Mapping[str, str] = {
     "nothing but colour": "People will see nothing but colour: blurred patches, in which not a thing can be named.",
 }
 _UNITS_MAX = 2**40  # of a class: far beyond any
-_SHARES = ("mean_share", "pooled_share", "class_share", "cluster_share")
+_SHARES = ("mean_fraction", "pooled_covariance_fraction", "class_covariance_fraction", "cluster_fraction")
 _FOLLOWS = frozenset((
     "frequencies", "coefficients", "colour", "centre", "noise_shape", "texture", "texture_waves", "shrink",
     "components", "class_components", "clusters", *_SHARES, "mean_clip", "deviation_clip", "component_clip",
@@ -120,16 +120,16 @@ class MomentsConfig(SharesConfig):
     clusters: int = Field(
         1, ge=1, le=64, description="Gaussians of one covariance of which a class is a mixture, found by noisy k-means."
     )
-    mean_share: float = Field(
+    mean_fraction: float = Field(
         0.1, ge=1e-3, le=1, description="Share of the warm start's budget for counts and means. All four add up to 1."
     )
-    pooled_share: float = Field(
+    pooled_covariance_fraction: float = Field(
         0.45, ge=0, le=1, description="Share of the warm start's budget for the covariance pooled over classes."
     )
-    class_share: float = Field(
+    class_covariance_fraction: float = Field(
         0.45, ge=0, le=1, description="Share of the warm start's budget for each class's own covariance."
     )
-    cluster_share: float = Field(
+    cluster_fraction: float = Field(
         0.0, ge=0, le=1, description="Share of the warm start's budget for the rounds of k-means."
     )
     mean_clip: float = Field(
@@ -148,7 +148,7 @@ class MomentsConfig(SharesConfig):
         description="Train a classifier with a share of the budget, and move each drawn image to where the classifier "
         "is more certain of the image's class. Better for networks that learn from the images, and slower to draw.",
     )
-    guide_share: float = Field(
+    guide_fraction: float = Field(
         0.5, ge=0.01, le=0.99, description="Share of the budget for the guide; moments get the rest."
     )
     guide_steps: int = Field(
@@ -163,22 +163,27 @@ class MomentsConfig(SharesConfig):
     )
 
     def check(self) -> None:
-        whole = self.mean_share + self.pooled_share + self.class_share + self.cluster_share
+        whole = (
+            self.mean_fraction
+            + self.pooled_covariance_fraction
+            + self.class_covariance_fraction
+            + self.cluster_fraction
+        )
         if not math.isclose(whole, 1.0, abs_tol=1e-9):
-            raise self.refusal("mean_share", "mean, pooled, class and cluster shares must add up to 1")
-        if (self.clusters > 1) != (self.cluster_share > 0):
+            raise self.refusal("mean_fraction", "mean, pooled, class and cluster shares must add up to 1")
+        if (self.clusters > 1) != (self.cluster_fraction > 0):
             raise self.refusal(
-                "clusters", "more than one needs a cluster_share, and one takes no share: give all four shares"
+                "clusters", "more than one needs a cluster_fraction, and one takes no share: give all four shares"
             )
-        if self.clusters > 1 and self.class_share == 0:
+        if self.clusters > 1 and self.class_covariance_fraction == 0:
             raise self.refusal(
-                "clusters", "classes' own covariances are taken around their centres: give a class_share"
+                "clusters", "classes' own covariances are taken around their centres: give a class_covariance_fraction"
             )
 
     @property
-    def start_share(self) -> float:
+    def start_fraction(self) -> float:
         """Share of the budget that pays for the class moments."""
-        return 1.0 - self.guide_share if self.guide else 1.0
+        return 1.0 - self.guide_fraction if self.guide else 1.0
 
     @property
     def changes_its_start(self) -> bool:
@@ -219,7 +224,7 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
     """Complete the options of a request. Given values win; nothing is read from private data.
 
     Args:
-        mu: of the whole budget, as one Gaussian release; `start_share` of it pays for the moments.
+        mu: of the whole budget, as one Gaussian release; `start_fraction` of it pays for the moments.
 
     Raises:
         InvalidParameter: an unknown option, or a value out of range.
@@ -227,7 +232,7 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
     config, given, q = MomentsConfig(**options), set(options), signal(facts, mu)
     if q >= TEXTURE_FROM and _suits_texture(facts) and "texture" not in given:
         config = config.with_values(texture=True)
-    q *= config.start_share**0.5
+    q *= config.start_fraction**0.5
     clusters = config.clusters if "clusters" in given else clusters_for(q, config.texture)
     follows = detail_for(facts, q, config.texture, clusters)
     if "frequencies" in given and "coefficients" not in given:
@@ -263,11 +268,11 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 
     plan = plan_moments(config_at(mu_of(budget_nano), facts), privacy_filter, budget_nano, facts)
     config = plan.config_of(MomentsConfig)
-    share = share_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)(_even(facts))
-    plan = dataclasses.replace(plan, facts={**plan.facts, "share_above_noise": round(share, 3)})
+    share = fraction_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)(_even(facts))
+    plan = dataclasses.replace(plan, facts={**plan.facts, "fraction_above_noise": round(share, 3)})
     if share < VISIBLE:
         return dataclasses.replace(plan, notes=(_drowned(config_at, plan, privacy_filter, facts), *plan.notes))
-    q = signal(facts, mu_of(budget_nano * config.start_share))
+    q = signal(facts, mu_of(budget_nano * config.start_fraction))
     if facts.channels == 1:
         seen = "shapes" if q >= _SHAPES_FROM else "blurred outlines"
     else:
@@ -282,7 +287,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
             f"The finest detail that is released is about {pixels:.0f} pixels wide at this epsilon, whatever the "
             f"images show. Images of {width} x {height} pixels would show as much, and train faster."
         )
-    return dataclasses.replace(plan, facts={**plan.facts, "what_people_see": seen}, notes=(*notes, *plan.notes))
+    return dataclasses.replace(plan, facts={**plan.facts, "expected_detail": seen}, notes=(*notes, *plan.notes))
 
 
 def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
@@ -292,10 +297,12 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
         InvalidParameter: the configuration does not fit the dataset or the budget.
     """
     _check_images(config, facts)
-    guide_nano = math.floor(config.guide_share * budget_nano) if config.guide else 0
+    guide_nano = math.floor(config.guide_fraction * budget_nano) if config.guide else 0
     noise = warm_start_noise(config, budget_nano - guide_nano)
     stages = warm_start_stages(noise, privacy_filter)
-    what = "means and covariances" if config.pooled_share + config.class_share > 0 else "means"
+    what = (
+        "means and covariances" if config.pooled_covariance_fraction + config.class_covariance_fraction > 0 else "means"
+    )
     what += " of pixels and texture" if config.texture else ""
     notes = [*subject_notes(facts), f"Noisy class {what} are released first; the generator starts from them."]
     if config.symmetry != "none":
@@ -309,13 +316,13 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
         steps = steps_stage(config.classifier, privacy_filter, guide_nano, facts)
         stages.append(steps)
         notes += [
-            f"For {config.guide_share:.0%} of the budget a classifier is trained, which moves each drawn image in "
+            f"For {config.guide_fraction:.0%} of the budget a classifier is trained, which moves each drawn image in "
             f"{config.guide_steps} steps to where it is surer of the image's class. That makes images worth more to "
             "convolutional networks that learn from them, not nicer to look at, and drawing many times slower.",
             *steps_notes(config.classifier, steps, facts),
         ]
         shown = {
-            "guide_share": config.guide_share,
+            "guide_fraction": config.guide_fraction,
             "noise_stddev": noise,
             **steps_facts(config.classifier, steps, facts),
         }
@@ -363,9 +370,9 @@ def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
     """Return how many units a class needs for noise not to drown it; None where no number suffices.
 
     The noise of a class's mean is that of the sum over its n units, so what survives grows with n alone, and the
-    answer is where `share_above_noise` reaches VISIBLE. docs/research/uneven_classes.md has the measurements.
+    answer is where `fraction_above_noise` reaches VISIBLE. docs/research/uneven_classes.md has the measurements.
     """
-    share = share_above_noise(plan.config_of(MomentsConfig), facts, plan.noise_stddev[MEANS] / QUANTISATION)
+    share = fraction_above_noise(plan.config_of(MomentsConfig), facts, plan.noise_stddev[MEANS] / QUANTISATION)
 
     def visible(units: int) -> bool:
         return share(units) >= VISIBLE
@@ -388,9 +395,9 @@ def _drowned(
 
     def visible(budget_nano: int, declared: PublicFacts) -> bool:
         config = config_at(mu_of(budget_nano), declared)
-        share = config.start_share * config.mean_share  # a forecast: the plan's own noise is calibrated exactly
+        share = config.start_fraction * config.mean_fraction  # a forecast: the plan's own noise is calibrated exactly
         noise = sensitivity / math.sqrt(share * budget_nano / NANO)
-        return share_above_noise(config, declared, noise)(_even(declared)) >= VISIBLE
+        return fraction_above_noise(config, declared, noise)(_even(declared)) >= VISIBLE
 
     def times(factor: float) -> PublicFacts:
         subjects = None if facts.subjects_declared is None else math.ceil(facts.subjects_declared * factor)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from obscura.wire.class_shares import TEXT_MAX, read_class_shares
+from obscura.wire.class_fractions import TEXT_MAX, read_class_fractions
 from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
 
@@ -106,7 +106,7 @@ class RecipeConfig(BaseModel):
 class SharesConfig(RecipeConfig):
     """Options of every recipe that trains on classes."""
 
-    class_shares: str = Field(
+    class_fractions: str = Field(
         "",
         max_length=TEXT_MAX,
         description="How many records each class is likely to have, as its owner states without looking: "
@@ -120,12 +120,12 @@ class SharesConfig(RecipeConfig):
         Raises:
             InvalidParameter: it is not a number above 0 for each of these classes.
         """
-        if not self.class_shares:
+        if not self.class_fractions:
             return None
         try:
-            numbers = read_class_shares(self.class_shares, classes)
+            numbers = read_class_fractions(self.class_fractions, classes)
         except ValueError as error:
-            raise self.refusal("class_shares", str(error)) from None
+            raise self.refusal("class_fractions", str(error)) from None
         whole = math.fsum(numbers.values())
         return {name: number / whole for name, number in numbers.items()}
 

@@ -95,7 +95,7 @@ class Stage:
     Attributes:
         name: unique within its plan.
         event: the release; its count is the number of releases.
-        price_nano: of all of them, in nano-units of mu^2, including repeats.
+        cost_nano: of all of them, in nano-units of mu^2, including repeats.
         noise_stddev: parameter of the added discrete Gaussian, which is a little wider than the noise that its event
             counts with; None if noise is relative to a unit's contribution (`PoissonGaussianEvent`).
         repeats: further releases, after crashes, that a stage priced as a whole pays for.
@@ -103,7 +103,7 @@ class Stage:
 
     name: str
     event: Event
-    price_nano: int
+    cost_nano: int
     noise_stddev: float | None = None
     repeats: int = 0
 
@@ -118,11 +118,11 @@ class Stage:
 
     def price_of(self, count: int) -> int:
         """Return the price of so many releases: their part of the price, or all of it for a stage priced as a whole."""
-        return self.price_nano if self.event.is_sampled else count * (self.price_nano // self.event.count)
+        return self.cost_nano if self.event.is_sampled else count * (self.cost_nano // self.event.count)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able description for `stage_from_json`."""
-        document = {"name": self.name, "event": self.event.to_json(), "price_nano": self.price_nano}
+        document = {"name": self.name, "event": self.event.to_json(), "cost_nano": self.cost_nano}
         return document if not self.repeats else {**document, "repeats": self.repeats}
 
 
@@ -130,7 +130,7 @@ def stage_from_json(document: Mapping[str, Any], facts: Mapping[str, Any]) -> St
     """Read a stage of a stored plan; its noise is stored among the plan's facts."""
     noise_stddev = facts.get("noise_stddev", {}).get(document["name"])
     event, repeats = event_from_json(document["event"]), int(document.get("repeats", 0))
-    return Stage(document["name"], event, int(document["price_nano"]), noise_stddev, repeats)
+    return Stage(document["name"], event, int(document["cost_nano"]), noise_stddev, repeats)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,9 +154,9 @@ class Plan:
     facts: dict[str, Any]
 
     @property
-    def price_nano(self) -> int:
+    def cost_nano(self) -> int:
         """Sum of the stages' prices: the amount that the job holds."""
-        return sum(stage.price_nano for stage in self.stages)
+        return sum(stage.cost_nano for stage in self.stages)
 
     @property
     def noise_stddev(self) -> dict[str, float]:
@@ -178,7 +178,7 @@ class Plan:
             "recipe": self.recipe,
             "config": self.config.model_dump(),
             "stages": [stage.to_json() for stage in self.stages],
-            "price_nano": self.price_nano,
+            "cost_nano": self.cost_nano,
             "budget_nano": self.budget_nano,
             "notes": list(self.notes),
             "facts": self.facts,
@@ -244,9 +244,9 @@ class PlanBudget:
     """
 
     def __init__(self, stages: Sequence[Stage], capacity_nano: int | None = None) -> None:
-        price_nano = sum(stage.price_nano for stage in stages)
+        cost_nano = sum(stage.cost_nano for stage in stages)
         self._stages = {stage.name: stage for stage in stages}
-        self._left_nano = price_nano if capacity_nano is None else capacity_nano
+        self._left_nano = cost_nano if capacity_nano is None else capacity_nano
         self.spent_nano = 0
         self.releases: Counter[str] = Counter()
 
@@ -261,9 +261,9 @@ class PlanBudget:
         if planned is None or not planned.announces(event):
             raise EventRefused(stage, event)
         made, whole = self.releases[stage], planned.paid_as_whole
-        price_nano = 0 if whole is not None and made else planned.price_of(event.count)
-        if price_nano > self._left_nano or (whole is not None and made + event.count > whole):
-            raise BudgetExceeded(price_nano, self._left_nano)
-        self._left_nano -= price_nano
-        self.spent_nano += price_nano
+        cost_nano = 0 if whole is not None and made else planned.price_of(event.count)
+        if cost_nano > self._left_nano or (whole is not None and made + event.count > whole):
+            raise BudgetExceeded(cost_nano, self._left_nano)
+        self._left_nano -= cost_nano
+        self.spent_nano += cost_nano
         self.releases[stage] += event.count

@@ -96,10 +96,10 @@ class StepsConfig(SharesConfig):
         1, ge=1, le=20, description="GEP's t and RGP's K, with which basis and carriers are found."
     )
     rank: int = Field(8, ge=1, le=256, description="RGP's r, at most, of every layer.")
-    rank_share: float = Field(
+    rank_fraction: float = Field(
         1.0, ge=1e-3, le=1, description="Bounds a layer's rank by this share of its smaller side as well."
     )
-    warm_up_share: float = Field(
+    warm_up_fraction: float = Field(
         0.1, ge=0, le=1, description="Share of the steps in which RGP's carriers come from the weights themselves."
     )
     freeze: Literal["none", "random", "ranked", "posterior"] = Field(
@@ -208,7 +208,7 @@ def poisson_stage(name: str, probability: float, count: int, privacy_filter: Fil
     multiplier = noise_multiplier_for(privacy_filter, probability, count + repeats, budget_nano)
     priced = PoissonGaussianEvent(probability, multiplier, count + repeats)
     event = dataclasses.replace(priced, count=count)
-    return Stage(name, event, privacy_filter.price_nano(priced), repeats=repeats)
+    return Stage(name, event, privacy_filter.cost_nano(priced), repeats=repeats)
 
 
 def steps_stage(config: StepsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Stage:
@@ -254,7 +254,7 @@ def steps_notes(config: StepsConfig, stage: Stage, facts: PublicFacts) -> tuple[
             "price is spent, even where the training is cancelled."
         )
     unsampled_nano = (event.count + stage.repeats) * event.mu_squared_exact * NANO
-    if event.sampling_probability < 0.5 and stage.price_nano > 0.99 * unsampled_nano:
+    if event.sampling_probability < 0.5 and stage.cost_nano > 0.99 * unsampled_nano:
         notes.append(
             "At the account's delta it cannot be shown what sampling saves: this is the noise of steps that take "
             "everybody. An account with a larger delta needs far less."

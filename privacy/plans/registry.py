@@ -27,8 +27,8 @@ NAMES = (  # in order of recommendation, as docs/choosing.md explains it
 )
 
 NAMED_MAX = 6  # classes that a note names
-STATE_IT = "State it with --class-shares (the option class_shares), and the plan says which classes that drowns."
-TRY_IT = "How few records of a class are enough is not known of this recipe: try it first, with --class-shares."
+STATE_IT = "State it with --class-fractions (the option class_fractions), and the plan says which classes that drowns."
+TRY_IT = "How few records of a class are enough is not known of this recipe: try it first, with --class-fractions."
 
 
 def recipe_of(name: str) -> Recipe:
@@ -97,8 +97,8 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
         notes=tuple(document["notes"]),
         facts=facts,
     )
-    if plan.price_nano != document["price_nano"]:
-        raise InvalidParameter("price_nano", document["price_nano"], f"the stages cost {plan.price_nano} together")
+    if plan.cost_nano != document["cost_nano"]:
+        raise InvalidParameter("cost_nano", document["cost_nano"], f"the stages cost {plan.cost_nano} together")
     return plan
 
 
@@ -113,7 +113,7 @@ def _with_class_balance(plan: Plan, facts: PublicFacts) -> Plan:
     if not isinstance(plan.config, SharesConfig) or len(facts.classes) < 2:
         return plan
     limit, units = RECIPES[plan.recipe].smallest_class(plan, facts), f"{facts.unit}s"
-    known = {} if limit is None else {"class_shown_from": limit}
+    known = {} if limit is None else {"smallest_visible_class": limit}
     if shares is None:
         even = facts.units_declared / len(facts.classes)
         note = f"Even classes are assumed, about {even:,.0f} {units} each"

@@ -44,7 +44,7 @@ class SelectPublicConfig(SharesConfig):
         description="Name of a public network of the operator's, in whose features nearness is measured; without one, "
         "in colours and texture.",
     )
-    public_pictures: int = Field(
+    public_images: int = Field(
         20_000, ge=2, le=200_000, description="Public pictures looked at: a draw of a public seed where there are more."
     )
     choices: int | None = Field(
@@ -129,7 +129,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         config = config.with_values(choices=min(max(math.floor(wanted), low), high, affordable))
     assert config.choices is not None
     event = votes_event(stddev)
-    one_nano = privacy_filter.price_nano(event)
+    one_nano = privacy_filter.cost_nano(event)
     event = GaussianEvent.of_discrete_noise(SENSITIVITY, stddev, count=config.iterations)
     voters = "record" if facts.unit == "record" else "subject, by one of their records,"
     within = "the public pictures of its own class" if config.public_labels else "all public pictures"

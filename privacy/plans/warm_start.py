@@ -1,7 +1,7 @@
 """What a warm start releases: its detail, which follows from declared facts and budget, and its noise.
 
 A public prior states how strong each cosine wave is in images; waves far below the noise would be static, and are left
-out. Nothing here looks at a private record. Used by `moments`, and by `dp_diffusion` with a `moments_share`.
+out. Nothing here looks at a private record. Used by `moments`, and by `dp_diffusion` with a `moments_fraction`.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def signal(facts: PublicFacts, mu: float) -> float:
     return facts.units_declared * mu / len(facts.classes)
 
 
-def share_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float) -> Callable[[float], float]:
+def fraction_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float) -> Callable[[float], float]:
     """Return which share of the differences between classes' means survives the noise, by the public prior, in [0, 1].
 
     The strength of each wave after the best linear shrinkage against the known noise is added up, as a share of all
@@ -205,10 +205,10 @@ def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int) -> di
         "components": limit,
         "class_components": min(limit, round(_OWN_FIRST + q / _OWN_PER_Q)),  # more with less noise
         "clusters": clusters,
-        "mean_share": means,
-        "pooled_share": pooled,
-        "class_share": own,
-        "cluster_share": of_clusters,
+        "mean_fraction": means,
+        "pooled_covariance_fraction": pooled,
+        "class_covariance_fraction": own,
+        "cluster_fraction": of_clusters,
     }
 
 
@@ -229,7 +229,7 @@ def warm_start_stages(noise: Mapping[str, float], privacy_filter: Filter) -> lis
     """Return the stages of the releases that have noise."""
     events = {name: warm_start_event(name, noise[name]) for name in WARM_START if name in noise}
     events = {name: dataclasses.replace(event, count=_releases(name)) for name, event in events.items()}
-    return [Stage(name, event, privacy_filter.price_nano(event), noise[name]) for name, event in events.items()]
+    return [Stage(name, event, privacy_filter.cost_nano(event), noise[name]) for name, event in events.items()]
 
 
 def warm_start_noise(config: MomentsConfig, budget_nano: int) -> dict[str, float]:
@@ -239,7 +239,16 @@ def warm_start_noise(config: MomentsConfig, budget_nano: int) -> dict[str, float
         InvalidParameter: the budget is too small.
     """
     shares = dict(
-        zip(WARM_START, (config.mean_share, config.pooled_share, config.cluster_share, config.class_share), strict=True)
+        zip(
+            WARM_START,
+            (
+                config.mean_fraction,
+                config.pooled_covariance_fraction,
+                config.cluster_fraction,
+                config.class_covariance_fraction,
+            ),
+            strict=True,
+        )
     )
     noise = {}
     left_nano = budget_nano

@@ -213,14 +213,14 @@ class Note(Recorder):
     """
 
     scope: Scope = field(default_factory=dict)
-    asked_at: datetime = field(kw_only=True)
+    requested_at: datetime = field(kw_only=True)
     written: bool = False
     _writing: bool = False
 
     def event(self, outcome: Outcome) -> Event:
         object_id = next(iter(self.scope.get("path_params", {}).values()), None)
         action = f"{method_of(self.scope)} {route_of(self.scope)}"
-        return event_of(known(self.scope), action, id_in(object_id), outcome, at=self.asked_at)
+        return event_of(known(self.scope), action, id_in(object_id), outcome, at=self.requested_at)
 
     def events(self, session: Session) -> list[Event]:
         """Return what a transaction must write: the event, if this is the request's first change, and its acts."""
@@ -244,7 +244,7 @@ class Audit(Middleware):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer, state = self._writer, scope.setdefault("state", {})
         clock = writer.clock
-        note = Note(writer.required, clock, lambda: known(scope), scope=scope, asked_at=clock())
+        note = Note(writer.required, clock, lambda: known(scope), scope=scope, requested_at=clock())
         state["note"] = note
         status, refused = NOT_ANSWERED, False
 

@@ -36,9 +36,9 @@ EXAMPLES: dict[str, Any] = {
     "affordable": True,
     "affordable_epsilon": 1.9,
     "amount_nano": 41_000_000,
-    "asked_by_name": "Ana Silva",
+    "requested_by_name": "Ana Silva",
     "balanced_accuracy": {"cnn": 0.76, "mlp": 0.69},
-    "buys": {"teachers": 4000},
+    "facts": {"teachers": 4000},
     "bytes": 8_123_456,
     "capacity_nano": 310_000_000,
     "chance": 0.1,
@@ -96,7 +96,7 @@ EXAMPLES: dict[str, Any] = {
     },
     "others_revoked": 2,
     "owner": "clinic",
-    "promised_epsilon": 3.0,
+    "guaranteed_epsilon": 3.0,
     "publishes_if_cancelled": True,
     "rate": 1e-6,
     "real_accuracy": 0.9,
@@ -126,7 +126,7 @@ EXAMPLES: dict[str, Any] = {
     "subjects": ["0042", "0137"],
     "DatasetRequest.subjects_declared": None,
     "summary": {"accuracy": {"cnn": 0.78}},
-    "sure_at_most": 0.973,
+    "attacker_certainty_max": 0.973,
     "token": "obs_a2b3...",
     "trainings": "open",
     "unit": "record",
@@ -143,19 +143,19 @@ EXAMPLES: dict[str, Any] = {
     "url": "https://hooks.example.org/obscura",
 }
 for _prefix, _names in {
-    "adm": ("approved_by", "asked_by", "created_by_admin", "decided_by"),
+    "adm": ("approved_by", "requested_by", "created_by_admin", "decided_by"),
     "evt": ("after",),
-    "key": ("asked_with", "created_by", "decided_with", "made_by"),
+    "key": ("requested_with", "created_by", "decided_with"),
     "prj": ("shared_with",),
 }.items():
     EXAMPLES |= dict.fromkeys(_names, _id(_prefix))
 for _amount, _epsilon, _nano in (
     ("charged", 0.4, 9_000_000),
-    ("held", 0.5, 12_000_000),
+    ("reserved", 0.5, 12_000_000),
     ("left", 2.0, 257_000_000),
     ("left_after", 1.4, 228_000_000),
     ("planned", 1.0, 41_000_000),
-    ("price", 1.0, 41_000_000),
+    ("cost", 1.0, 41_000_000),
     ("spent", 0.4, 9_000_000),
 ):
     EXAMPLES |= {f"{_amount}_epsilon": _epsilon, f"{_amount}_nano": _nano}

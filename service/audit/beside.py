@@ -94,10 +94,10 @@ _RAISE = {
     "epsilon_before": "epsilon_before",
     "epsilon": "epsilon",
     "reason": "reason",
-    "requested_by": "asked_with",
-    "approved_by": "decided_with",
-    "requested_by_admin": "asked_by",
-    "approved_by_admin": "decided_by",
+    "requested_with": "requested_with",
+    "approved_with": "decided_with",
+    "requested_by": "requested_by",
+    "approved_by": "decided_by",
 }
 _APPROVED = select(*(getattr(Decision, name) for name in ("id", "account_id", *_RAISE.values()))).where(
     Decision.action == DecisionAction.RAISE, Decision.state == DecisionState.APPROVED
@@ -137,7 +137,7 @@ def find_unapproved_raises(session: Session) -> Iterator[Finding]:
             request is None
             or entry.account_id != request.account_id
             or any(details.get(fact) != getattr(request, name) for fact, name in _RAISE.items())
-            or str(details.get("requested_at"))[:_HOUR] != str(rows[request.id]["asked_at"])[:_HOUR]
+            or str(details.get("requested_at"))[:_HOUR] != str(rows[request.id]["requested_at"])[:_HOUR]
         ):
             message = f"Entry {entry.sequence} of account {entry.account_id} raises the limit without a request."
             yield Finding(FindingCode.RAISE_UNAPPROVED, message, entry.account_id, entry.sequence)

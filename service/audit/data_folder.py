@@ -159,9 +159,9 @@ def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
         elif journal is None:
             continue
         account_id, charged_nano = charges.get(job_id, (journal.account_id, 0))
-        missing_nano = journal.price_nano - charged_nano - accepted.journals[job_id, account_id or ""]
+        missing_nano = journal.cost_nano - charged_nano - accepted.journals[job_id, account_id or ""]
         if missing_nano > 0 or (job_id in unknown.journals and job_id not in accepted.jobs):
-            journals[job_id] = Shortfall(account_id, journal.price_nano, missing_nano)
+            journals[job_id] = Shortfall(account_id, journal.cost_nano, missing_nano)
 
     uploaded = sorted(folder.uploaded)
     received = among(session, select(Dataset.id).where(Dataset.ready_at.is_not(None)), Dataset.id, uploaded)

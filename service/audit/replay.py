@@ -36,7 +36,7 @@ class Line(NamedTuple):
     amount_nano: int
     capacity_nano: int
     spent_nano: int
-    held_nano: int
+    reserved_nano: int
     details: dict[str, Any]
     previous_hash: str
     hash: str
@@ -48,7 +48,7 @@ def check_hash(account_id: str, line: Line) -> None:
     """Raise Fault unless an entry's hash covers its contents, down to the spelling of its details."""
     body = (  # canonical JSON, with the details as they are stored, so that no changed byte is lost
         f'{{"account_id":{_quote(account_id)},"amount_nano":{line.amount_nano},"capacity_nano":{line.capacity_nano},'
-        f'"created_at":{_quote(line.created_at)},"details":{line.text},"held_nano":{line.held_nano},'
+        f'"created_at":{_quote(line.created_at)},"details":{line.text},"reserved_nano":{line.reserved_nano},'
         f'"hold_id":{_text(line.hold_id)},"job_id":{_text(line.job_id)},"kind":{_text(line.kind)},'
         f'"previous_hash":{_text(line.previous_hash)},"sequence":{line.sequence},"spent_nano":{line.spent_nano},'
         f'"version":{CHAIN_VERSION}}}'
@@ -79,8 +79,8 @@ class Prices:
         require(bool(stages), FindingCode.PRICE_UNKNOWN, "does not say what is held for")
         for stage in stages:
             event = event_from_json(stage["event"])
-            self._check(replace(event, count=event.count + exactly(int, stage.get("repeats", 0))), stage["price_nano"])
-            total += stage["price_nano"]
+            self._check(replace(event, count=event.count + exactly(int, stage.get("repeats", 0))), stage["cost_nano"])
+            total += stage["cost_nano"]
         require(total == amount_nano, FindingCode.PRICE_MISMATCH, "holds another amount than its stages cost")
         return {stage["name"]: stage for stage in stages}
 
@@ -101,23 +101,23 @@ class Prices:
         require(
             made + event.count <= planned["event"]["count"] + planned.get("repeats", 0)
             and details.get("released", {}).get(details["stage"]) == made + event.count
-            and amount_nano == (0 if made else planned["price_nano"]),
+            and amount_nano == (0 if made else planned["cost_nano"]),
             FindingCode.PRICE_MISMATCH,
             "pays for more releases than were priced together, or another price than theirs",
         )
 
-    def _check(self, event: Event, price_nano: int) -> None:
+    def _check(self, event: Event, cost_nano: int) -> None:
         assert self._filter is not None
         # The price of an unsampled release is the same in every account.
         key = (event, self._filter.rate) if event.is_sampled else (replace(event, count=1),)
         if key not in self._known:
-            self._known[key] = self._filter.price_nano(key[0])
+            self._known[key] = self._filter.cost_nano(key[0])
         wanted_nano = self._known[key] * (1 if event.is_sampled else event.count)
         slack_nano = 1 + PRICE_MARGIN * wanted_nano if event.is_sampled else 0
         require(
-            abs(exactly(int, price_nano) - wanted_nano) <= slack_nano,
+            abs(exactly(int, cost_nano) - wanted_nano) <= slack_nano,
             FindingCode.PRICE_MISMATCH,
-            f"has the price {price_nano} where its parameters cost {wanted_nano}",
+            f"has the price {cost_nano} where its parameters cost {wanted_nano}",
         )
 
 
@@ -242,7 +242,7 @@ class LogReplay:
     frozen: bool = False
     capacity_nano: int = 0
     spent_nano: int = 0
-    held_nano: int = 0
+    reserved_nano: int = 0
     open_holds: dict[str, HoldReplay] = field(default_factory=dict)
     ended: list[HoldReplay] = field(default_factory=list)
     find_hold: Callable[[Line], HoldReplay | None] = lambda _line: None
@@ -258,13 +258,13 @@ class LogReplay:
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, PrivacyError) as error:
             raise Fault(FindingCode.ENTRY_MALFORMED, f"cannot be understood ({type(error).__name__})") from None
         require(
-            (line.capacity_nano, line.spent_nano, line.held_nano)
-            == (self.capacity_nano, self.spent_nano, self.held_nano),
+            (line.capacity_nano, line.spent_nano, line.reserved_nano)
+            == (self.capacity_nano, self.spent_nano, self.reserved_nano),
             FindingCode.BALANCE_MISMATCH,
             "states other balances than the entries up to it add up to",
         )
         require(
-            self.frozen or self.spent_nano + self.held_nano <= self.capacity_nano,  # I1, I13
+            self.frozen or self.spent_nano + self.reserved_nano <= self.capacity_nano,  # I1, I13
             FindingCode.OVERSPENT,
             "leaves more spent and held than the capacity",
         )
@@ -295,7 +295,7 @@ class LogReplay:
             case EntryKind.ACCEPT:
                 require(line.amount_nano >= 0, amount, "accepts a negative amount")
                 self.spent_nano += line.amount_nano
-                self.frozen = self.frozen or self.spent_nano + self.held_nano > self.capacity_nano  # I13
+                self.frozen = self.frozen or self.spent_nano + self.reserved_nano > self.capacity_nano  # I13
                 require(
                     exactly(bool, line.details["frozen"]) == self.frozen,
                     refused,
@@ -316,7 +316,7 @@ class LogReplay:
             FindingCode.RAISE_UNAPPROVED,
             "raises the limit without a request and two people who were admins by then",
         )
-        wanted = self.use_filter().at_limit(details["epsilon"], self.spent_nano + self.held_nano)
+        wanted = self.use_filter().at_limit(details["epsilon"], self.spent_nano + self.reserved_nano)
         rate, base = details["rate"], details["base"]
         require(
             _close(rate, wanted.rate) and _close(base, wanted.base),
@@ -325,7 +325,7 @@ class LogReplay:
         )
         self.rate, self.base = rate, base
         self._set_limit(line)
-        frozen = self.frozen or self.spent_nano + self.held_nano > self.capacity_nano  # I13
+        frozen = self.frozen or self.spent_nano + self.reserved_nano > self.capacity_nano  # I13
         same = exactly(bool, details["frozen"]) == frozen
         require(same, FindingCode.TRANSITION_REFUSED, "turns the freeze switch with a limit")
         self.frozen = frozen
@@ -353,9 +353,9 @@ class LogReplay:
             "opens a hold that is open already, or names none",
         )
         require(line.amount_nano > 0, FindingCode.AMOUNT_MISMATCH, "holds nothing")
-        self.held_nano += line.amount_nano
+        self.reserved_nano += line.amount_nano
         require(
-            self.spent_nano + self.held_nano <= self.capacity_nano,
+            self.spent_nano + self.reserved_nano <= self.capacity_nano,
             FindingCode.OVERSPENT,
             "holds more than the account has left",
         )
@@ -383,7 +383,7 @@ class LogReplay:
                 hold.capture(line)
             else:
                 hold.give_back(line)
-            self.held_nano -= hold.amount_nano
+            self.reserved_nano -= hold.amount_nano
             self.spent_nano += hold.captured_nano
             self.ended.append(hold)
             del self.open_holds[hold.id]
@@ -395,7 +395,7 @@ def _close(value: float, wanted: float) -> bool:
 
 def _two_people_agreed(details: Mapping[str, Any]) -> bool:
     """Return whether two keys of two people agreed, and the second person was an admin when the first one asked."""
-    pairs = ("requested_by", "approved_by"), ("requested_by_admin", "approved_by_admin")
+    pairs = ("requested_with", "approved_with"), ("requested_by", "approved_by")
     named = [(details.get(first), details.get(second)) for first, second in pairs]
     admitted_at, requested_at = details.get("approver_admitted_at"), details.get("requested_at")
     return (

@@ -27,12 +27,12 @@ _TIME_CHARACTERS = len("2030-01-02 03:04:05.678901")
 _decoder = json.JSONDecoder()
 
 _ENTRY = (
-    "e.sequence, e.kind, e.hold_id, e.job_id, e.amount_nano, e.capacity_nano, e.spent_nano, e.held_nano, {details}, "
-    "e.previous_hash, e.hash, {created_at}, e.account_id"
+    "e.sequence, e.kind, e.hold_id, e.job_id, e.amount_nano, e.capacity_nano, e.spent_nano, e.reserved_nano, "
+    "{details}, e.previous_hash, e.hash, {created_at}, e.account_id"
 )
 _ACCOUNTS = (
     "SELECT id, name, owner, epsilon, delta, unit, adjacency, rate, base, capacity_nano, spent_nano, "
-    "held_nano, frozen, head_sequence, head_hash, {created_at} AS created_at "
+    "reserved_nano, frozen, head_sequence, head_hash, {created_at} AS created_at "
     "FROM accounts WHERE id > :after ORDER BY id LIMIT :rows"
 )
 _CHECKPOINTS = (

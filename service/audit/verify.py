@@ -32,7 +32,7 @@ from service.db.base import is_id
 from service.db.ledger_tables import Account, Entry, Hold
 
 _HOLDS_AT_A_TIME = 500
-_OF_ACCOUNT = ("capacity_nano", "spent_nano", "held_nano", "epsilon", "rate", "base", "frozen")
+_OF_ACCOUNT = ("capacity_nano", "spent_nano", "reserved_nano", "epsilon", "rate", "base", "frozen")
 _FREEZING = (EntryKind.LIMIT, EntryKind.FREEZE, EntryKind.ACCEPT)
 _OF_HOLD = (
     "job_id",
@@ -209,7 +209,11 @@ class _Reading:
                 for name in names:
                     setattr(log, name, details.get(name, getattr(log, name)))
             log.sequence, log.hash = head.sequence, head.hash
-            log.capacity_nano, log.spent_nano, log.held_nano = head.capacity_nano, head.spent_nano, head.held_nano
+            log.capacity_nano, log.spent_nano, log.reserved_nano = (
+                head.capacity_nano,
+                head.spent_nano,
+                head.reserved_nano,
+            )
             log.use_filter()
             is_open = Hold.state.in_((HoldState.HELD, HoldState.ARMED))
             job_ids = select(Hold.job_id).where(Hold.account_id == log.account_id, is_open)

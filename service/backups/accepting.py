@@ -103,7 +103,7 @@ def accept(
             asked = decisions.ask(session, action, account_id, asking=key, reason=reason, now=now, **about)
             return Outcome(asked.id, 0, 0, True, ())
         key_id, request_id = key.id, None if pending is None else pending.id
-        if pending is not None and pending.asked_by == key.admin_id:
+        if pending is not None and pending.requested_by == key.admin_id:
             raise Conflict(
                 f"Request {pending.id} waits: another admin must run this command with a key of their own.",
                 request_id=pending.id,
@@ -123,13 +123,13 @@ def accept(
         nonlocal recorded_nano, keys_revoked
         facts: dict[str, Any] = {"reason": reason, "by": approving.id, "by_admin": approving.admin_id}
         if decision is not None:
-            facts |= {"request_id": decision.id, "requested_by": decision.asked_with, "reason": decision.reason}
-            facts |= {"requested_by_admin": decision.asked_by}
+            facts |= {"request_id": decision.id, "requested_with": decision.requested_with, "reason": decision.reason}
+            facts |= {"requested_by": decision.requested_by}
         recorded_nano = _record(session, loss, facts, epsilon, at)
         # The database lacks later revocations, so all keys but admins' are revoked, and every sign-in ends.
         session.execute(delete(SignIn))
         has_token = or_(ApiKey.person_id.is_(None), ApiKey.created_by.is_not(None))
-        keys_revoked = revoke(session, ApiKey.admin_id.is_(None) & has_token, now=at, with_made=False)
+        keys_revoked = revoke(session, ApiKey.admin_id.is_(None) & has_token, now=at, include_created=False)
 
     with transaction(factory) as session:
         if request_id is None:

@@ -160,7 +160,7 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
             "delta": plan.delta,
             "unit": plan.unit,
             "adjacency": plan.adjacency,
-            "price": plan.price_nano,
+            "price": plan.cost_nano,
             "accuracy": release.summary.get("accuracy", {}),
             "evaluation": release.summary.get("evaluation", {}),
             "runs": runs,
@@ -201,9 +201,9 @@ def _row(plan: PlanRecord, release: Release, seconds: float) -> dict[str, Any]:
         "recipe": plan.recipe,
         "epsilon": plan.epsilon,
         "accuracy": release.summary.get("accuracy", {}).get("cnn"),
-        "teachers": plan.buys.get("teachers", 0),
-        "images_aggregated": release.summary.get("images_aggregated", plan.buys.get("images_to_aggregate", 0)),
-        "iterations": plan.buys.get("iterations", 0),
+        "teachers": plan.facts.get("teachers", 0),
+        "images_aggregated": release.summary.get("images_aggregated", plan.facts.get("images_to_aggregate", 0)),
+        "iterations": plan.facts.get("iterations", 0),
         "seconds": seconds,
     }
 

@@ -37,7 +37,7 @@ def show_admins(request: Request, service: Running, viewer: Reader) -> HTMLRespo
     with transaction(service.factory, read_only=True) as session:
         rows = admins.admins(session)
         records = [record_of(AdminRecord, row) for row in rows]
-        names = projects.names(session, {id for row in rows for id in (row.id, row.asked_by, row.approved_by)})
+        names = projects.names(session, {id for row in rows for id in (row.id, row.requested_by, row.approved_by)})
         newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
         keys = views.keys(session, session.scalars(newest_keys).all())
         departments = session.scalars(visible(session, Project).limit(PROJECTS_MAX)).all()

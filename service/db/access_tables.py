@@ -50,16 +50,16 @@ class Admin(Base):
 
     __tablename__ = "admins"
     __table_args__ = (
-        check("(admission IN ('machine', 'provider')) = (asked_by IS NULL)", "asked_by_somebody"),
+        check("(admission IN ('machine', 'provider')) = (requested_by IS NULL)", "requested_by_somebody"),
         check("(admission = 'approved') = (approved_by IS NOT NULL)", "approved_by_somebody"),
-        check("approved_by IS NULL OR approved_by != asked_by", "two_people"),
+        check("approved_by IS NULL OR approved_by != requested_by", "two_people"),
         partial_index("uq_admins_alone", "admission", where="admission = 'alone' AND project_id IS NULL", unique=True),
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
     name: Mapped[Name] = mapped_column(unique=True)
     admission: Mapped[Admission] = mapped_column(values_of(Admission, "admission"))
-    asked_by: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
+    requested_by: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
     approved_by: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
     admitted_at: Mapped[datetime]
     removed_at: Mapped[datetime | None]
@@ -70,7 +70,7 @@ class Admin(Base):
 class Decision(Base):
     """A request by one admin that a second one decides: see `service.identity.decisions`.
 
-    `asked_by` used the key `asked_with`, `decided_by` the key `decided_with`. A raise is approved against
+    `requested_by` used the key `requested_with`, `decided_by` the key `decided_with`. A raise is approved against
     `epsilon_before`, the limit at the request. An admission names the id and the SHA-256 of a token that only the new
     admin has. `keys_revoked` is the number of keys that an approval revoked. `project_id` is the project whose owners
     decide as well. A release is shared with the project `shared_with`, or with EVERY_PROJECT. A request to accept
@@ -99,8 +99,8 @@ class Decision(Base):
             "AND (decided_by IS NULL) = (decided_with IS NULL)",
             "decided_by_somebody",
         ),
-        check("state != 'approved' OR decided_by != asked_by", "two_people"),
-        check("state != 'approved' OR decided_with != asked_with", "two_keys"),
+        check("state != 'approved' OR decided_by != requested_by", "two_people"),
+        check("state != 'approved' OR decided_with != requested_with", "two_keys"),
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
@@ -115,9 +115,9 @@ class Decision(Base):
     keys_revoked: Mapped[int | None]
     reason: Mapped[str] = mapped_column(String(500))
     state: Mapped[DecisionState] = mapped_column(values_of(DecisionState, "state"))
-    asked_by: Mapped[Id] = mapped_column(ForeignKey("admins.id"))
-    asked_with: Mapped[Id] = mapped_column(ForeignKey("api_keys.id"))
-    asked_at: Mapped[datetime]
+    requested_by: Mapped[Id] = mapped_column(ForeignKey("admins.id"))
+    requested_with: Mapped[Id] = mapped_column(ForeignKey("api_keys.id"))
+    requested_at: Mapped[datetime]
     decided_by: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
     decided_with: Mapped[Id | None] = mapped_column(ForeignKey("api_keys.id"))
     decided_at: Mapped[datetime | None]

@@ -48,14 +48,14 @@ class Sweep(Base):
     """A hyper-parameter search: several trainings on one dataset, whose total price was held in one transaction."""
 
     __tablename__ = "sweeps"
-    __table_args__ = (check("price_nano > 0", "price_positive"),)
+    __table_args__ = (check("cost_nano > 0", "price_positive"),)
 
     id: Mapped[Id] = mapped_column(primary_key=True)
     account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), index=True)
     dataset_id: Mapped[Id] = mapped_column(ForeignKey("datasets.id"))
     name: Mapped[Name]
     recipe: Mapped[ShortText]
-    price_nano: Mapped[Nano]
+    cost_nano: Mapped[Nano]
     created_at: Mapped[datetime] = mapped_column(index=True)
 
 

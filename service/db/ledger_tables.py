@@ -12,7 +12,7 @@ from obscura.wire.words import Adjacency, EntryKind, HoldState, Unit, Verificati
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, partial_index, values_of
 from service.db.project_tables import DEFAULT_PROJECT
 
-_ENDING = "kind IN ('capture', 'release')"
+_ENDING = "kind IN ('capture', 'return')"
 EVERYWHERE = "*"  # the scope of a fault that concerns no single account
 # Findings which say that the database is older than what its storage proves: they lock the whole installation.
 LOCKING = frozenset(
@@ -32,8 +32,8 @@ LOCKING = frozenset(
 class Account(Base):
     """A population with one lifetime privacy budget.
 
-    `spent_nano`, `held_nano`, `head_sequence` and `head_hash` cache the newest entry, `head` (invariant I8). An UPDATE
-    is conditional on the `head_sequence` that was read. `closed` accounts take no new data; no entry records it,
+    `spent_nano`, `reserved_nano`, `head_sequence` and `head_hash` cache the newest entry, `head` (invariant I8). An
+    UPDATE is conditional on the `head_sequence` that was read. `closed` accounts take no new data; no entry records it,
     because no amount depends on it. `subjects_key_check` is the check value of the key under which subjects are
     recognised: None before the first upload, empty where subject ids are sent in the clear.
     """
@@ -44,9 +44,9 @@ class Account(Base):
         check("delta > 0 AND delta < 1", "delta_open_unit"),
         check("capacity_nano > 0", "capacity_positive"),
         check("spent_nano >= 0", "spent_not_negative"),
-        check("held_nano >= 0", "held_not_negative"),
+        check("reserved_nano >= 0", "held_not_negative"),
         # A limit lowered below the spend leaves the account frozen, not lying about what was spent (I13).
-        check("frozen OR spent_nano + held_nano <= capacity_nano", "within_capacity"),
+        check("frozen OR spent_nano + reserved_nano <= capacity_nano", "within_capacity"),
         check("head_sequence >= 1", "head_sequence_positive"),
     )
 
@@ -61,7 +61,7 @@ class Account(Base):
     base: Mapped[float]
     capacity_nano: Mapped[Nano]
     spent_nano: Mapped[Nano]
-    held_nano: Mapped[Nano]
+    reserved_nano: Mapped[Nano]
     frozen: Mapped[bool]
     closed: Mapped[bool] = mapped_column(default=False, server_default=false())
     head_sequence: Mapped[Nano] = mapped_column()
@@ -81,18 +81,18 @@ class Account(Base):
     @property
     def left_nano(self) -> int:
         """The nano-units that can still be held; 0 if the limit was lowered below what is spent and held."""
-        return max(self.capacity_nano - self.spent_nano - self.held_nano, 0)
+        return max(self.capacity_nano - self.spent_nano - self.reserved_nano, 0)
 
     @property
-    def promised_nano(self) -> int:
+    def guaranteed_nano(self) -> int:
         """The most that everything ever published can cost: the capacity, or what is spent and held if that is more."""
-        return max(self.capacity_nano, self.spent_nano + self.held_nano)
+        return max(self.capacity_nano, self.spent_nano + self.reserved_nano)
 
 
 class Entry(Base):
     """One immutable row of an account's log; triggers of the migration refuse UPDATE and DELETE.
 
-    `sequence` counts 1, 2, 3, ... per account without a gap. `capacity_nano`, `spent_nano` and `held_nano` are the
+    `sequence` counts 1, 2, 3, ... per account without a gap. `capacity_nano`, `spent_nano` and `reserved_nano` are the
     account's balances after this entry.
     """
 
@@ -114,7 +114,7 @@ class Entry(Base):
     amount_nano: Mapped[Nano]
     capacity_nano: Mapped[Nano]
     spent_nano: Mapped[Nano]
-    held_nano: Mapped[Nano]
+    reserved_nano: Mapped[Nano]
     details: Mapped[dict[str, Any]] = mapped_column(CanonicalJson())
     previous_hash: Mapped[Sha256]
     hash: Mapped[Sha256]

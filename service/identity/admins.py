@@ -61,13 +61,13 @@ def bootstrap_admin(session: Session, *, path: Path, now: datetime) -> bool:
     return True
 
 
-def ask_admission(
+def request_admission(
     session: Session,
     *,
     name: str,
     introduction: str,
     reason: str,
-    asked_with: str,
+    requested_with: str,
     now: datetime,
     project_id: str | None = None,
 ) -> Admin | Decision:
@@ -82,7 +82,7 @@ def ask_admission(
         introduction: of the token that the person created, `key_...:SHA-256`.
         project_id: for an owner; None for the project of the key that asks, or the installation.
     """
-    asking = acting_key(session, asked_with)
+    asking = acting_key(session, requested_with)
     key_id, key_hash = _read(introduction)
     name = require_name(name, "An admin's name")
     reason = short_reason(reason)
@@ -106,23 +106,23 @@ def ask_admission(
             introduction=introduction,
             created_by=None if project_id is None else asking.id,
             project_id=project_id,
-            asked_by=asking.admin_id,
+            requested_by=asking.admin_id,
         )
     terms = {"name": name, "key_id": key_id, "key_hash": key_hash, "project_id": project_id}
     return ask(session, DecisionAction.ADMIT, name, asking=asking, reason=reason, now=now, **terms)
 
 
-def ask_removal(session: Session, *, admin_id: str, reason: str, asked_with: str, now: datetime) -> Decision:
+def request_removal(session: Session, *, admin_id: str, reason: str, requested_with: str, now: datetime) -> Decision:
     """Request that an admin is removed. Another one must approve, possibly the one to be removed."""
-    asking, admin = acting_key(session, asked_with), find(session, Admin, admin_id)
+    asking, admin = acting_key(session, requested_with), find(session, Admin, admin_id)
     _require_removable(session, admin)
     terms = {"name": admin.name, "admin_id": admin.id, "project_id": admin.project_id}
     return ask(session, DecisionAction.REMOVE, admin.name, asking=asking, reason=reason, now=now, **terms)
 
 
-def ask_revocation(session: Session, *, key_id: str, reason: str, asked_with: str, now: datetime) -> Decision:
+def request_revocation(session: Session, *, key_id: str, reason: str, requested_with: str, now: datetime) -> Decision:
     """Request that another admin's key is revoked, with all that it made. Its owner may approve."""
-    asking, key = acting_key(session, asked_with), find(session, ApiKey, key_id)
+    asking, key = acting_key(session, requested_with), find(session, ApiKey, key_id)
     if key.revoked_at is not None:
         raise Conflict("This key was revoked already.", key_id=key.id)
     if key.admin_id is None or key.admin_id == asking.admin_id:
@@ -141,7 +141,7 @@ def _admit(session: Session, decision: Decision, approving: ApiKey, now: datetim
         introduction=f"{decision.key_id}:{decision.key_hash}",
         request_id=decision.id,
         project_id=decision.project_id,
-        asked_by=decision.asked_by,
+        requested_by=decision.requested_by,
         approved_by=approving.admin_id,
     )
     decision.admin_id = admin.id
@@ -150,7 +150,7 @@ def _admit(session: Session, decision: Decision, approving: ApiKey, now: datetim
 def _remove(session: Session, decision: Decision, _approving: ApiKey, now: datetime) -> None:
     admin = find(session, Admin, str(decision.admin_id))
     _require_removable(session, admin)
-    alone = Admin.asked_by == admin.id, Admin.admission == Admission.ALONE, Admin.project_id.is_not(None)
+    alone = Admin.requested_by == admin.id, Admin.admission == Admission.ALONE, Admin.project_id.is_not(None)
     going = [admin, *session.scalars(select(Admin).where(*alone, Admin.removed_at.is_(None)))]
     for person in going:
         person.removed_at = now

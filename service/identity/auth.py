@@ -230,24 +230,24 @@ def require_usable(session: Session, key_id: str, *, now: datetime) -> None:
 
 
 def revoke_key(
-    session: Session, *, key_id: str, admin_id: str | None, now: datetime, with_made: bool = True
+    session: Session, *, key_id: str, admin_id: str | None, now: datetime, include_created: bool = True
 ) -> tuple[ApiKey, int]:
     """Revoke a key as one admin alone may, and return it with the number of others that were revoked. Idempotent.
 
     One admin may revoke their own keys, those of owners whom they named alone, and those of nobody. Another admin's
-    keys take two people (`admins.ask_revocation`): otherwise one admin could become the only one.
+    keys take two people (`admins.request_revocation`): otherwise one admin could become the only one.
 
     Args:
         admin_id: the admin who asks.
-        with_made: also revoke all keys that it made, directly or not.
+        include_created: also revoke all keys that it made, directly or not.
     """
     key = find(session, ApiKey, key_id)
     session.refresh(key)
     this = ApiKey.id == key_id
-    alone = Admin.asked_by == admin_id, Admin.admission == Admission.ALONE, Admin.project_id.is_not(None)
+    alone = Admin.requested_by == admin_id, Admin.admission == Admission.ALONE, Admin.project_id.is_not(None)
     ours = ApiKey.admin_id.is_not_distinct_from(admin_id) | ApiKey.admin_id.in_(select(Admin.id).where(*alone))
     theirs = ApiKey.admin_id.is_not(None) & not_(ours)
-    going = ApiKey.id.in_(with_all_made(this)) if with_made else this
+    going = ApiKey.id.in_(with_all_made(this)) if include_created else this
     if session.scalar(select(ApiKey.id).where(going, theirs, ApiKey.revoked_at.is_(None)).limit(1)) is not None:
         raise Forbidden(
             "An admin's keys are revoked by that person, or by two others: ask with `obscura admins revoke`, and "
@@ -255,17 +255,17 @@ def revoke_key(
             key_id=key_id,
         )
     was_valid = key.revoked_at is None
-    revoked = revoke(session, this, now=now, with_made=with_made)
+    revoked = revoke(session, this, now=now, include_created=include_created)
     session.refresh(key)
     return key, revoked - was_valid
 
 
-def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, with_made: bool = True) -> int:
+def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, include_created: bool = True) -> int:
     """Revoke keys, and all that they made, and return the number. The caller has checked the permission.
 
     A key that is being created holds a lock on its creator, so this waits for it; the next round revokes it.
     """
-    going = ApiKey.id.in_(with_all_made(chosen)) if with_made else chosen
+    going = ApiKey.id.in_(with_all_made(chosen)) if include_created else chosen
     of = ApiKey.id, ApiKey.project_id
     valid = select(*of).where(going, ApiKey.revoked_at.is_(None)).order_by(ApiKey.id).with_for_update()
     revoked = 0

@@ -62,7 +62,7 @@ def voice_of(session: Session, person: Admin) -> str:
     if person.person_id is not None:
         return person.person_id
     alone = person.project_id is not None and person.admission is Admission.ALONE
-    return voice_of(session, session.get_one(Admin, person.asked_by)) if alone else person.id
+    return voice_of(session, session.get_one(Admin, person.requested_by)) if alone else person.id
 
 
 def ask(
@@ -77,13 +77,13 @@ def ask(
     reason = short_reason(reason)
     same = [Decision.action == action, Decision.state == DecisionState.PENDING]
     same += [column == terms[column.key] for column in _SUBJECTS[action]]
-    recent = Decision.asked_at > now - REQUEST_LIFETIME
+    recent = Decision.requested_at > now - REQUEST_LIFETIME
     pending = session.scalar(select(Decision.id).where(*same, recent).limit(1))
     if pending is not None:
         message = f"Request {pending} about *{about}* is pending. Decline it before asking again."
         raise Conflict(message, request_id=pending)
     decision = Decision(id=new_id("dec"), action=action, reason=reason, state=DecisionState.PENDING, **terms)
-    decision.asked_by, decision.asked_with, decision.asked_at = str(asking.admin_id), asking.id, now
+    decision.requested_by, decision.requested_with, decision.requested_at = str(asking.admin_id), asking.id, now
     session.add(decision)
     session.flush()
     record(session, Act.ASKED, decision.id, project_id=decision.project_id)
@@ -129,7 +129,7 @@ def decide(
 
 def state_at(decision: Decision, now: datetime) -> str:
     """Return the state of a request: `expired` if it is pending and can no longer be approved."""
-    expired = decision.state is DecisionState.PENDING and now - decision.asked_at >= REQUEST_LIFETIME
+    expired = decision.state is DecisionState.PENDING and now - decision.requested_at >= REQUEST_LIFETIME
     return EXPIRED if expired else decision.state.value
 
 
@@ -141,7 +141,7 @@ def readable_by(caller: Principal | None) -> list[ColumnElement[bool]]:
 
 def pending_first(session: Session, *conditions: Any, limit: int) -> Sequence[Decision]:
     """Return requests that fulfil conditions: pending before decided, and newest first."""
-    order = Decision.state != DecisionState.PENDING, Decision.asked_at.desc(), Decision.id
+    order = Decision.state != DecisionState.PENDING, Decision.requested_at.desc(), Decision.id
     return session.scalars(visible(session, Decision).where(*conditions).order_by(*order).limit(limit)).all()
 
 
@@ -151,15 +151,15 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
             f"This request is older than {REQUEST_LIFETIME.days} days and can no longer be approved. Make a new one.",
             request_id=decision.id,
         )
-    if deciding.admin_id == decision.asked_by:
+    if deciding.admin_id == decision.requested_by:
         raise Forbidden("It takes two people: you asked for this, so another admin must approve it.")
-    asks, decides = (session.get_one(Admin, admin_id) for admin_id in (decision.asked_by, deciding.admin_id))
+    asks, decides = (session.get_one(Admin, admin_id) for admin_id in (decision.requested_by, deciding.admin_id))
     if voice_of(session, asks) == voice_of(session, decides):
         raise Forbidden(
             f"It takes two people, and *{asks.name}* and *{decides.name}* count as one here: one "
             "has named the other alone, or both are one person with several roles. Another admin must approve it."
         )
-    if decision.asked_at < decides.admitted_at:  # otherwise an admin could ask, then admit someone who agrees
+    if decision.requested_at < decides.admitted_at:  # otherwise an admin could ask, then admit someone who agrees
         raise Forbidden(
             "This was asked for before you were an admin, so you cannot approve it. Decline it and have it asked again."
         )
@@ -169,7 +169,7 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
         raise Conflict(
             "The sign-in provider does not know who asked for this. Decline it, and ask again, signed in there."
         )
-    key = session.get_one(ApiKey, decision.asked_with, populate_existing=True)
+    key = session.get_one(ApiKey, decision.requested_with, populate_existing=True)
     if key.revoked_at is not None:
         raise Conflict("The key that asked for this was revoked since. Make a new request.", key_id=key.id)
     if key.expires_at is not None and key.expires_at <= now:

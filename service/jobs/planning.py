@@ -151,10 +151,10 @@ def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float,
     try:
         facts = facts_of(declared, account)
         plan = _build(account.id, recipe, written, trained.privacy_filter, budget_nano, facts)
-        if not 0 < plan.price_nano <= budget_nano:
+        if not 0 < plan.cost_nano <= budget_nano:
             raise LedgerCorruption(
                 "A plan's price is above the budget it was made for.",
-                price_nano=plan.price_nano,
+                cost_nano=plan.cost_nano,
                 budget_nano=budget_nano,
             )
         public = anchors_set(session, plan)

@@ -26,11 +26,11 @@ from service.jobs.lookup import get_own_release
 SHARES_SHOWN_MAX = 100
 
 
-def ask_share(
-    session: Session, *, release_id: str, project_id: str | None, reason: str, asked_with: str, now: datetime
+def request_share(
+    session: Session, *, release_id: str, project_id: str | None, reason: str, requested_with: str, now: datetime
 ) -> Decision:
     """Request that a release is shared with another project, or (None) with every project. A second person approves."""
-    asking, release = acting_key(session, asked_with), get_own_release(session, release_id)
+    asking, release = acting_key(session, requested_with), get_own_release(session, release_id)
     home, other = project_of(session, release.account_id), project_id or EVERY_PROJECT
     if other == home:
         raise Conflict("This release belongs to that project.", project_id=other)

@@ -116,7 +116,7 @@ def submit_sweep(
             dataset_id=dataset_id,
             name=name,
             recipe=recipe,
-            price_nano=sum(plan.price_nano for plan in plans),
+            cost_nano=sum(plan.cost_nano for plan in plans),
             created_at=now,
         )
         session.add(sweep)

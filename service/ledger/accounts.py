@@ -16,7 +16,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 from obscura.wire.budgets import DELTA_LEAST, DELTA_MOST, DELTA_USUAL_MOST, EPSILON_LEAST, EPSILON_MOST
 from obscura.wire.words import Adjacency, EntryKind, Unit
 from privacy.accounting.filter import Filter, open_filter
-from privacy.accounting.odds import sure_at_most
+from privacy.accounting.odds import attacker_certainty_max
 from privacy.errors import InvalidParameter
 from service.db.base import new_id
 from service.db.ledger_tables import Account, Entry
@@ -98,7 +98,7 @@ def open_account(
         "adjacency": adjacency,
         "rate": privacy_filter.rate,
     }
-    balances = {"capacity_nano": privacy_filter.capacity_nano, "spent_nano": 0, "held_nano": 0}
+    balances = {"capacity_nano": privacy_filter.capacity_nano, "spent_nano": 0, "reserved_nano": 0}
     account_id = account_id or new_id("acc")
     opening = Entry(
         account_id=account_id,
@@ -142,10 +142,10 @@ def open_account(
 class Balance:
     """An account at one moment. Nano-units are exact; epsilons are their values at the account's delta.
 
-    `left_nano` is never negative. Epsilons of parts do not add up to that of the limit. `promised_epsilon` covers
+    `left_nano` is never negative. Epsilons of parts do not add up to that of the limit. `guaranteed_epsilon` covers
     everything that may ever be published: the limit, or what is spent and held if the limit was lowered below that.
-    `sure_at_most` is the certainty that an attacker who was 50% sure of a unit's presence can reach by it, except with
-    probability delta.
+    `attacker_certainty_max` is the certainty that an attacker who was 50% sure of a unit's presence can reach by it,
+    except with probability delta.
     """
 
     account_id: str
@@ -154,15 +154,15 @@ class Balance:
     frozen: bool
     capacity_nano: int
     spent_nano: int
-    held_nano: int
+    reserved_nano: int
     left_nano: int
     limit_epsilon: float
     spent_epsilon: float
-    held_epsilon: float
+    reserved_epsilon: float
     left_epsilon: float
     affordable_epsilon: float
-    promised_epsilon: float
-    sure_at_most: float
+    guaranteed_epsilon: float
+    attacker_certainty_max: float
 
 
 def filter_of(account: Account) -> Filter:
@@ -185,15 +185,15 @@ def balance_of(account: Account) -> Balance:
         frozen=account.frozen,
         capacity_nano=account.capacity_nano,
         spent_nano=account.spent_nano,
-        held_nano=account.held_nano,
+        reserved_nano=account.reserved_nano,
         left_nano=account.left_nano,
         limit_epsilon=account.epsilon,
         spent_epsilon=privacy_filter.epsilon_of(account.spent_nano),
-        held_epsilon=privacy_filter.epsilon_of(account.held_nano),
+        reserved_epsilon=privacy_filter.epsilon_of(account.reserved_nano),
         left_epsilon=privacy_filter.epsilon_of(account.left_nano),
         affordable_epsilon=affordable_epsilon(privacy_filter, account.left_nano),
-        promised_epsilon=max(account.epsilon, privacy_filter.epsilon_of(account.promised_nano)),
-        sure_at_most=sure_at_most(privacy_filter, account.promised_nano),
+        guaranteed_epsilon=max(account.epsilon, privacy_filter.epsilon_of(account.guaranteed_nano)),
+        attacker_certainty_max=attacker_certainty_max(privacy_filter, account.guaranteed_nano),
     )
 
 
@@ -228,12 +228,12 @@ def insufficient(account: Account, requested_nano: int, requested_epsilon: float
         left_nano=now.left_nano,
         capacity_nano=now.capacity_nano,
         spent_nano=now.spent_nano,
-        held_nano=now.held_nano,
+        reserved_nano=now.reserved_nano,
         requested_epsilon=requested_epsilon,
         left_epsilon=now.left_epsilon,
         limit_epsilon=now.limit_epsilon,
         spent_epsilon=now.spent_epsilon,
-        held_epsilon=now.held_epsilon,
+        reserved_epsilon=now.reserved_epsilon,
         affordable_epsilon=now.affordable_epsilon,
     )
 

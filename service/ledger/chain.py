@@ -21,7 +21,7 @@ from service.db.ledger_tables import Entry
 CHAIN_VERSION = 1
 GENESIS_HASH = "0" * 64  # the `previous_hash` of the first entry
 _HASHED = (
-    *("account_id", "sequence", "hold_id", "job_id", "amount_nano", "capacity_nano", "spent_nano", "held_nano"),
+    *("account_id", "sequence", "hold_id", "job_id", "amount_nano", "capacity_nano", "spent_nano", "reserved_nano"),
     *("details", "previous_hash"),
 )
 # The columns of a training that never change once it is accepted. The hold and its entries record its progress.

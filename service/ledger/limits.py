@@ -45,17 +45,17 @@ def lower_limit(
     if not epsilon >= EPSILON_LEAST:
         raise InvalidInput(f"A limit is at least epsilon {EPSILON_LEAST:g}. To stop new jobs, freeze the account.")
     lowered = _filter_at(account, epsilon, "lowered")
-    frozen = account.frozen or account.spent_nano + account.held_nano > lowered.capacity_nano
+    frozen = account.frozen or account.spent_nano + account.reserved_nano > lowered.capacity_nano
     _set_limit(session, account, lowered, frozen=frozen, now=now, details={"reason": short_reason(reason)} | _by(by))
     return account
 
 
 def request_raise(
-    session: Session, *, account_id: str, epsilon: float, reason: str, asked_with: str, now: datetime
+    session: Session, *, account_id: str, epsilon: float, reason: str, requested_with: str, now: datetime
 ) -> Decision:
     """Ask for a higher limit. Nothing changes before a second admin approves it.
 
-    Raise Forbidden if `asked_with` is no admin's key, and Conflict if another request for this account waits already.
+    Raise Forbidden if `requested_with` is no admin's key, and Conflict if another request for this account is pending.
     """
     account = lock_account(session, account_id)
     if not account.epsilon < epsilon <= EPSILON_MOST:
@@ -66,7 +66,7 @@ def request_raise(
             limit_epsilon_max=EPSILON_MOST,
         )
     _filter_at(account, epsilon, "raised")
-    asking = decisions.acting_key(session, asked_with)
+    asking = decisions.acting_key(session, requested_with)
     limits = {"epsilon_before": account.epsilon, "epsilon": float(epsilon)}
     terms: dict[str, Any] = {"account_id": account.id, "project_id": account.project_id, **limits}
     return decisions.ask(session, DecisionAction.RAISE, account.name, asking=asking, reason=reason, now=now, **terms)
@@ -80,17 +80,17 @@ def _raise_limit(session: Session, decision: Decision, approving: ApiKey, now: d
             f"{account.epsilon:g} now. Decline this request and make a new one.",
             limit_epsilon=account.epsilon,
         )
-    asked, approves = (session.get_one(Admin, admin_id) for admin_id in (decision.asked_by, approving.admin_id))
+    asked, approves = (session.get_one(Admin, admin_id) for admin_id in (decision.requested_by, approving.admin_id))
     details = {
         "reason": decision.reason,
         "request_id": decision.id,
-        "requested_at": utc_text(to_the_hour(decision.asked_at)),
-        "requested_by": decision.asked_with,
-        "approved_by": approving.id,
+        "requested_at": utc_text(to_the_hour(decision.requested_at)),
+        "requested_with": decision.requested_with,
+        "approved_with": approving.id,
         "approver_admitted_at": utc_text(to_the_hour(approves.admitted_at)),
-        "requested_by_admin": asked.id,
+        "requested_by": asked.id,
         "requested_by_name": asked.name,
-        "approved_by_admin": approves.id,
+        "approved_by": approves.id,
         "approved_by_name": approves.name,
     }
     limit = _filter_at(account, epsilon, "raised")
@@ -111,7 +111,7 @@ def set_frozen(
     account = lock_account(session, account_id)
     if account.frozen == frozen:
         return account
-    if not frozen and account.spent_nano + account.held_nano > account.capacity_nano:
+    if not frozen and account.spent_nano + account.reserved_nano > account.capacity_nano:
         raise Conflict(f"Account *{account.name}* has spent and held more than its limit allows; it stays frozen.")
     append(session, account, EntryKind.FREEZE, details=details, also={"frozen": frozen}, now=now)
     return account
@@ -152,7 +152,7 @@ def record_missing(
         amount_nano: the spending, >= 0.
         details: the proofs that the entry accounts for (`service.audit.data_folder`), the reason, and who accepted.
     """
-    frozen = account.frozen or account.spent_nano + account.held_nano + amount_nano > account.capacity_nano
+    frozen = account.frozen or account.spent_nano + account.reserved_nano + amount_nano > account.capacity_nano
     append(
         session,
         account,
@@ -167,7 +167,7 @@ def record_missing(
 
 def _filter_at(account: Account, epsilon: float, change: str) -> Filter:
     try:
-        return filter_of(account).at_limit(epsilon, account.spent_nano + account.held_nano)
+        return filter_of(account).at_limit(epsilon, account.spent_nano + account.reserved_nano)
     except InvalidParameter as error:
         raise InvalidInput(f"The limit cannot be {change} to that: {error}.") from error
 

@@ -165,7 +165,9 @@ def append(
     if amount_nano < 0:
         raise corrupt("an entry would have a negative amount", account)
     more_nano = 0 if kind is EntryKind.ACCEPT else spent + held  # accepted spending has already happened
-    if more_nano > 0 and (account.frozen or account.spent_nano + account.held_nano + more_nano > account.capacity_nano):
+    if more_nano > 0 and (
+        account.frozen or account.spent_nano + account.reserved_nano + more_nano > account.capacity_nano
+    ):
         raise corrupt("a reservation does not fit into the capacity, or the account is frozen", account)
     entry = Entry(
         account_id=account.id,
@@ -176,13 +178,13 @@ def append(
         amount_nano=amount_nano,
         capacity_nano=account.capacity_nano if capacity_nano is None else capacity_nano,
         spent_nano=account.spent_nano + spent,
-        held_nano=account.held_nano + held,
+        reserved_nano=account.reserved_nano + held,
         details=dict(details or {}),
         previous_hash=account.head_hash,
         created_at=entry_time(session, account, kind, now),
     )
     entry.hash = entry_hash(entry)
-    balances = {name: getattr(entry, name) for name in ("capacity_nano", "spent_nano", "held_nano")}
+    balances = {name: getattr(entry, name) for name in ("capacity_nano", "spent_nano", "reserved_nano")}
     of_account = {**balances, "head_sequence": entry.sequence, "head_hash": entry.hash, **(also or {})}
     for name, value in of_account.items():
         setattr(account, name, value)
@@ -248,16 +250,16 @@ def check_account(account: Account) -> None:
     if head is None or head.hash != account.head_hash:
         raise corrupt("the head of the log is missing or is not the one the account names", account)
     check_entry(head)
-    if (account.capacity_nano, account.spent_nano, account.held_nano, account.head_sequence) != (
+    if (account.capacity_nano, account.spent_nano, account.reserved_nano, account.head_sequence) != (
         head.capacity_nano,
         head.spent_nano,
-        head.held_nano,
+        head.reserved_nano,
         head.sequence,
     ):
         raise corrupt("the cached balances differ from the log", account)
-    if account.spent_nano < 0 or account.held_nano < 0:
+    if account.spent_nano < 0 or account.reserved_nano < 0:
         raise corrupt("a balance is negative", account)
-    if not account.frozen and account.spent_nano + account.held_nano > account.capacity_nano:
+    if not account.frozen and account.spent_nano + account.reserved_nano > account.capacity_nano:
         raise corrupt("more is spent and held than the capacity", account)
     if head.kind in (EntryKind.LIMIT, EntryKind.FREEZE, EntryKind.ACCEPT) and head.details["frozen"] != account.frozen:
         raise corrupt("the freeze switch differs from the log", account)

@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Line:
-    """One charge whose releases may exist: `count` of them, for `price_nano` of the account's budget together."""
+    """One charge whose releases may exist: `count` of them, for `cost_nano` of the account's budget together."""
 
     attempt: int
     stage: str
     count: int
-    price_nano: int
+    cost_nano: int
     account_id: str
 
 
@@ -41,9 +41,9 @@ class Journal:
         self._storage, self._job_id, self._attempt, self._account_id = storage, job_id, attempt, account_id
         storage.append(f"{_SHELF}/{job_id}{_SUFFIX}", b"")
 
-    def write(self, *, stage: str, count: int, price_nano: int) -> None:
+    def write(self, *, stage: str, count: int, cost_nano: int) -> None:
         """Append a line; it is on the disk when this returns. After an OSError nothing may be released."""
-        line = Line(self._attempt, stage, count, price_nano, self._account_id)
+        line = Line(self._attempt, stage, count, cost_nano, self._account_id)
         _append(self._storage, self._job_id, asdict(line))
 
 
@@ -59,7 +59,7 @@ def read_journal(storage: Storage, job_id: str) -> list[Line]:
 class Journalled:
     """The sum of a journal: nano-units, releases by stage, and the account that pays (None in an empty journal)."""
 
-    price_nano: int
+    cost_nano: int
     counts: Counter[str]
     account_id: str | None
 
@@ -164,4 +164,4 @@ def _added_up(lines: list[Line]) -> Journalled:
     for line in lines:
         counts[line.stage] += line.count
     own = next((line.account_id for line in lines), None)
-    return Journalled(sum(line.price_nano for line in lines), counts, own)
+    return Journalled(sum(line.cost_nano for line in lines), counts, own)

@@ -171,7 +171,8 @@ def spending(session: Session, account_id: str) -> list[SpendPoint]:
     times = accumulate((to_the_minute(row.created_at) for row in rows), max)
     capacity = account.capacity_nano
     return [
-        SpendPoint(at, row.spent_nano / capacity, row.held_nano / capacity) for at, row in zip(times, rows, strict=True)
+        SpendPoint(at, row.spent_nano / capacity, row.reserved_nano / capacity)
+        for at, row in zip(times, rows, strict=True)
     ]
 
 

@@ -32,7 +32,7 @@ from service.webhooks.delivering import states_of
 
 def decisions(session: Session, rows: Sequence[Decision], now: datetime) -> list[DecisionRecord]:
     """Return the records of requests that two people decide."""
-    ids = {id for row in rows for id in (row.account_id, row.shared_with, row.asked_by, row.decided_by)}
+    ids = {id for row in rows for id in (row.account_id, row.shared_with, row.requested_by, row.decided_by)}
     names = names_of(session, ids)
     return [
         record_of(
@@ -43,8 +43,8 @@ def decisions(session: Session, rows: Sequence[Decision], now: datetime) -> list
             shared_with=None if row.shared_with == EVERY_PROJECT else row.shared_with,
             shared_with_name=names.get(row.shared_with or ""),
             state=state_at(row, now),
-            expires_at=row.asked_at + REQUEST_LIFETIME,
-            asked_by_name=names[row.asked_by],
+            expires_at=row.requested_at + REQUEST_LIFETIME,
+            requested_by_name=names[row.requested_by],
             decided_by_name=names.get(row.decided_by or ""),
         )
         for row in rows

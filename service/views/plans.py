@@ -38,18 +38,18 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
         delta=payer.delta,
         unit=payer.unit.value,
         adjacency=payer.adjacency.value,
-        price_epsilon=epsilon_of(made.price_nano),
+        cost_epsilon=epsilon_of(made.cost_nano),
         stages=stages,
-        buys=made.facts,
+        facts=made.facts,
         notes=list(made.notes),
         config=made.config.model_dump(),
-        budget=_budget(payer, made.price_nano, made.budget_nano),
+        budget=_budget(payer, made.cost_nano, made.budget_nano),
     )
 
 
-def _budget(payer: ledger.Account, price_nano: int, budget_nano: int) -> BudgetFacts:
+def _budget(payer: ledger.Account, cost_nano: int, budget_nano: int) -> BudgetFacts:
     before, epsilon_of = ledger.balance_of(payer), ledger.filter_of(payer).epsilon_of
-    left_after_nano = max(before.left_nano - price_nano, 0)
+    left_after_nano = max(before.left_nano - cost_nano, 0)
     affordable = not payer.frozen and budget_nano <= before.left_nano
     return record_of(
         BudgetFacts,
@@ -67,7 +67,7 @@ class PlannedTrial:
 
     epsilon: float
     options: dict[str, Any]
-    price_nano: int
+    cost_nano: int
     notes: Sequence[str]
 
 
@@ -76,8 +76,8 @@ class PlannedSweep:
     """A sweep that is not requested yet, the price of all trials, and the largest affordable epsilon of each."""
 
     trials: Sequence[PlannedTrial]
-    price_nano: int
-    price_epsilon: float
+    cost_nano: int
+    cost_epsilon: float
     budget: BudgetFacts
     most_epsilon_of_each: float
 
@@ -90,20 +90,20 @@ def plan_sweep(session: Session, settings: Settings, asked: SweepRequest) -> Pla
     for plan in made:
         require_extractor(settings, plan)
     names = differing([trial.options for trial in trials])
-    price_nano = sum(plan.price_nano for plan in made)
+    cost_nano = sum(plan.cost_nano for plan in made)
     return PlannedSweep(
         trials=[
             PlannedTrial(
                 epsilon=trial.epsilon,
                 options={name: trial.options[name] for name in names if name in trial.options},
-                price_nano=plan.price_nano,
+                cost_nano=plan.cost_nano,
                 notes=plan.notes,
             )
             for plan, trial in zip(made, trials, strict=True)
         ],
-        price_nano=price_nano,
-        price_epsilon=trained.privacy_filter.epsilon_of(price_nano),
-        budget=_budget(trained.account, price_nano, sum(plan.budget_nano for plan in made)),
+        cost_nano=cost_nano,
+        cost_epsilon=trained.privacy_filter.epsilon_of(cost_nano),
+        budget=_budget(trained.account, cost_nano, sum(plan.budget_nano for plan in made)),
         most_epsilon_of_each=ledger.affordable_epsilon(
             trained.privacy_filter, trained.account.left_nano // len(trials)
         ),

@@ -105,12 +105,12 @@ class WholeRelease(ReleaseView):
     options: dict[str, Any]
 
     @property
-    def used_share(self) -> float | None:
+    def used_fraction(self) -> float | None:
         """Its cost as a fraction of the account's lifetime budget; None in doubt."""
         if self.hold is None or self.payer is None or self.payer.balance is None:
             return None
         balance = self.payer.balance
-        return self.hold.captured_nano / max(balance.capacity_nano, balance.spent_nano + balance.held_nano)
+        return self.hold.captured_nano / max(balance.capacity_nano, balance.spent_nano + balance.reserved_nano)
 
     @property
     def chance(self) -> float:

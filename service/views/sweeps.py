@@ -54,8 +54,8 @@ class SweepRow:
     payer: Payer
     trials: int
     ended: int
-    price_nano: int
-    held_nano: int
+    cost_nano: int
+    reserved_nano: int
     spent_nano: int
 
 
@@ -81,8 +81,8 @@ def newest_rows(session: Session, account_id: str | None = None) -> list[SweepRo
                 payer=payers[row.account_id],
                 trials=len(own),
                 ended=sum(trial.state in FINAL_STATES for trial in own),
-                price_nano=row.price_nano,
-                held_nano=sum(map(_still_held, holds)),
+                cost_nano=row.cost_nano,
+                reserved_nano=sum(map(_still_held, holds)),
                 spent_nano=sum(hold.captured_nano for hold in holds),
             )
         )
@@ -150,15 +150,15 @@ def _records(session: Session, rows: Sequence[Sweep], trials: Sequence[Row[Any]]
     for row in rows:
         epsilon_of = paid.epsilon_of(row.account_id)
         own = [_trial(job, paid, newest.get(job.release_id)) for job in trials if job.sweep_id == row.id]
-        held_nano, spent_nano = sum(trial.held_nano for trial in own), sum(trial.spent_nano for trial in own)
+        reserved_nano, spent_nano = sum(trial.reserved_nano for trial in own), sum(trial.spent_nano for trial in own)
         measured = {trial.job_id: figure for trial in own if (figure := trial.compared_by) is not None}
         ended = all(trial.state in FINAL_STATES for trial in own) and row.id not in measuring
         totals = SweepTotals(
-            price_nano=row.price_nano,
-            held_nano=held_nano,
+            cost_nano=row.cost_nano,
+            reserved_nano=reserved_nano,
             spent_nano=spent_nano,
-            returned_nano=row.price_nano - held_nano - spent_nano,
-            price_epsilon=epsilon_of(row.price_nano),
+            returned_nano=row.cost_nano - reserved_nano - spent_nano,
+            cost_epsilon=epsilon_of(row.cost_nano),
             spent_epsilon=epsilon_of(spent_nano),
         )
         shown.append(
@@ -184,7 +184,7 @@ def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFac
         TrialFacts,
         row,
         job_id=row.id,
-        held_nano=_still_held(hold),
+        reserved_nano=_still_held(hold),
         charged_nano=hold.charged_nano,
         spent_nano=hold.captured_nano,
         spent_epsilon=paid.epsilon_of(row.account_id)(hold.captured_nano),

@@ -35,7 +35,7 @@ def planned(recipe: str, options: Mapping[str, Any], dataset: str, epsilon: floa
     """Return the plan of a training, which spends nearly all of its account."""
     account = open_filter(epsilon, delta)
     plan = build_plan(recipe, options, account, account.capacity_nano, FACTS[dataset])
-    assert 0.9 * plan.budget_nano < plan.price_nano <= plan.budget_nano
+    assert 0.9 * plan.budget_nano < plan.cost_nano <= plan.budget_nano
     return plan
 
 

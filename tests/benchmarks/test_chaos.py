@@ -32,7 +32,7 @@ def test_an_audit_finds_what_is_wrong(tmp_path, sqlite_url, sqlite_factory, now,
         job_id = submit_training(session, dataset_id, now)
     found = audit(settings, {job_id, "job_that_was_lost"}, {dataset_id: b"what was sent"})
     assert (found.jobs_unfinished, found.jobs_unknown, found.holds_open, found.uploads_lost) == (2, 1, 1, 1)
-    assert found.held_nano > 0
+    assert found.reserved_nano > 0
     assert found.ledger_verified  # nothing is wrong with the ledger
     assert not found.sound
 
@@ -40,7 +40,7 @@ def test_an_audit_finds_what_is_wrong(tmp_path, sqlite_url, sqlite_factory, now,
         jobs.request_cancel(session, job_id=job_id, now=now)
     assert audit(settings, {job_id}, {}).sound
     journal = Journal(storage_of(settings), job_id, 1, "acc_a")
-    journal.write(stage="votes", count=1, price_nano=1)
+    journal.write(stage="votes", count=1, cost_nano=1)
     (settings.data_dir / key_of(new_id("rel"))).mkdir(parents=True)
     (settings.data_dir / work_key(job_id)).mkdir(parents=True)
     found = audit(settings, {job_id}, {})

@@ -45,7 +45,7 @@ def test_nothing_is_lost_or_refunded_by_an_older_database(
     shutil.rmtree(next((world.data_dir / "releases").glob("rel_*")))
     assert (before - holdings(world.data_dir)).total() == 1
     journal = Journal(FolderStorage(world.data_dir), "job_" + "a" * 20, 1, "acc_" + "a" * 20)
-    journal.write(stage="votes", count=1, price_nano=1)
+    journal.write(stage="votes", count=1, cost_nano=1)
     assert refunds(world, proved_spending(world.data_dir) | {"acc_" + "a" * 20: 1}) == 2
 
 

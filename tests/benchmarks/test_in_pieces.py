@@ -21,7 +21,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "dpimagebench_fashion_10": {},
     "diffusion_fashion_10": {
         **{"features": 4, "blocks": 1, "multiplicity": 1, "expected_batch": 40, "epochs": 0.5},
-        **{"moments_share": 0.5, "moments_steps": 3, "start_sigma": 0.5, "sampling_steps": 2},
+        **{"moments_fraction": 0.5, "moments_steps": 3, "start_sigma": 0.5, "sampling_steps": 2},
     },
 }
 

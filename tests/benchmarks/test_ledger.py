@@ -21,7 +21,7 @@ def test_a_long_log_verifies_and_goes_on(factory):
         report = verify(session, trusted={})
         balance = ledger.balance(session, account_id)
     assert (report.entries, report.holds, report.findings) == (41 + 4, 11, ())
-    assert balance.spent_nano > 0 == balance.held_nano
+    assert balance.spent_nano > 0 == balance.reserved_nano
 
 
 def test_everything_that_is_counted_is_in_the_log(sqlite_url, sqlite_factory):

@@ -28,7 +28,7 @@ Run = Callable[..., list[dict[str, Any]]]
 def test_every_case_can_be_planned_as_it_stands(case: Case, delta: float) -> None:
     plan = planned(case.recipe, case.options, case.dataset, case.epsilon or 0, delta)
     if case.name == "prior":
-        assert plan.config.model_dump()["pooled_share"] == 0
+        assert plan.config.model_dump()["pooled_covariance_fraction"] == 0
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ class Scene:
         return len(list(read_journal(storage_of(self.shop.settings), job_id)))
 
     def journalled_nano(self, job_id: str) -> int:
-        return journalled(storage_of(self.shop.settings), job_id).price_nano
+        return journalled(storage_of(self.shop.settings), job_id).cost_nano
 
     def files(self, job_id: str) -> set[str]:
         """Return the existing files of a training: `checkpoint`, `trained`, `artifact`, and `release` for its row."""

@@ -27,7 +27,7 @@ def test_a_service_told_to_stop_queues_its_training_again(sqlite_url, tmp_path, 
     job, hold = shop.job(job_id), shop.hold(job_id)
     # Were this an attempt lost, it would have been the last one.
     assert (job.state, job.attempt, job.attempts_lost) == (JobState.QUEUED, 1, 0)
-    assert (hold.state, shop.balance().held_nano) == (HoldState.ARMED, hold.amount_nano)
+    assert (hold.state, shop.balance().reserved_nano) == (HoldState.ARMED, hold.amount_nano)
     assert 0 < hold.charged_nano < hold.amount_nano
     assert shop.claim(job_id).number == 2
     shop.factory.kw["bind"].dispose()

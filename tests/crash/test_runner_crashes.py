@@ -58,7 +58,10 @@ def test_the_next_attempt_goes_on_where_a_killed_runner_was(scene, place):
     assert (entries.count(EntryKind.CHARGE), scene.lines(job_id), scene.files(job_id)) == (charges, lines, files)
     assert scene.journalled_nano(job_id) <= hold.charged_nano
     balance = scene.shop.balance()
-    assert (balance.spent_nano, balance.held_nano) == (0, hold.amount_nano)  # nothing returned: it may have been spent
+    assert (balance.spent_nano, balance.reserved_nano) == (
+        0,
+        hold.amount_nano,
+    )  # nothing returned: it may have been spent
     assert scene.claim(job_id) is None  # the dead runner's lease still runs
 
     scene.attempt(job_id, now=LATER).survived()
@@ -98,7 +101,7 @@ def test_a_job_whose_last_attempt_was_killed_before_it_paid_costs_nothing(scene,
     scene.reconcile(attempts_max=1)
     job, held = scene.shop.job(job_id), scene.shop.hold(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
-    assert (held.state, held.captured_nano, scene.shop.balance().held_nano) == (hold, 0, 0)
+    assert (held.state, held.captured_nano, scene.shop.balance().reserved_nano) == (hold, 0, 0)
     assert scene.files(job_id) == set()
     scene.assert_sound()
 
@@ -135,7 +138,7 @@ def test_when_that_one_is_killed_as_well_the_job_ends_towards_spent_and_leaves_n
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
     assert (held.state, scene.entries(job_id).count(EntryKind.CHARGE)) == (HoldState.CAPTURED, 7)
     assert held.captured_nano == held.charged_nano <= held.amount_nano
-    assert scene.shop.balance().held_nano == 0
+    assert scene.shop.balance().reserved_nano == 0
     assert scene.files(job_id) == set()  # the work is gone, and the artifact that nobody has paid for
     scene.assert_sound()
 

@@ -45,11 +45,11 @@ def rung(scene: Any) -> list[str]:
 def test_a_client_that_never_heard_an_answer_asks_again_and_gets_one_job(scene, place, accepted):
     ask(scene, place).killed()
     assert len(jobs_of(scene)) == accepted
-    assert (scene.shop.balance().held_nano > 0) is (accepted > 0)
+    assert (scene.shop.balance().reserved_nano > 0) is (accepted > 0)
     told = json.loads(ask(scene).survived().said)
     assert jobs_of(scene) == [told["id"]]
     assert scene.entries(told["id"]) == [EntryKind.HOLD]
-    assert scene.shop.balance().held_nano == scene.shop.hold(told["id"]).amount_nano
+    assert scene.shop.balance().reserved_nano == scene.shop.hold(told["id"]).amount_nano
     scene.attempt(told["id"]).survived()
     scene.reconcile()
     scene.assert_sound()

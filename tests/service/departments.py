@@ -68,7 +68,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/webhooks": {"url": "https://hooks.example.org/"},
     "POST /v1/keys/{key_id}/revoke": {},
     "POST /v1/keys/{key_id}/rotate": {"overlap_seconds": 0},
-    "POST /v1/keys/{key_id}/ask-revocation": {"reason": "a test"},
+    "POST /v1/keys/{key_id}/request-revocation": {"reason": "a test"},
 }
 QUERIES = {
     "PUT /v1/datasets/{dataset_id}/content": "?format=npz",
@@ -79,7 +79,7 @@ QUERIES = {
     "GET /datasets/new": "?account={account_id}",
     **{f"GET /v1/{many}": "?account_id={account_id}" for many in ("datasets", "jobs", "sweeps", "releases")},
     "GET /v1/decisions": "?account_id={account_id}",
-    "GET /v1/keys": "?made_by={key_id}",
+    "GET /v1/keys": "?created_by={key_id}",
 }
 NOBODYS = re.compile(r"/v1/health|/login|/logout|/sign-in|/static|/reference|/v1/recipes")
 

@@ -20,7 +20,7 @@ def releases(count: int) -> dict[str, Any]:
 def hold_at_present_rate(session: Session, *, account_id: str, amount_nano: int, **facts: Any) -> ledger.Hold:
     """Hold an amount for a stage `votes`; `facts` are those of `ledger.hold`."""
     present = ledger.filter_of(ledger.get_account(session, account_id))
-    stage = {"name": "votes", "event": releases(amount_nano), "price_nano": amount_nano}
+    stage = {"name": "votes", "event": releases(amount_nano), "cost_nano": amount_nano}
     priced: dict[str, Any] = {"amount_nano": amount_nano, "priced_by": present, "details": {"stages": [stage]}}
     return ledger.hold(session, account_id=account_id, **priced | facts)
 

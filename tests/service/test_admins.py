@@ -42,11 +42,13 @@ class Council:
 
     def ask(self, name: str, *, by: str | None, **changes: str) -> Admin | Decision:
         self.tokens[name], introduction = admins.introduce()
-        facts = {"name": name, "introduction": introduction, "reason": "needed", "asked_with": self.key_of(by)}
-        return self.do(admins.ask_admission, now=self.now, **facts | changes)
+        facts = {"name": name, "introduction": introduction, "reason": "needed", "requested_with": self.key_of(by)}
+        return self.do(admins.request_admission, now=self.now, **facts | changes)
 
     def remove(self, admin_id: str, *, by: str) -> Decision:
-        return self.do(admins.ask_removal, admin_id=admin_id, reason="left", asked_with=self.key_of(by), now=self.now)
+        return self.do(
+            admins.request_removal, admin_id=admin_id, reason="left", requested_with=self.key_of(by), now=self.now
+        )
 
     def approve(self, request: Any, *, by: str | None, after: timedelta = LATER, approved: bool = True) -> Decision:
         facts = (request.id, self.key_of(by), self.now + after, admins.EFFECTS)
@@ -86,7 +88,7 @@ def council(factory: SessionFactory, now: datetime, tmp_path: Path) -> Council:
 def test_the_first_comes_from_the_machine_and_names_the_second_alone(council):
     made = council.ask("bob", by=council.first)
     assert isinstance(made, Admin)
-    assert (made.admission, made.asked_by, made.approved_by) == (Admission.ALONE, council.first, None)
+    assert (made.admission, made.requested_by, made.approved_by) == (Admission.ALONE, council.first, None)
     who = council.who("bob")
     assert (who.admin_id, who.scopes) == (made.id, {Scope.ADMIN})
     assert council.who(council.first).admin_id == council.first
@@ -246,7 +248,7 @@ def test_the_database_refuses_what_one_person_decided_alone(council):
     bob, first = council.second(), council.first
     asked = council.ask("carol", by=first)
     decided = {"state": DecisionState.APPROVED, "decided_by": first, "decided_at": council.now}
-    columns = "(id, name, admission, asked_by, admitted_at)"
+    columns = "(id, name, admission, requested_by, admitted_at)"
     forgeries = (
         update(Decision).where(Decision.id == asked.id).values(decided),
         update(Admin).where(Admin.id == bob).values(admission=Admission.APPROVED, approved_by=first),

@@ -151,7 +151,7 @@ def test_a_receipt_that_cannot_be_read_stops_its_own_account_alone(book, setting
 
 def test_a_journal_that_cannot_be_read_leaves_the_ledger_unverified(book, settings):
     job_id = new_id("job")
-    Journal(FolderStorage(book.data_dir), job_id, 1, "acc_a").write(stage="steps", count=1, price_nano=1)
+    Journal(FolderStorage(book.data_dir), job_id, 1, "acc_a").write(stage="steps", count=1, cost_nano=1)
     path = book.data_dir / "journals" / f"{job_id}.jsonl"
     path.unlink()
     path.mkdir()

@@ -237,7 +237,13 @@ def test_the_report_on_a_shared_release_is_read_without_its_account_and_the_rece
     ours, theirs = (department.clients["viewer", whose] for whose in ("ours", "theirs"))
     release_id = department.ids["release_id"]
     folder = ours.app.state.settings.data_dir / key_of(release_id)
-    guarantee = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "sure_at_most": 0.7}
+    guarantee = {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "unit": "record",
+        "adjacency": "add_remove",
+        "attacker_certainty_max": 0.7,
+    }
     document = {"release": {"name": "r", "account": "SECRET"}, "guarantee": guarantee}
     (folder / "report.json").write_text(json.dumps(document), "utf-8")
     place = f"/v1/releases/{release_id}"
@@ -246,7 +252,7 @@ def test_the_report_on_a_shared_release_is_read_without_its_account_and_the_rece
     assert (shown["release"]["name"], shown["guarantee"]["epsilon"]) == ("r", 1.0)
     told = theirs.get(f"{place}/report.html").raise_for_status().text
     assert "SECRET" not in json.dumps(shown) + told
-    assert "sure_at_most" not in shown["guarantee"]
+    assert "attacker_certainty_max" not in shown["guarantee"]
     assert (ours.get(f"{place}/receipt").status_code, theirs.get(f"{place}/receipt").status_code) == (200, 404)
 
 

@@ -96,7 +96,7 @@ def test_what_classifiers_saw_of_larger_images_is_told():
 
 def test_a_distance_is_told_with_its_extractor():
     alike = {"extractor": "<named>", "frechet_distance": 12.3456, "precision": 0.7, "recall": 0.25, "images": 5000}
-    page = page_of({**EVALUATION, "likeness": alike})
+    page = page_of({**EVALUATION, "similarity": alike})
     assert "<dt>Fréchet distance</dt><dd>12.35</dd>" in page
     assert "<dd>25% of the real images lie where synthetic ones do</dd>" in page
     assert "<dt>Extractor</dt><dd>&lt;named&gt;</dd>" in page
@@ -106,7 +106,7 @@ def test_a_distance_is_told_with_its_extractor():
 # --- as other projects read it ---
 
 OF_ACCOUNT = {"dataset": "the dataset's name", "account": "the account's name", "notes": ("a remark on its delta",)}
-OF_ACCOUNT |= {"account_epsilon": 7.4321, "account_sure_at_most": 0.98765, "account_nano": 519_777_111}
+OF_ACCOUNT |= {"account_epsilon": 7.4321, "account_attacker_certainty_max": 0.98765, "account_nano": 519_777_111}
 OF_ACCOUNT |= {"account_spent_nano": 103_888_222}
 TOLD = ["the dataset's", "the account's", "a remark", "7.43", "0.98765", "98.7", "98.8", "519777111", "519,777,111"]
 TOLD += ["103888222", "103,888,222", "never to be told"]
@@ -128,7 +128,7 @@ def test_the_data_have_the_guarantee_and_what_was_measured_of_synthetic_images_a
     said = json.dumps(shown)
     assert [word for word in TOLD if word in said] == []
     assert shown["synthetic"] == document["synthetic"]
-    card = ("epsilon", "delta", "unit", "adjacency", "price_nano", "capacity_nano", "assumed_public", "not_covered")
+    card = ("epsilon", "delta", "unit", "adjacency", "cost_nano", "capacity_nano", "assumed_public", "not_covered")
     assert {name: shown["guarantee"][name] for name in card} == {name: CARD[name] for name in card}
     assert shown["release"]["stages"] == document["release"]["stages"]
     assert {name for name, value in shown["technical"].items() if value} == {"torch"}

@@ -74,7 +74,7 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
             ledger.set_frozen(session, account_id=account_id, frozen=False, reason=reason, now=next(moments))
         ledger.lower_limit(session, account_id=account_id, epsilon=7, reason="less", now=next(moments))
         asked = ledger.request_raise(
-            session, account_id=account_id, epsilon=8, reason="more", asked_with=asking, now=next(moments)
+            session, account_id=account_id, epsilon=8, reason="more", requested_with=asking, now=next(moments)
         )
         approve_raise(session, asked.id, deciding, next(moments))
         returned = hold_at_present_rate(

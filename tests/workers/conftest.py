@@ -187,7 +187,7 @@ class Workshop:
         assert job.state is state, (job.state, job.failure_code, self.logs()[-2000:])
         assert hold.state is HoldState.CAPTURED
         assert hold.captured_nano == hold.charged_nano <= hold.amount_nano
-        assert (balance.spent_nano, balance.held_nano) == (hold.captured_nano, 0)
+        assert (balance.spent_nano, balance.reserved_nano) == (hold.captured_nano, 0)
 
 
 def _store(

@@ -23,7 +23,7 @@ from PIL import Image
 
 from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, FILTERS
 from privacy.accounting.filter import open_filter
-from privacy.accounting.odds import sure_at_most
+from privacy.accounting.odds import attacker_certainty_max
 from privacy.plans.moments import VISIBLE
 from workers.evaluation.grid import as_pixels, scale_for, strip
 
@@ -64,7 +64,7 @@ class PaidStage:
     name: str
     releases: int
     noise_multiplier: float
-    price_nano: int
+    cost_nano: int
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class ReleaseFacts:
         notes: remarks of the plan, for people.
         account_epsilon: of all that the account may ever publish, at the delta of the card: its limit, unless more was
             spent and held when that was lowered.
-        account_sure_at_most: how sure an attacker who was 50% sure can become by all of that.
+        account_attacker_certainty_max: how sure an attacker who was 50% sure can become by all of that.
         account_nano: the most that all of that costs.
         account_spent_nano: spent by the account in all, this release included; None when not known.
         incomplete: of a training that ended early: the `reason`, and the `share` of its releases that was made.
@@ -91,7 +91,7 @@ class ReleaseFacts:
     classes: tuple[str, ...]
     created_at: str
     account_epsilon: float
-    account_sure_at_most: float
+    account_attacker_certainty_max: float
     account_nano: int
     stages: tuple[PaidStage, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -123,13 +123,13 @@ def write_report(
     if labels.min() < 0 or labels.max() >= len(release.classes):
         raise ValueError(f"labels must lie in 0..{len(release.classes) - 1}")
     panels = measure(images, labels, release.classes)
-    copied = ("delta", "unit", "adjacency", "accounting", "rate", "base", "capacity_nano", "price_nano")
+    copied = ("delta", "unit", "adjacency", "accounting", "rate", "base", "capacity_nano", "cost_nano")
     guarantee = {
         **{key: card[key] for key in copied},
         "epsilon": float(card["epsilon"]),
         "pld_epsilon": card.get("pld_epsilon"),
         "accountant": " ".join(str(card[key]) for key in ("accountant", "accountant_version") if card.get(key)),
-        "sure_at_most": release.account_sure_at_most,
+        "attacker_certainty_max": release.account_attacker_certainty_max,
         "assumed_public": list(card["assumed_public"]),
         "not_covered": list(card["not_covered"]),
     }
@@ -145,10 +145,10 @@ def write_report(
     (directory / "report.json").write_text(
         json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8"
     )
-    odds = [(release.account_epsilon, release.account_sure_at_most, True)]
+    odds = [(release.account_epsilon, release.account_attacker_certainty_max, True)]
     for epsilon in EPSILON_EXAMPLES:
         if not math.isclose(epsilon, release.account_epsilon, rel_tol=0.02):  # one that it nearly equals is left out
-            odds.append((epsilon, sure_at_most(open_filter(epsilon, card["delta"])), False))
+            odds.append((epsilon, attacker_certainty_max(open_filter(epsilon, card["delta"])), False))
     page = template().render(
         **document,
         pictures=_pictures(images, labels, release.classes),

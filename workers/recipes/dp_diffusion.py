@@ -115,7 +115,7 @@ def train(run: Run) -> EdmDenoiser:
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     config = plan.config_of(DpDiffusionConfig)
     steps = steps_work(plan, facts, _ROW_SECONDS, config.multiplicity)
-    if config.moments_share:
+    if config.moments_fraction:
         rows = config.moments_batch * config.moments_steps
         free = (0.5 * _ROW_SECONDS * rows + _EXAMPLE_SECONDS * min(rows, _EXAMPLES_MAX)) * facts.size
         return warm_start_work(plan, facts), Piece(WARM_UP, config.moments_steps, free), steps
@@ -132,7 +132,7 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 
 def _shape(plan: Plan, facts: PublicFacts) -> EdmConfig:
     config = plan.config_of(DpDiffusionConfig)
-    moments = config.moments(plan.budget_nano, facts)[0] if config.moments_share else None
+    moments = config.moments(plan.budget_nano, facts)[0] if config.moments_fraction else None
     return EdmConfig(
         classes=len(facts.classes),
         channels=facts.channels,
@@ -165,7 +165,7 @@ def warm_up(
     """Train the denoiser in place, without privacy, on examples from releases; each step picks some at random."""
     device = next(denoiser.parameters()).device
     steps, batch = config.central_steps, WARM_UP_BATCH
-    if config.moments_share:
+    if config.moments_fraction:
         steps, batch = config.moments_steps, config.moments_batch
     optimiser = torch.optim.Adam(denoiser.parameters(), lr=config.central_learning_rate)
     picked = torch.Generator().manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)

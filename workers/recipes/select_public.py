@@ -105,7 +105,7 @@ def public_pools(config: SelectPublicConfig, facts: PublicFacts, run: Run) -> li
     """Return for each class the rows of the public images from which it selects, or raise AnchorsMissing."""
     images, labels = run.data.public_anchors, run.data.public_anchor_labels
     there = 0 if images is None else len(images)
-    order = torch.randperm(there, generator=torch.Generator().manual_seed(_SEED))[: config.public_pictures]
+    order = torch.randperm(there, generator=torch.Generator().manual_seed(_SEED))[: config.public_images]
     rows = np.sort(order.numpy())
     pools = [rows] * len(facts.classes)
     if config.public_labels and labels is not None:
@@ -159,7 +159,7 @@ def privatise_votes(run: Run, private_votes: Tensor, iteration: int) -> Tensor:
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     config = plan.config_of(SelectPublicConfig)
-    seen = config.public_pictures + config.iterations * facts.records_declared
+    seen = config.public_images + config.iterations * facts.records_declared
     return (Piece(VOTES, config.iterations, 1e-3 * seen),)
 
 

@@ -317,12 +317,12 @@ class HeldBudget:
             raise BudgetExceeded(amount_nano, left_nano if isinstance(left_nano, int) else 0) from None
         failpoint("charge.after")
         paid_nano, self.charged_nano = charged_nano - self.charged_nano, charged_nano
-        self._journal.write(stage=stage, count=event.count, price_nano=paid_nano)
+        self._journal.write(stage=stage, count=event.count, cost_nano=paid_nano)
         failpoint("journal.after")
 
     def in_numbers(self) -> dict[str, float]:
         """Return the charged and planned amounts for reports."""
-        charged_nano, planned_nano = self.charged_nano, self._training.plan.price_nano
+        charged_nano, planned_nano = self.charged_nano, self._training.plan.cost_nano
         return {
             "charged_nano": charged_nano,
             "planned_nano": planned_nano,

@@ -74,7 +74,7 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
         if count:
             ran[stage.name] = replace(stage.event, count=count)
     incomplete = _incomplete(training, ran, ended_early)
-    share = "" if incomplete is None else f" · {math.floor(100 * incomplete['share'])}% made"
+    share = "" if incomplete is None else f" · {math.floor(100 * incomplete['fraction'])}% made"
     name = f"{training.dataset.name} · {plan.recipe} · ε {training.job.epsilon:g}{share}"
     card = {**_card(training, ran, charged.total()), "incomplete": incomplete}
     published, figures = RECIPES[plan.recipe].publishes, {}
@@ -92,9 +92,9 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
             ),
             facts=plan.facts,
             notes=plan.notes,
-            account_epsilon=balance.promised_epsilon,
-            account_sure_at_most=balance.sure_at_most,
-            account_nano=account.promised_nano,
+            account_epsilon=balance.guaranteed_epsilon,
+            account_attacker_certainty_max=balance.attacker_certainty_max,
+            account_nano=account.guaranteed_nano,
             account_spent_nano=account.spent_nano + charged.total(),
             incomplete=incomplete,
         )
@@ -160,8 +160,8 @@ def _incomplete(training: Training, ran: Mapping[str, Event], ended_early: Early
     made, planned = (sum(stage[which] for stage in stages.values()) for which in ("made", "planned"))
     if ended_early is None or made == planned:
         return None
-    share = math.floor(1000 * made / planned) / 1000
-    return {"reason": ended_early.value, "share": share, "made": made, "planned": planned, "stages": stages}
+    fraction = math.floor(1000 * made / planned) / 1000
+    return {"reason": ended_early.value, "fraction": fraction, "made": made, "planned": planned, "stages": stages}
 
 
 def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> dict[str, Any]:
@@ -176,8 +176,8 @@ def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> di
         count,
         "the recipe, its options and the code",
     ]
-    if isinstance(config, SharesConfig) and config.class_shares:
-        assumed_public.append(f"the balance of the classes that was stated: {config.class_shares}")
+    if isinstance(config, SharesConfig) and config.class_fractions:
+        assumed_public.append(f"the balance of the classes that was stated: {config.class_fractions}")
     if training.anchors is not None:
         assumed_public.append(f"every image of the dataset {training.anchors.id}, {config.public_images_serve}")
     if config.needed_extractor:
@@ -187,7 +187,7 @@ def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> di
         events=list(ran.values()),
         unit=training.account.unit.value,
         assumed_public=tuple(assumed_public),
-        price_nano=charged_nano,
+        cost_nano=charged_nano,
     )
     return {
         **certificate.to_json(),

@@ -96,7 +96,7 @@ def request_raise(
     One request can be pending at a time. Delta and rate stay as they were when the account was opened.
     """
     asked = {"account_id": account_id, **body.model_dump()}
-    return request_decision(service, response, partial(ledger.request_raise, **asked, asked_with=admin.id))
+    return request_decision(service, response, partial(ledger.request_raise, **asked, requested_with=admin.id))
 
 
 @router.post("/{account_id}/freeze", summary="Freeze an account")

@@ -81,7 +81,7 @@ def list_admins(service: Running) -> AdminList:
 
 
 @router.post("/admins", status_code=201, summary="Request an admission")
-def ask_admission(service: Running, response: Response, admin: Admin, body: AdmissionRequest) -> AdminAnswer:
+def request_admission(service: Running, response: Response, admin: Admin, body: AdmissionRequest) -> AdminAnswer:
     """Request the admission of a person, which another admin must approve; the second person is admitted at once.
 
     With a project the person becomes its owner. An admin of the installation names a project's first owner alone: that
@@ -90,7 +90,7 @@ def ask_admission(service: Running, response: Response, admin: Admin, body: Admi
     """
     with transaction(service.factory) as session:
         now = service.clock()
-        made = admins.ask_admission(session, **body.model_dump(), asked_with=admin.id, now=now)
+        made = admins.request_admission(session, **body.model_dump(), requested_with=admin.id, now=now)
         record = AdminAnswer(
             admin=record_of(AdminRecord, made) if isinstance(made, AdminRow) else None,
             request=views.decision(session, made, now) if isinstance(made, Decision) else None,
@@ -101,7 +101,7 @@ def ask_admission(service: Running, response: Response, admin: Admin, body: Admi
 
 
 @router.post("/admins/{admin_id}/remove", status_code=201, summary="Request a removal")
-def ask_removal(
+def request_removal(
     service: Running, admin: Admin, response: Response, admin_id: AdminId, body: ReasonRequest
 ) -> DecisionRecord:
     """Request the removal of an admin, which another admin must approve: the person concerned, for instance.
@@ -109,7 +109,7 @@ def ask_removal(
     It revokes all keys of the person, the keys that these have made, and so on, and removes owners of projects whom the
     person has named alone. 409 if fewer than two admins of the installation would be left.
     """
-    ask = partial(admins.ask_removal, admin_id=admin_id, reason=body.reason, asked_with=admin.id)
+    ask = partial(admins.request_removal, admin_id=admin_id, reason=body.reason, requested_with=admin.id)
     return request_decision(service, response, ask)
 
 
@@ -179,12 +179,12 @@ def create_key(service: Running, response: Response, admin: Admin, body: KeyRequ
 def list_keys(
     service: Running,
     page: Paging,
-    made_by: Annotated[
+    created_by: Annotated[
         Identifier | None, Query(description="Only what this key has made, what that has made, and so on.")
     ] = None,
 ) -> Page[KeyRecord]:
     """List keys, newest first, revoked and expired ones included."""
-    asked = [] if made_by is None else [ApiKey.id.in_(auth.with_all_made(ApiKey.created_by == made_by))]
+    asked = [] if created_by is None else [ApiKey.id.in_(auth.with_all_made(ApiKey.created_by == created_by))]
     return newest_page(service, page, ApiKey, views.keys, *asked)
 
 
@@ -226,8 +226,8 @@ def rotate_key(
     return record
 
 
-@key_router.post("/{key_id}/ask-revocation", status_code=201, summary="Request a revocation")
-def ask_revocation(
+@key_router.post("/{key_id}/request-revocation", status_code=201, summary="Request a revocation")
+def request_revocation(
     service: Running, admin: Admin, response: Response, key_id: KeyId, body: ReasonRequest
 ) -> DecisionRecord:
     """Request the revocation of another admin's key, with all keys that it has made. A second admin, or its owner,
@@ -235,7 +235,7 @@ def ask_revocation(
 
     409 for a key that you can revoke alone.
     """
-    ask = partial(admins.ask_revocation, key_id=key_id, reason=body.reason, asked_with=admin.id)
+    ask = partial(admins.request_revocation, key_id=key_id, reason=body.reason, requested_with=admin.id)
     return request_decision(service, response, ask)
 
 
@@ -255,7 +255,7 @@ def list_decisions(
     """List requests, decided ones too, newest first. Keys without the scope `admin` see those to raise a limit."""
     chosen = *decisions.readable_by(reader), *narrowed(Decision, action=action, account_id=account_id)
     show = partial(views.decisions, now=service.clock())
-    return newest_page(service, page, Decision, show, *chosen, moment="asked_at")
+    return newest_page(service, page, Decision, show, *chosen, moment="requested_at")
 
 
 @decision_router.get("/{request_id}", summary="Read a decision")

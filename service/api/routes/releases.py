@@ -237,7 +237,7 @@ def list_shares(service: Running, release_id: ReleaseId, page: Paging) -> Page[S
 
 
 @share_router.post("", status_code=201, summary="Request a share")
-def ask_share(
+def request_share(
     service: Running, admin: Admin, response: Response, release_id: ReleaseId, body: ShareRequest
 ) -> DecisionRecord:
     """Request that a release is shared with another project, or with all. Another owner or an admin must approve it.
@@ -245,7 +245,7 @@ def ask_share(
     The other project then reads the release with its card, its files and the public part of its report, and draws from
     it and evaluates it as its own. It sees no account, dataset, job or receipt.
     """
-    ask = partial(jobs.ask_share, release_id=release_id, **body.model_dump(), asked_with=admin.id)
+    ask = partial(jobs.request_share, release_id=release_id, **body.model_dump(), requested_with=admin.id)
     return request_decision(service, response, ask)
 
 

@@ -33,7 +33,7 @@ _FIGURES = (
     "accuracy_by_class",
     "accuracy_warm_start_only",
     "accuracy_real",
-    "likeness",
+    "similarity",
     "evaluation",
 )
 

@@ -133,7 +133,7 @@ def forecast_sentence(
 
 def show(made: Preview, job: Job) -> PreviewRecord:
     found = made.results or {}
-    seen = job.plan.get("facts", {}).get("what_people_see")
+    seen = job.plan.get("facts", {}).get("expected_detail")
     remarks = [] if seen is None else [SEEN[seen]]
     return record_of(
         PreviewRecord,

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from obscura.wire.class_shares import AS_STATED, checked_class_shares, read_class_shares
+from obscura.wire.class_fractions import AS_STATED, checked_class_fractions, read_class_fractions
 from obscura.wire.release_schemas import SampleRecord, SampleRequest
 from obscura.wire.schemas import record_of
 from obscura.wire.words import ReleaseKind, SampleFormat
@@ -86,13 +86,13 @@ def _checked(
         raise InvalidInput("Give classes or proportions, not both: proportions name the classes that are drawn.")
     try:
         if isinstance(proportions, str):
-            stated = training_of(session, release).plan.get("config", {}).get("class_shares")
+            stated = training_of(session, release).plan.get("config", {}).get("class_fractions")
             if proportions != AS_STATED or not stated:
                 raise InvalidInput(
                     f"Release *{release.name}* states no balance of its classes: name how often each is to come."
                 )
-            return read_class_shares(stated, known)
-        return checked_class_shares(proportions, known, every=False)
+            return read_class_fractions(stated, known)
+        return checked_class_fractions(proportions, known, every=False)
     except ValueError as error:
         raise InvalidInput(f"These proportions cannot be drawn: {error}.") from None
 

@@ -109,7 +109,7 @@ def hold_price(
             session,
             account_id=trained.account.id,
             job_id=job.id,
-            amount_nano=plan.price_nano,
+            amount_nano=plan.cost_nano,
             priced_by=trained.privacy_filter,
             details=details,
             now=job.created_at,

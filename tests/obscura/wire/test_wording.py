@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from obscura.wire import formats, wording
 from obscura.wire.words import SampleFormat
 from privacy.accounting.filter import open_filter
-from privacy.accounting.odds import sure_at_most
+from privacy.accounting.odds import attacker_certainty_max
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_epsilons_round_in_the_direction_asked_for(epsilon: float) -> None:
     ("epsilon", "sure"), [(0.5, "68%"), (1, "79.3%"), (2, "92.2%"), (3, "97.3%"), (8, "99.99%"), (30, "over 99.99%")]
 )
 def test_limits_are_shown_as_odds(epsilon, sure):
-    assert wording.show_sure(sure_at_most(open_filter(epsilon, 1e-5))) == sure
+    assert wording.show_sure(attacker_certainty_max(open_filter(epsilon, 1e-5))) == sure
 
 
 @given(st.floats(0.5, 1.0))

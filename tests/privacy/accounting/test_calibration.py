@@ -20,14 +20,14 @@ ACCOUNT = open_filter(1.0, 1e-5)
 @given(sensitivity=st.floats(1e-3, 1e4), budget_nano=st.integers(10**3, 10**9), count=st.integers(1, 1000))
 def test_calibrated_noise_fits_and_less_does_not(sensitivity: float, budget_nano: int, count: int) -> None:
     stddev = stddev_for(sensitivity, budget_nano, count)
-    assert ACCOUNT.price_nano(GaussianEvent(sensitivity, stddev, count)) <= budget_nano
-    assert ACCOUNT.price_nano(GaussianEvent(sensitivity, stddev * (1 - 1e-12))) > budget_nano // count
+    assert ACCOUNT.cost_nano(GaussianEvent(sensitivity, stddev, count)) <= budget_nano
+    assert ACCOUNT.cost_nano(GaussianEvent(sensitivity, stddev * (1 - 1e-12))) > budget_nano // count
 
 
 @given(sensitivity=st.floats(1.0, 1e4), budget_nano=st.integers(10**3, 10**9), count=st.integers(1, 1000))
 def test_calibrated_discrete_noise_fits(sensitivity: float, budget_nano: int, count: int) -> None:
     stddev = stddev_for(sensitivity, budget_nano, count, discrete=True)
-    assert ACCOUNT.price_nano(GaussianEvent.of_discrete_noise(sensitivity, stddev, count)) <= budget_nano
+    assert ACCOUNT.cost_nano(GaussianEvent.of_discrete_noise(sensitivity, stddev, count)) <= budget_nano
     assert stddev**2 == pytest.approx(stddev_for(sensitivity, budget_nano, count) ** 2 + 4)
 
 
@@ -35,11 +35,11 @@ def test_affordable_releases_fill_the_budget_and_no_more() -> None:
     event = GaussianEvent(2 * math.sqrt(200), 5000.0)
     n = affordable_releases(event, ACCOUNT.capacity_nano)
     assert (
-        ACCOUNT.price_nano(replace(event, count=n))
+        ACCOUNT.cost_nano(replace(event, count=n))
         <= ACCOUNT.capacity_nano
-        < ACCOUNT.price_nano(replace(event, count=n + 1))
+        < ACCOUNT.cost_nano(replace(event, count=n + 1))
     )
-    assert affordable_releases(event, ACCOUNT.price_nano(event) - 1) == 0
+    assert affordable_releases(event, ACCOUNT.cost_nano(event) - 1) == 0
     assert affordable_releases(event, 0) == 0
 
 

@@ -32,8 +32,8 @@ def certify(**changes: Any) -> Certificate:
 def test_certificate_states_the_guarantee_and_what_it_rests_on() -> None:
     certificate = certify()
     account = open_filter(1.0, 1e-5)
-    assert certificate.price_nano == account.price_nano(VOTES)
-    assert certificate.epsilon == account.epsilon_of(certificate.price_nano) < 1.0
+    assert certificate.cost_nano == account.cost_nano(VOTES)
+    assert certificate.epsilon == account.epsilon_of(certificate.cost_nano) < 1.0
     assert (certificate.unit, certificate.adjacency, certificate.rate) == ("record", "add_remove", account.rate)
     assert certificate.accountant_version == importlib.metadata.version("dp-accounting")
     assert certificate.not_covered
@@ -46,10 +46,10 @@ def test_certificate_survives_strict_json() -> None:
 
 
 def test_a_dearer_charge_is_certified_and_a_cheaper_one_refused() -> None:
-    cost = certify().price_nano
-    assert certify(price_nano=cost + 1000).epsilon > certify().epsilon
+    cost = certify().cost_nano
+    assert certify(cost_nano=cost + 1000).epsilon > certify().epsilon
     with pytest.raises(InvalidParameter):
-        certify(price_nano=cost - 1)
+        certify(cost_nano=cost - 1)
 
 
 def test_refusals() -> None:

@@ -45,8 +45,8 @@ def test_queries_relative_to_the_papers_conversion(epsilon: float) -> None:
 def test_images_of_the_papers_setting() -> None:
     event = GaussianEvent(2 * math.sqrt(200), 5000.0)
     assert math.floor(papers_mu_squared(1.0, DELTA) / event.mu_squared) == 1301
-    assert open_filter(1.0, DELTA, 0.0).capacity_nano // open_filter(1.0, DELTA).price_nano(event) == 2245
-    assert open_filter(1.0, DELTA).capacity_nano // open_filter(1.0, DELTA).price_nano(event) == 2217
+    assert open_filter(1.0, DELTA, 0.0).capacity_nano // open_filter(1.0, DELTA).cost_nano(event) == 2245
+    assert open_filter(1.0, DELTA).capacity_nano // open_filter(1.0, DELTA).cost_nano(event) == 2217
 
 
 @pytest.mark.parametrize("opened_with", [None, 0.5, 1.0])
@@ -88,9 +88,9 @@ def test_epsilon_grows_with_what_is_spent(amounts: tuple[int, int]) -> None:
 @given(sensitivity=st.floats(1e-3, 1e3), stddev=st.floats(1e-2, 1e6), count=st.integers(1, 10**6))
 def test_prices_of_gaussian_releases_are_exact_and_rounded_up(sensitivity: float, stddev: float, count: int) -> None:
     account = open_filter(2.0, DELTA)
-    one = account.price_nano(GaussianEvent(sensitivity, stddev))
+    one = account.cost_nano(GaussianEvent(sensitivity, stddev))
     assert 0 <= one - (Fraction(sensitivity) / Fraction(stddev)) ** 2 * NANO < 1
-    assert account.price_nano(GaussianEvent(sensitivity, stddev, count)) == count * one >= 1
+    assert account.cost_nano(GaussianEvent(sensitivity, stddev, count)) == count * one >= 1
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
@@ -102,7 +102,7 @@ def test_a_sampled_stage_costs_no_less_than_its_privacy_losses_show(
     account = open_filter(epsilon, DELTA)
     event = PoissonGaussianEvent(probability, multiplier, 100)
     shown = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-3).compose(event.dp_event())
-    mu_squared = account.price_nano(event) / NANO
+    mu_squared = account.cost_nano(event) / NANO
     d = account.rate * mu_squared
     for epsilon_shown in (0.01, 0.3, 1.0, 3.0):
         paid = d + (1 - d) * math.exp(float(oracle_log_delta(math.sqrt(mu_squared), epsilon_shown)))
@@ -113,12 +113,12 @@ def test_without_a_rate_sampling_saves_nothing() -> None:
     """As in accounts from before there was one: every event has a price, and Gaussian ones the same."""
     before = open_filter(1.0, DELTA, 0.0)
     sampled = PoissonGaussianEvent(0.01, 4.0, 7)
-    assert before.price_nano(sampled) >= 7 / 16 * NANO > open_filter(1.0, DELTA).price_nano(sampled)
+    assert before.cost_nano(sampled) >= 7 / 16 * NANO > open_filter(1.0, DELTA).cost_nano(sampled)
     assert before.capacity_nano == math.floor(gaussian_mu(1.0, DELTA) ** 2 * (1 - 1e-9) * NANO)
 
 
 def test_a_release_that_tells_all_has_a_price_that_nobody_can_pay() -> None:
-    assert open_filter(10.0, DELTA).price_nano(PoissonGaussianEvent(0.5, 1e-6)) > 10**20
+    assert open_filter(10.0, DELTA).cost_nano(PoissonGaussianEvent(0.5, 1e-6)) > 10**20
 
 
 @pytest.mark.parametrize("raised_to", [1.1, 2.0, 5.0, 50.0])

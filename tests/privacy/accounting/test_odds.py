@@ -11,7 +11,7 @@ import pytest
 
 from obscura.wire.wording import show_sure
 from privacy.accounting.filter import NANO, open_filter
-from privacy.accounting.odds import loss_bound, sure_at_most
+from privacy.accounting.odds import attacker_certainty_max, loss_bound
 from privacy.errors import InvalidParameter
 
 LARGE_DELTA = 0.01
@@ -33,7 +33,7 @@ def test_the_bound_equals_fifty_digits(epsilon: float, delta: float) -> None:
         shifted = mpmath.ncdf(normal_quantile((delta - d) / (1 - d)) - mpmath.sqrt(capacity))
         expected = mpmath.log(delta / ((1 - d) * shifted))
         assert expected <= loss_bound(opened) <= expected * (1 + mpmath.mpf("1e-8"))
-        assert sure_at_most(opened) == pytest.approx(float(1 / (1 + mpmath.exp(-expected))), rel=1e-8)
+        assert attacker_certainty_max(opened) == pytest.approx(float(1 / (1 + mpmath.exp(-expected))), rel=1e-8)
 
 
 @pytest.mark.parametrize("delta", [0.3, 1e-2, 1e-5, 1e-12])
@@ -43,12 +43,12 @@ def test_it_is_above_epsilon_and_grows_with_what_may_be_spent(delta: float) -> N
         bounds = [loss_bound(opened, opened.capacity_nano * tenth // 10) for tenth in range(1, 11)]
         assert bounds[-1] == loss_bound(opened) > epsilon
         assert bounds == sorted(bounds)
-        assert 0.5 < sure_at_most(opened) < 1
+        assert 0.5 < attacker_certainty_max(opened) < 1
 
 
 def test_nothing_to_spend_teaches_nothing() -> None:
     opened = open_filter(1.0, 1e-5)
-    assert (loss_bound(opened, 0), sure_at_most(opened, 0)) == (0.0, 0.5)
+    assert (loss_bound(opened, 0), attacker_certainty_max(opened, 0)) == (0.0, 0.5)
     with pytest.raises(InvalidParameter):
         loss_bound(opened, -1)
 
@@ -126,7 +126,7 @@ def test_the_best_guesser_is_right_so_often(epsilon: float) -> None:
 
 def test_the_documents_show_these_odds() -> None:
     def shown(epsilon: float, digits: int = 1) -> str:
-        percent = math.ceil(sure_at_most(open_filter(epsilon, 1e-5)) * 100 * 10**digits) / 10**digits
+        percent = math.ceil(attacker_certainty_max(open_filter(epsilon, 1e-5)) * 100 * 10**digits) / 10**digits
         return f"{percent:.{digits}f}%"
 
     root = Path(__file__).parents[3]

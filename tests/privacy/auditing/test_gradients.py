@@ -140,7 +140,7 @@ def test_one_step_with_all_canaries_in_one_run(make: Make, fault: str) -> None:
 
 STEP = PoissonGaussianEvent(0.5, 8.0)
 EVENT = replace(STEP, count=4)
-STAGE = Stage(STEPS, EVENT, ACCOUNT.price_nano(EVENT))
+STAGE = Stage(STEPS, EVENT, ACCOUNT.cost_nano(EVENT))
 FREEZES = [(make, "none", 2) for make in SETTINGS] + [(dpsgd, "ranked", 2), (dpsgd, "ranked", 1)]
 
 
@@ -149,7 +149,7 @@ def test_a_whole_training_stays_below_its_claim_pays_first_and_is_flagged_withou
     make: Make, freeze: str, period: int
 ) -> None:
     """Four sampled steps of the production loop; the auditor sees the finished network."""
-    setting, epsilon = make(CANARIES), ACCOUNT.epsilon_of(STAGE.price_nano)
+    setting, epsilon = make(CANARIES), ACCOUNT.epsilon_of(STAGE.cost_nano)
     journal = PaymentJournal(PlanBudget([STAGE]))
     weights = projection(setting, 1 / EVENT.noise_multiplier)
     with watched(journal, STEP):

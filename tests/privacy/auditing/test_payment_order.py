@@ -46,7 +46,7 @@ def test_every_release_is_paid_before_it_is_made(recipe: str) -> None:
     run(plan, journal, journal)
     assert journal.released == journal.paid
     assert journal.released.total() == sum(stage.event.count for stage in plan.stages)
-    assert account.spent_nano == plan.price_nano
+    assert account.spent_nano == plan.cost_nano
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -60,7 +60,7 @@ def test_a_budget_that_is_asked_after_the_release_is_flagged(recipe: str) -> Non
 def test_an_account_that_runs_dry_ends_the_releases() -> None:
     """The last charge does not fit: production stops before it, the late check would have released it all the same."""
     plan = plan_of()
-    account = PlanBudget(plan.stages, plan.price_nano - 1)
+    account = PlanBudget(plan.stages, plan.cost_nano - 1)
     journal = PaymentJournal(account)
     tap = run(plan, journal, journal)
     assert sum(map(len, tap.votes)) == 50
@@ -68,7 +68,7 @@ def test_an_account_that_runs_dry_ends_the_releases() -> None:
     assert journal.released == journal.paid
 
     unwatched = Tap()
-    late = LateBudget(PlanBudget(plan.stages, plan.price_nano - 1))
+    late = LateBudget(PlanBudget(plan.stages, plan.cost_nano - 1))
     train(plan, POPULATION, flip_coins(100, 0), unwatched, late, secrets.token_bytes(32))
     assert sum(map(len, unwatched.votes)) == 60
 

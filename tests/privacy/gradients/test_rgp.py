@@ -65,7 +65,7 @@ def test_the_update_is_the_projection_of_the_gradient_on_the_carriers() -> None:
     assert assert_projected(model, rgp(model, clip=20.0), *batch(6)) == {"0.weight", "3.weight", "5.weight", "7.weight"}
 
 
-@pytest.mark.parametrize("changes", [{}, {"random": True}, {"rank": 8, "rank_share": 0.3, "iterations": 2}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"random": True}, {"rank": 8, "rank_fraction": 0.3, "iterations": 2}], ids=str)
 def test_a_worst_case_record_attains_the_sensitivity_and_none_exceeds_it(changes: dict[str, Any]) -> None:
     model, (inputs, targets) = network(), batch(5)
     largest = 0.0
@@ -133,7 +133,7 @@ def test_a_layer_s_rank_is_bounded_by_a_share_of_its_smaller_side() -> None:
     model = network()  # weights of 6 x 27, 7 x 54, 9 x 28 and 3 x 9
     ranks = {}
     for rank, share in ((8, 0.5), (2, 0.5), (8, 0.01), (6, 1.0)):
-        estimator = rgp(model, rank=rank, rank_share=share)
+        estimator = rgp(model, rank=rank, rank_fraction=share)
         estimator.begin_step(model)
         ranks[rank, share] = [len(right) for _, right in estimator._carriers.values()]
     assert ranks == {(8, 0.5): [3, 3, 4, 1], (2, 0.5): [2, 2, 2, 1], (8, 0.01): [1, 1, 1, 1], (6, 1.0): [6, 6]}
@@ -160,8 +160,8 @@ def test_empty_samples_and_misuse() -> None:
         rgp(model).freeze(torch.ones(estimator.coordinates, dtype=torch.bool))
     with pytest.raises(InvalidParameter, match="rank"):
         rgp(model, rank=0)
-    with pytest.raises(InvalidParameter, match="rank_share"):
-        rgp(model, rank_share=0.0)
+    with pytest.raises(InvalidParameter, match="rank_fraction"):
+        rgp(model, rank_fraction=0.0)
     with pytest.raises(InvalidParameter, match="iterations"):
         rgp(model, iterations=0)
 

@@ -67,7 +67,7 @@ def summary(document: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(_rounded(document)).encode()).hexdigest()[:16]
     stages = " ".join(f"{stage['name']}:{stage['event']['count']}" for stage in document["stages"])
     noises = "".join(f"~{event['noise_multiplier']:.12g} " for event in sampled)
-    return f"{'~' if sampled else ''}{document['price_nano']} {stages} {noises}{digest}"
+    return f"{'~' if sampled else ''}{document['cost_nano']} {stages} {noises}{digest}"
 
 
 def alike(found: str, before: str) -> bool:
@@ -87,7 +87,7 @@ def _rounded(part: Any) -> Any:
         searched = part.get("event", {}).get("type") == SAMPLED or any(
             stage["event"]["type"] == SAMPLED for stage in part.get("stages", ())
         )
-        left_out = {"noise_multiplier", "price_nano"} if searched else {"noise_multiplier"}
+        left_out = {"noise_multiplier", "cost_nano"} if searched else {"noise_multiplier"}
         return {name: None if name in left_out else _rounded(value) for name, value in part.items()}
     return [_rounded(value) for value in part] if isinstance(part, list | tuple) else part
 

@@ -24,10 +24,10 @@ def test_the_noise_is_the_smallest_that_the_budget_pays_for(epsilon: float) -> N
     made = plan(epsilon)
     (stage,) = made.stages
     assert (stage.name, stage.event.count, stage.event.sensitivity) == (COUNTS, 1, 1.0)
-    assert stage.price_nano == ACCOUNT.price_nano(stage.event) == made.price_nano <= made.budget_nano
+    assert stage.cost_nano == ACCOUNT.cost_nano(stage.event) == made.cost_nano <= made.budget_nano
     stddev = made.facts["noise_stddev"][COUNTS]
     assert stage.event.stddev**2 == pytest.approx(stddev**2 - SMOOTHING_VARIANCE)
-    assert ACCOUNT.price_nano(histogram_event(stddev * 0.999)) > made.budget_nano
+    assert ACCOUNT.cost_nano(histogram_event(stddev * 0.999)) > made.budget_nano
     assert made.facts["standard_error"] == stddev
 
 

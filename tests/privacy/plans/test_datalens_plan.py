@@ -39,11 +39,11 @@ def plan(options: dict[str, Any], privacy_filter: Filter = ACCOUNT, facts: Publi
 
 def assert_fits(made: Plan, privacy_filter: Filter) -> None:
     """What the ledger relies on: prices add up, stay in the budget, and every stage is a priced event."""
-    assert made.price_nano == sum(stage.price_nano for stage in made.stages) <= made.budget_nano
-    assert made.price_nano > 0
+    assert made.cost_nano == sum(stage.cost_nano for stage in made.stages) <= made.budget_nano
+    assert made.cost_nano > 0
     assert len({stage.name for stage in made.stages}) == len(made.stages)
     for stage in made.stages:
-        assert stage.price_nano == privacy_filter.price_nano(stage.event) > 0
+        assert stage.cost_nano == privacy_filter.cost_nano(stage.event) > 0
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.2, 1.0, 10.0, 300.0])
@@ -53,7 +53,7 @@ def test_a_plan_uses_its_budget_and_never_exceeds_it(options: dict[str, Any], ep
     made = plan(options, privacy_filter)
     assert_fits(made, privacy_filter)
     releases = sum(stage.event.count for stage in made.stages)
-    assert made.budget_nano - made.price_nano <= releases + len(made.stages)  # less than a nano-unit of each is lost
+    assert made.budget_nano - made.cost_nano <= releases + len(made.stages)  # less than a nano-unit of each is lost
 
 
 def test_noise_can_be_chosen_instead_of_images() -> None:
@@ -64,7 +64,7 @@ def test_noise_can_be_chosen_instead_of_images() -> None:
     votes = made.stage(VOTES)
     assert made.facts["noise_stddev"] == {VOTES: 5000.0}
     assert votes.event.count == made.facts["images_to_aggregate"] == 30 * made.facts["iterations"]
-    one_more = privacy_filter.price_nano(dataclasses.replace(votes.event, count=votes.event.count + 30))
+    one_more = privacy_filter.cost_nano(dataclasses.replace(votes.event, count=votes.event.count + 30))
     assert one_more > made.budget_nano
 
 
@@ -89,7 +89,7 @@ def test_json_brings_back_the_same_plan_and_the_same_events() -> None:
             assert config.topagg(FACTS, stddev).event(stage.event.count) == stage.event
 
 
-@pytest.mark.parametrize("missing", ["recipe", "config", "stages", "price_nano", "budget_nano", "notes", "facts"])
+@pytest.mark.parametrize("missing", ["recipe", "config", "stages", "cost_nano", "budget_nano", "notes", "facts"])
 def test_an_incomplete_document_is_no_plan(missing: str) -> None:
     document = plan({}).to_json()
     del document[missing]

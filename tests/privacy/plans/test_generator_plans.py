@@ -27,11 +27,11 @@ def plan(recipe: str, facts: PublicFacts = FACTS, **options: Any) -> Plan:
 @pytest.mark.parametrize(("recipe", "preset"), PRESETS)
 def test_a_preset_keeps_to_its_epsilon_by_an_accountant_of_others(recipe: str, preset: str) -> None:
     made = plan(recipe, preset=preset)
-    assert made.price_nano == sum(stage.price_nano for stage in made.stages) <= ACCOUNT.capacity_nano
+    assert made.cost_nano == sum(stage.cost_nano for stage in made.stages) <= ACCOUNT.capacity_nano
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=2e-5)
     for stage in made.stages:
         priced = dataclasses.replace(stage.event, count=stage.event.count + stage.repeats)
-        assert ACCOUNT.price_nano(priced) == stage.price_nano
+        assert ACCOUNT.cost_nano(priced) == stage.cost_nano
         if stage.event.is_sampled:
             assert stage.paid_as_whole == priced.count > stage.event.count
         accountant.compose(priced.dp_event())

@@ -25,7 +25,7 @@ def test_the_least_budget_and_the_fewest_records_are_enough() -> None:
 
 def test_shares_that_add_up_to_a_hair_more_than_one_stay_in_the_budget() -> None:
     rich = open_filter(5000.0, 1e-5)
-    assert_fits(plan_moments(MomentsConfig(mean_share=0.1 + 9e-10), rich, rich.capacity_nano, FACTS), rich)
+    assert_fits(plan_moments(MomentsConfig(mean_fraction=0.1 + 9e-10), rich, rich.capacity_nano, FACTS), rich)
 
 
 # --- visible detail ---
@@ -53,7 +53,7 @@ def test_a_plan_says_first_what_was_seen(
     account = open_filter(float(epsilon), 1e-5)
     facts = PublicFacts(classes, side, side, channels, records, "record")
     plan = build_plan("moments", {}, account, account.capacity_nano, facts)
-    assert plan.facts["what_people_see"] == seen
+    assert plan.facts["expected_detail"] == seen
     assert plan.notes[0] == SEEN[seen]
 
 
@@ -62,7 +62,7 @@ def test_what_noise_drowns_is_called_drowned_alone() -> None:
     facts = PublicFacts(NINE, 64, 64, 3, 300, "record")
     plan = build_plan("moments", {}, account, account.capacity_nano, facts)
     assert plan.notes[0].startswith("Noise drowns most")
-    assert "what_people_see" not in plan.facts
+    assert "expected_detail" not in plan.facts
 
 
 # --- large images ---
@@ -128,7 +128,7 @@ def test_more_budget_or_records_buy_more_detail() -> None:
     small, more, many = config(FEW), config(FEW, 10.0), config(FASHION)
     assert small.coefficients < more.coefficients < many.coefficients == 256
     assert small.mean_clip < more.mean_clip < many.mean_clip
-    assert small.mean_share > more.mean_share > many.mean_share
+    assert small.mean_fraction > more.mean_fraction > many.mean_fraction
 
 
 def test_where_noise_is_small_texture_is_released() -> None:

@@ -115,8 +115,8 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones(recipe):
 
 def test_a_stored_price_is_that_of_the_stages():
     document = build_plan("class_histogram", {}, ACCOUNT, 1000, FACTS["grey"]).to_json()
-    with pytest.raises(InvalidParameter, match="price_nano"):
-        plan_from_json({**document, "price_nano": document["price_nano"] + 1})
+    with pytest.raises(InvalidParameter, match="cost_nano"):
+        plan_from_json({**document, "cost_nano": document["cost_nano"] + 1})
 
 
 def test_what_can_be_planned_can_be_trained():

@@ -35,19 +35,19 @@ def plan(epsilon: float = 3.0, facts: PublicFacts = FACTS, **options: Any) -> Pl
 @pytest.mark.parametrize(("probability", "steps"), [(1.0, 1), (0.1, 50), (0.01, 2000), (0.0001, 10)])
 def test_the_multiplier_is_the_smallest_that_the_budget_pays_for(probability: float, steps: int) -> None:
     found = noise_multiplier_for(ACCOUNT, probability, steps, ACCOUNT.capacity_nano)
-    assert ACCOUNT.price_nano(PoissonGaussianEvent(probability, found, steps)) <= ACCOUNT.capacity_nano
+    assert ACCOUNT.cost_nano(PoissonGaussianEvent(probability, found, steps)) <= ACCOUNT.capacity_nano
     less = PoissonGaussianEvent(probability, found * (1 - 2e-3), steps)
-    assert ACCOUNT.price_nano(less) > ACCOUNT.capacity_nano
+    assert ACCOUNT.cost_nano(less) > ACCOUNT.capacity_nano
 
 
 def test_what_a_crash_makes_necessary_is_paid_for_beforehand() -> None:
     (stage,) = plan(expected_batch=600, epochs=5.0).stages
     assert (stage.event.count, stage.repeats, stage.paid_as_whole) == (500, 5, 505)
     priced = dataclasses.replace(stage.event, count=505)
-    assert stage.price_nano == ACCOUNT.price_nano(priced) > ACCOUNT.price_nano(stage.event)
+    assert stage.cost_nano == ACCOUNT.cost_nano(priced) > ACCOUNT.cost_nano(stage.event)
     (certain,) = plan(facts=dataclasses.replace(FACTS, records_declared=100), expected_batch=600, epochs=3.0).stages
     assert (certain.repeats, certain.paid_as_whole) == (0, None)
-    assert certain.price_of(2) * 3 == certain.price_nano * 2
+    assert certain.price_of(2) * 3 == certain.cost_nano * 2
 
 
 def test_people_read_where_sampling_saves_nothing() -> None:

@@ -27,9 +27,9 @@ def test_iterations_share_the_budget_and_leave_nothing_of_it(iterations: int) ->
     made = plan(iterations=iterations)
     (stage,) = made.stages
     assert (stage.name, stage.event.count, stage.event.sensitivity) == (VOTES, iterations, 1.0)
-    assert stage.price_nano == iterations * ACCOUNT.price_nano(votes_event(made.noise_stddev[VOTES]))
-    narrower = ACCOUNT.price_nano(votes_event(made.noise_stddev[VOTES] * 0.999))
-    assert stage.price_nano <= made.budget_nano < iterations * narrower
+    assert stage.cost_nano == iterations * ACCOUNT.cost_nano(votes_event(made.noise_stddev[VOTES]))
+    narrower = ACCOUNT.cost_nano(votes_event(made.noise_stddev[VOTES] * 0.999))
+    assert stage.cost_nano <= made.budget_nano < iterations * narrower
     assert plan_from_json(made.to_json()) == made
 
 

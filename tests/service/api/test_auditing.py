@@ -153,7 +153,7 @@ def test_events_name_objects_and_never_what_was_sent(installation: Installation)
     owner.get("/v1/decisions", params={"account_id": SECRET})
     owner.get(f"/v1/releases/{installation.ids['release_id']}/files/{SECRET}")
     owner.get(f"/sign-in/{'ab' * 32}")
-    owner.post(f"/v1/keys/{made['id']}/revoke", json={"with_made": True})
+    owner.post(f"/v1/keys/{made['id']}/revoke", json={"include_created": True})
     columns = [column.name for column in AuditEvent.__table__.columns]
     rows = [{name: getattr(event, name) for name in columns} for event in installation.events(before)]
     text_of_all = str(rows)

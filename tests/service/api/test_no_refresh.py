@@ -121,7 +121,7 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
     ask("POST", "/v1/admins/{admin_id}/remove", why, client=bob, admin_id=carol["admin_id"])
     ask("POST", "/v1/decisions/{request_id}/approve", client=alice, **asked())
     key_of_bob = introduction_of_bob.split(":")[0]
-    ask("POST", "/v1/keys/{key_id}/ask-revocation", why, client=alice, key_id=key_of_bob)
+    ask("POST", "/v1/keys/{key_id}/request-revocation", why, client=alice, key_id=key_of_bob)
     declared = DATASET | {"visibility": "private", **account}
     dataset = {"dataset_id": ask("POST", "/v1/datasets", declared)["id"]}
     ask("PUT", "/v1/datasets/{dataset_id}/content", **dataset, params={"format": "npz"}, content=make_npz(10))
@@ -210,7 +210,7 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
     known -= {(method, path) for method, path in known if path.startswith("/you/")}
     assert ask.sent == known, "every request that may change something was looked at"
     balance = ask.balance()
-    assert (balance.spent_nano, balance.held_nano) == (ask.spent_nano, 0)
+    assert (balance.spent_nano, balance.reserved_nano) == (ask.spent_nano, 0)
 
 
 def test_no_month_or_year_returns_what_was_spent(served, settings, watched):

@@ -96,7 +96,7 @@ def test_the_whole_vocabulary(served, client, make_npz):
     assert client.dataset(dataset.id).state == "ready"
     plan = client.plan(dataset.id, **ASKED, epsilon=1)
     job = client.start_training(dataset.id, **ASKED, epsilon=1)
-    assert job.price_nano == plan.price_nano
+    assert job.cost_nano == plan.cost_nano
     assert not job.finished
     release_id = served.publish(job.id, served.claim(job.id))
     release = job.refresh().release()

@@ -30,7 +30,7 @@ def test_the_toy_is_asked_for_worked_on_and_shown(playing):
     dataset = playing.dataset(visibility="private", account_id=account["id"])
     assert playing.upload(dataset["id"], npz(20)).status_code == 200
     asked = playing.send("toys", {"dataset_id": dataset["id"]}, key="once", status=202)
-    assert (asked["kind"], asked["state"], asked["price_nano"]) == ("toy", "queued", 0)
+    assert (asked["kind"], asked["state"], asked["cost_nano"]) == ("toy", "queued", 0)
     assert playing.send("toys", {"dataset_id": dataset["id"]}, key="once", status=202)["id"] == asked["id"]
     assert [job["id"] for job in playing.read("jobs")["items"]] == [asked["id"]]
     assert work(playing, asked["id"])["state"] == "succeeded"

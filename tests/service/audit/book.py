@@ -86,7 +86,7 @@ class LedgerBook:
         account_id, job_id = self.accounts[account], new_id("job")
         with transaction(self.factory) as session:
             privacy_filter = ledger.filter_of(ledger.get_account(session, account_id))
-            stage = {"name": "votes", "event": EVENT.to_json(), "price_nano": privacy_filter.price_nano(EVENT)}
+            stage = {"name": "votes", "event": EVENT.to_json(), "cost_nano": privacy_filter.cost_nano(EVENT)}
             if sampled:
                 steps = poisson_stage("steps", STEPS.sampling_probability, STEPS.count, privacy_filter, 10**8)
                 stage = steps.to_json()
@@ -94,7 +94,7 @@ class LedgerBook:
                 session,
                 account_id=account_id,
                 job_id=job_id,
-                amount_nano=stage["price_nano"],
+                amount_nano=stage["cost_nano"],
                 priced_by=privacy_filter,
                 now=self.tick(),
                 details={"recipe": "datalens", "epsilon": 1.0, "stages": [stage]},
@@ -175,7 +175,7 @@ class LedgerBook:
                 account_id=self.accounts[account],
                 epsilon=epsilon,
                 reason="protocol 17",
-                asked_with=asking,
+                requested_with=asking,
                 now=self.tick(),
             )
             approve_raise(session, request.id, approving, self.tick())

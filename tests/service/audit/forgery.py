@@ -67,7 +67,7 @@ def rewritten(book: LedgerBook, account_id: str, change: Change, until: int | No
         del last["hash"]
         change(last)
         digest = body_hash(last)
-        numbers = ("amount_nano", "capacity_nano", "spent_nano", "held_nano")
+        numbers = ("amount_nano", "capacity_nano", "spent_nano", "reserved_nano")
         said = canonical_json(last["details"]).decode().replace("'", "''").replace(":", "\\:")
         statements.append(
             f"UPDATE entries SET {', '.join(f'{name} = {last[name]}' for name in numbers)}, details = '{said}', "
@@ -77,6 +77,6 @@ def rewritten(book: LedgerBook, account_id: str, change: Change, until: int | No
         previous = digest
     if until is not None:
         statements.append(f"DELETE FROM entries WHERE account_id = '{account_id}' AND sequence > {until}")
-    balances = ", ".join(f"{name} = {last[name]}" for name in ("capacity_nano", "spent_nano", "held_nano"))
+    balances = ", ".join(f"{name} = {last[name]}" for name in ("capacity_nano", "spent_nano", "reserved_nano"))
     update = f"UPDATE accounts SET {balances}, head_sequence = {last['sequence']}, head_hash = '{previous}'"
     return [*statements, f"{update} WHERE id = '{account_id}'"]

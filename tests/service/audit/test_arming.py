@@ -79,7 +79,7 @@ def test_armed_work_is_charged_and_captured_under_a_stop(
         assert [hold.state for hold in states] == [HoldState.CAPTURED, HoldState.CAPTURED, HoldState.ARMED]
         balance = ledger.balance(session, book.accounts["patients"])
     assert balance.spent_nano == 2 * states[0].charged_nano > 0
-    assert balance.held_nano == states[2].amount_nano
+    assert balance.reserved_nano == states[2].amount_nano
 
 
 def test_a_finding_without_an_account_stops_everything(book: LedgerBook, settings: Settings) -> None:

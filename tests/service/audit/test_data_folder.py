@@ -17,10 +17,10 @@ from service.storage.journals import Journal
 from tests.service.audit.book import LedgerBook
 
 
-def write(book: LedgerBook, job_id: str, *prices_nano: int, account: str = "patients") -> None:
+def write(book: LedgerBook, job_id: str, *costs_nano: int, account: str = "patients") -> None:
     journal = Journal(FolderStorage(book.data_dir), job_id, 1, book.accounts.get(account, account))
-    for price_nano in prices_nano:
-        journal.write(stage="votes", count=1, price_nano=price_nano)
+    for cost_nano in costs_nano:
+        journal.write(stage="votes", count=1, cost_nano=cost_nano)
 
 
 def forgotten(book: LedgerBook, settings: Settings, *, full: bool = True) -> list[Finding]:

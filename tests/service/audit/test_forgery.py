@@ -75,10 +75,10 @@ def forgive(body: dict[str, Any]) -> None:
 def overdraw(body: dict[str, Any]) -> None:
     if body["sequence"] == 2:
         (stage,) = body["details"]["stages"]
-        unit_nano = stage["price_nano"] // stage["event"]["count"]
+        unit_nano = stage["cost_nano"] // stage["event"]["count"]
         stage["event"]["count"] = body["capacity_nano"] // unit_nano + 1
-        stage["price_nano"] = stage["event"]["count"] * unit_nano  # all prices are right
-        body["amount_nano"] = body["held_nano"] = stage["price_nano"]
+        stage["cost_nano"] = stage["event"]["count"] * unit_nano  # all prices are right
+        body["amount_nano"] = body["reserved_nano"] = stage["cost_nano"]
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_a_forged_meaning_is_found_though_hashes_and_rows_agree(
     "change",
     [
         # not two keys
-        lambda details: details.update(approved_by=details["requested_by"]),
-        lambda details: details.pop("approved_by"),
+        lambda details: details.update(approved_with=details["requested_with"]),
+        lambda details: details.pop("approved_with"),
         lambda details: details.update(request_id=new_id("lim")),
         lambda details: details.pop("request_id"),
         # approved by a person who was no admin when it was asked for

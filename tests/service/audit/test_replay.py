@@ -18,7 +18,7 @@ REFUSED = {FindingCode.TRANSITION_REFUSED, FindingCode.AMOUNT_MISMATCH, FindingC
 
 @pytest.mark.parametrize("kind", EntryKind)
 def test_every_kind_of_entry_is_hashed_alike_has_rules_and_a_name(kind: EntryKind, now: datetime) -> None:
-    balances = {"capacity_nano": 9, "spent_nano": 0, "held_nano": 0}
+    balances = {"capacity_nano": 9, "spent_nano": 0, "reserved_nano": 0}
     entry = Entry(
         account_id="acc_" + "a" * 20,
         sequence=2,

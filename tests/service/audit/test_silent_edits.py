@@ -98,7 +98,7 @@ UNVERIFIED_COLUMNS = {
     ("jobs", "started_at"): "a displayed time",
     ("datasets", "failure_code"): "of an earlier upload",
     ("decisions", "decided_at"): "a displayed time",
-    ("decisions", "asked_at"): "entries have its hour; an approved request is not approved again",
+    ("decisions", "requested_at"): "entries have its hour; an approved request is not approved again",
     ("decisions", "project_id"): "who may see it and decide; the entry has the account and the two admins",
     **{
         ("decisions", name): "empty in requests for a raise"
@@ -128,7 +128,7 @@ class World(LedgerBook):
                 account_id=self.accounts["patients"],
                 epsilon=20.0,
                 reason="more",
-                asked_with=asking.id,
+                requested_with=asking.id,
                 now=self.tick(),
             )
         self.private = self.upload("patients", PRINTS)

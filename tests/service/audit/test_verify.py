@@ -171,7 +171,7 @@ def test_a_lost_hold_and_an_invented_one_are_found(book: LedgerBook) -> None:
 
 
 def test_an_approval_that_raised_nothing_is_found(book: LedgerBook) -> None:
-    names = "action, account_id, epsilon_before, epsilon, reason, state, asked_by, asked_with, asked_at"
+    names = "action, account_id, epsilon_before, epsilon, reason, state, requested_by, requested_with, requested_at"
     names += ", decided_by, decided_with, decided_at"
     copy = f"INSERT INTO decisions (id, {names}) SELECT 'dec_invented', {names} FROM decisions"
     assert book.found_after(copy) == [(FindingCode.RAISE_UNAPPROVED, None)]

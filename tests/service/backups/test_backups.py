@@ -73,7 +73,7 @@ def spend(book: LedgerBook, times: int = 1, *, hold: tuple[str, str] | None = No
         book.charge(hold_id, 1)
         paid = book.read(ledger.get_hold, hold_id=hold_id).charged_nano - charged
         assert paid > 0
-        journal.write(stage="votes", count=1, price_nano=paid)
+        journal.write(stage="votes", count=1, cost_nano=paid)
     return job_id, hold_id
 
 
@@ -431,7 +431,7 @@ def test_random_moments_refund_nothing_unseen(lone, tmp_path):
             assert (left(known) > left_nano) <= bool(codes(known)), moment
         assert bool(spent_since) == restored.report.stops
     storage = storage_of(settings)
-    shown = sum(journalled(storage, job_id).price_nano for job_id in journalled_jobs(storage))
+    shown = sum(journalled(storage, job_id).cost_nano for job_id in journalled_jobs(storage))
     capacity_nano = lone.read(ledger.get_account, account_id=account_id).capacity_nano
     assert 0 < shown <= capacity_nano - left(lone)
 

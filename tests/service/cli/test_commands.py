@@ -85,7 +85,7 @@ def test_a_plan_spends_nothing_and_is_tried_on_public_images(shell, account, dat
     tried = shell("plan", dataset, "-e", "1", *SMALL, "--preview", "--image", str(image))
     assert "This is a forecast on other images, not a promise." in tried.out
     assert image.read_bytes().startswith(b"\x89PNG")
-    assert shell("budget", "show", account, "--json").json["held_nano"] == 0
+    assert shell("budget", "show", account, "--json").json["reserved_nano"] == 0
 
 
 def test_no_budget_is_exit_code_3_with_the_numbers(shell, dataset):
@@ -117,8 +117,8 @@ def test_from_training_to_download(shell, account, dataset, make_images, tmp_pat
     assert f"obscura download {job['release_id']}" in trained.err
     assert shell("jobs", "watch", job["id"], "--json").json["release_id"] == job["release_id"]
     spent = shell("budget", "show", account, "--json").json
-    assert 0 < spent["spent_nano"] <= job["price_nano"]
-    assert spent["held_nano"] == 0
+    assert 0 < spent["spent_nano"] <= job["cost_nano"]
+    assert spent["reserved_nano"] == 0
     out = tmp_path / "images.zip"
     drawn = shell("download", job["release_id"], "-n", "20", "--out", str(out), "--json").json
     assert out.stat().st_size == drawn["bytes"]
@@ -184,7 +184,7 @@ def test_a_cancelled_job_is_exit_code_5(shell, account, dataset):
     ran = shell("jobs", "watch", job["id"], "--json", code=5)
     assert ran.json["error"]["state"] == "cancelled"
     assert shell("jobs", "show", job["id"], "--json").json["state"] == "cancelled"
-    assert shell("budget", "show", account, "--json").json["held_nano"] == 0
+    assert shell("budget", "show", account, "--json").json["reserved_nano"] == 0
 
 
 def test_nobody_else_may_read_what_the_service_keeps(shell):

@@ -58,7 +58,7 @@ def test_pushing_to_a_subject_account_declares_and_sends_subjects(shell, make_im
     assert (pushed["state"], pushed["records_declared"], pushed["subjects_declared"]) == ("ready", 120, 50)
     asked = ("--recipe", "datalens", "--epsilon", "1", "--option", "teachers=10", "--json")
     made = shell("plan", pushed["id"], *asked).json
-    assert (made["unit"], made["buys"]["protects"], made["buys"]["units_declared"]) == (
+    assert (made["unit"], made["facts"]["protects"], made["facts"]["units_declared"]) == (
         "subject",
         "all records of one subject",
         50,

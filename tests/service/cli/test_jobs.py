@@ -21,12 +21,12 @@ def shown(made: Plan) -> str:
     """The tables of a plan where nothing bounds their width, as in a pipe."""
     budget = BudgetFacts.model_validate(dict.fromkeys(BudgetFacts.model_fields, 1) | {"account_id": "acc_x"})
     stages = [
-        StageFacts(name=stage.name, releases=stage.event.count, noise_multiplier=12.345678901, price_nano=123456789)
+        StageFacts(name=stage.name, releases=stage.event.count, noise_multiplier=12.345678901, cost_nano=123456789)
         for stage in made.stages
     ]
     facts = {"recipe": made.recipe, "epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
-    facts |= {"price_nano": made.price_nano, "price_epsilon": 0.9999999, "notes": [], "config": {}}
-    record = PlanRecord(**facts, dataset_id="ds_x", stages=stages, buys=made.facts, budget=budget)
+    facts |= {"cost_nano": made.cost_nano, "cost_epsilon": 0.9999999, "notes": [], "config": {}}
+    record = PlanRecord(**facts, dataset_id="ds_x", stages=stages, facts=made.facts, budget=budget)
     output = Output(as_json=False)
     output._out = Console(soft_wrap=True, width=UNBOUNDED, file=io.StringIO())
     show_plan(output, record)
@@ -51,7 +51,7 @@ def test_a_plans_table_fits_a_terminal(recipe, preset):
 def job(**changes: Any) -> Job:
     facts: dict[str, Any] = dict.fromkeys(Job.model_fields)
     progress = {"charged_nano": 5, "planned_nano": 10, "charged_epsilon": 0.41234, "planned_epsilon": 1.0}
-    facts |= {"id": "job_x", "kind": "train", "state": "running", "options": {}, "price_nano": 10, "price_epsilon": 1.0}
+    facts |= {"id": "job_x", "kind": "train", "state": "running", "options": {}, "cost_nano": 10, "cost_epsilon": 1.0}
     facts |= {"cancel_requested": False, "created_at": "2030-01-01T00:00:00Z", "progress": progress}
     return Job.model_validate(facts | {"publishes_if_cancelled": True} | changes)
 

@@ -82,7 +82,7 @@ def test_a_sweep_is_paid_for_as_a_whole(shell, dataset):
     done = shell(*arguments, "-e", "0.4", "--wait", "--json").json
     assert [trial["options"]["centre"] for trial in done["trials"]] == [0.2, 0.1]
     assert [trial["state"] for trial in done["trials"]] == ["succeeded", "succeeded"]
-    assert done["totals"]["held_nano"] == 0 < done["totals"]["spent_nano"] <= done["totals"]["price_nano"]
+    assert done["totals"]["reserved_nano"] == 0 < done["totals"]["spent_nano"] <= done["totals"]["cost_nano"]
     assert "Every trial is paid for" in shell("sweeps", "show", done["id"]).out
     refused = shell(*arguments, "-e", "1.5", "-g", "class_components=1,2,3,4,5,6", "--json", code=3).json["error"]
     assert (refused["trials"], refused["code"]) == (12, "insufficient_budget")

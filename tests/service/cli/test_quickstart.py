@@ -126,7 +126,7 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, target, client,
     assert f"To go on: obscura quickstart {pets} --epsilon 1 --at-most 100 --size 8 --grey" in broken
     assert list(client.datasets()) == before
     (account,) = [account for account in client.accounts() if account.name == "pets"]
-    assert account.balance.held_nano == account.balance.spent_nano == 0
+    assert account.balance.reserved_nano == account.balance.spent_nano == 0
     client.lower_limit(account.id, epsilon=0.5, reason="as if half of it was spent")
     assert "does not pay for that" in start(pets, "--yes", "--at-most", "2000", before=target, code=3)
     assert client.account(account.id).balance.spent_nano == 0

@@ -87,8 +87,8 @@ class Site:
                 charge(session, **attempt, amount_nano=nano if ended else nano // 2, stage="votes")
             if ended:
                 ledger.capture(session, **attempt, artifact_sha256=None, reason=state)
-            stage = {"name": "votes", "event": GaussianEvent(1.0, 100.0, 1450).to_json(), "price_nano": nano}
-            plan = {"recipe": "datalens", "config": {}, "budget_nano": nano, "price_nano": nano}
+            stage = {"name": "votes", "event": GaussianEvent(1.0, 100.0, 1450).to_json(), "cost_nano": nano}
+            plan = {"recipe": "datalens", "config": {}, "budget_nano": nano, "cost_nano": nano}
             plan |= {"stages": [stage], "facts": {"teachers": 4000}, "notes": ["a remark"]}
             job = self._job(
                 id=job_id,

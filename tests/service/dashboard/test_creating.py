@@ -90,7 +90,7 @@ def test_neighbouring_files_are_declared_as_their_owner_states_and_received_or_r
         shown.append((row.classes, row.width, row.height, row.channels, row.records_declared, row.subjects_declared))
     assert shown == [shown[0]] * 4
     (paying,) = site.rows(Account)
-    assert (paying.spent_nano, paying.held_nano) == (0, 0)
+    assert (paying.spent_nano, paying.reserved_nano) == (0, 0)
 
 
 def declare_and_upload(client, content, **changes):
@@ -173,7 +173,7 @@ def test_a_training_is_priced_then_asked_for_once(site, stock):
         assert after <= now
         assert "for this training" in part
     with transaction(site.factory, read_only=True) as session:
-        held = ledger.balance(session, stock.account).held_nano
+        held = ledger.balance(session, stock.account).reserved_nano
     assert len(site.rows(Job)) == len(before), "a price costs nothing"
     address = f"/train?dataset={stock.dataset}&recipe=datalens&epsilon=0.4&options=teachers+%3D+300"
     first, second = (submit(trainer, address, "POST /v1/jobs", once="c" * 32).json() for _ in range(2))
@@ -182,7 +182,7 @@ def test_a_training_is_priced_then_asked_for_once(site, stock):
     assert (job.epsilon, job.options, job.state) == (0.4, {"teachers": 300}, JobState.QUEUED)
     assert len(site.rows(Job)) == len(before) + 1
     with transaction(site.factory, read_only=True) as session:
-        assert ledger.balance(session, stock.account).held_nano > held
+        assert ledger.balance(session, stock.account).reserved_nano > held
 
 
 @pytest.mark.parametrize("limit", [0.01, 0.241, 900.0])
@@ -251,7 +251,7 @@ def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stoc
 def test_the_price_says_which_class_noise_drowns_by_a_stated_balance(site, stock):
     trainer = site.signed_in("train", "read")
     (row,) = site.rows(Dataset, Dataset.id == stock.dataset)
-    asked = f"/train/price?dataset={stock.dataset}&recipe=moments&epsilon=0.4&shown=moments&option.class_shares="
+    asked = f"/train/price?dataset={stock.dataset}&recipe=moments&epsilon=0.4&shown=moments&option.class_fractions="
     rare = ",".join(["1000"] * (len(row.classes) - 1) + ["1"])
     warned = trainer.get(asked + rare).text
     assert re.search(rf'role="status">Noise drowns {row.classes[-1]} \(about', warned)

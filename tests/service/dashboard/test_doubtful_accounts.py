@@ -55,7 +55,7 @@ def two(site: Site, stock: Stock, open_account: Callable[..., str], declare_data
         sweep_id = new_id("swp")
         facts: dict[str, Any] = {"account_id": account_id, "dataset_id": dataset_id, "recipe": "datalens"}
         with transaction(site.factory) as session:
-            row = Sweep(id=sweep_id, name=f"sweep of {account_id}", price_nano=1000, created_at=site.now, **facts)
+            row = Sweep(id=sweep_id, name=f"sweep of {account_id}", cost_nano=1000, created_at=site.now, **facts)
             session.add(row)
         for job_id in job_ids:
             site.execute("UPDATE jobs SET sweep_id = :sweep WHERE id = :job", sweep=sweep_id, job=job_id)

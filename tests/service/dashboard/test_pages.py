@@ -228,7 +228,7 @@ def test_odds_are_those_of_the_limit_and_never_of_what_was_spent(site, stock):
     assert 0 < spent.spent_nano < spent.capacity_nano
     shown = [words_of(site.client().get(address).text) for address in stock.pages]
     claimed = {found for words in shown for found in re.findall(r"at most (\S+%) sure", words)}
-    assert claimed == {wording.show_sure(spent.sure_at_most)}
+    assert claimed == {wording.show_sure(spent.attacker_certainty_max)}
 
 
 def test_every_answer_carries_the_policy(site, stock):
@@ -369,7 +369,7 @@ def test_a_training_that_has_nothing_to_publish_says_so_before_it_is_cancelled(s
         stage = {**job.plan["stages"][0], "name": "class_means"}
         last = {**stage, "name": "pooled_covariance", "event": {**stage["event"], "count": 1}}
         stages = [{**stage, "event": last["event"]}, last]
-        price = {"price_nano": 2 * job.plan["price_nano"]}
+        price = {"cost_nano": 2 * job.plan["cost_nano"]}
         job.plan = {**job.plan, **price, "recipe": "moments", "stages": stages}
     html = site.signed_in("train", "read").get(f"/jobs/{stock.running}").text
     assert "Cancel this job" in html
@@ -380,7 +380,7 @@ def test_a_training_that_has_nothing_to_publish_says_so_before_it_is_cancelled(s
 def test_a_job_whose_plan_cannot_be_read_has_a_page(site, stock):
     with transaction(site.factory) as session:
         job = session.get_one(Job, stock.running)
-        job.plan = {**job.plan, "price_nano": job.plan["price_nano"] + 1}
+        job.plan = {**job.plan, "cost_nano": job.plan["cost_nano"] + 1}
     answer = site.signed_in("train", "read").get(f"/jobs/{stock.running}")
     assert answer.status_code == 200
     assert "Cancel this job" in answer.text
@@ -408,7 +408,7 @@ def test_a_release_is_evaluated_from_a_form(site, stock, declare_dataset):
 def test_an_incomplete_release_says_so(site, stock):
     client, page = site.client(), f"/releases/{stock.release}"
     assert "ncomplete" not in client.get(page).text
-    incomplete = {"reason": "time_limit", "share": 0.421, "made": 421, "planned": 1000, "stages": {}}
+    incomplete = {"reason": "time_limit", "fraction": 0.421, "made": 421, "planned": 1000, "stages": {}}
     with transaction(site.factory) as session:
         session.get_one(Release, stock.release).incomplete = incomplete
     share = "Incomplete: 42.1% of the planned noisy releases were made."

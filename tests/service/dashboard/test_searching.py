@@ -50,10 +50,10 @@ def test_a_search_is_priced_as_a_whole_then_held_once(site, stock):
     assert [(job.options, job.epsilon) for job in trials] == [
         ({"top_k": 7, "teachers": teachers}, epsilon) for teachers in (100, 300) for epsilon in (0.1, 0.2, 0.3)
     ]
-    held_nano = balance(site, stock.account).held_nano - before.held_nano
-    assert held_nano == sweep.price_nano
+    reserved_nano = balance(site, stock.account).reserved_nano - before.reserved_nano
+    assert reserved_nano == sweep.cost_nano
     with transaction(site.factory, read_only=True) as session:
-        held = ledger.filter_of(ledger.get_account(session, stock.account)).epsilon_of(held_nano)
+        held = ledger.filter_of(ledger.get_account(session, stock.account)).epsilon_of(reserved_nano)
     assert held <= price < held + 0.001, "what was shown is what is held, rounded up"
     assert sweep.name == "teachers=100, 300; epsilon=0.1,0.2,0.3"
     assert "6 trainings with" in trainer.get(f"/sweeps/{sweep.id}").text

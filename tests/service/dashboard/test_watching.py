@@ -172,7 +172,7 @@ def test_the_page_marks_the_trial_that_the_record_names_as_the_best(site, stock)
     other = site.add_job(stock.account, stock.dataset, epsilon=0.1, state="succeeded")
     site.add_release(other, name="second")
     sweep = Sweep(id=new_id("swp"), account_id=stock.account, dataset_id=stock.dataset, name="search")
-    sweep.recipe, sweep.price_nano, sweep.created_at = "datalens", 1000, site.now
+    sweep.recipe, sweep.cost_nano, sweep.created_at = "datalens", 1000, site.now
     with transaction(site.factory) as session:
         session.add(sweep)
         session.flush()

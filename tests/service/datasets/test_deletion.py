@@ -131,7 +131,7 @@ def test_queued_trainings_are_cancelled_with_the_deletion_and_running_ones_are_w
     assert [desk.job(job_id).cancel_requested for job_id in (running, foreign)] == [True, False]
     desk.finish_cancelled(running)
     balance = desk.do(ledger.balance, account_id)
-    assert (balance.spent_nano, balance.held_nano) == (900, 0)
+    assert (balance.spent_nano, balance.reserved_nano) == (900, 0)
     desk.go_on()
     assert (desk.state(dataset_id), desk.state(other)) == (DatasetState.DELETED, DatasetState.READY)
 

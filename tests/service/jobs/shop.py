@@ -187,7 +187,7 @@ class Shop:
 
     def money(self) -> tuple[int, int]:
         balance = self.balance()
-        return balance.spent_nano, balance.held_nano
+        return balance.spent_nano, balance.reserved_nano
 
     def entries(self) -> list[ledger.Entry]:
         return self.read(ledger.entries, self.account_id, 0, 1000)

@@ -50,7 +50,7 @@ def shop(
 
 def raise_limit(session: Session, shop: Shop, epsilon: float) -> None:
     asks, approves = (make_key(session, name="admin", scopes=["admin"], now=shop.now)[0] for _ in range(2))
-    facts = {"epsilon": epsilon, "reason": "a second study", "asked_with": asks.id, "now": shop.now}
+    facts = {"epsilon": epsilon, "reason": "a second study", "requested_with": asks.id, "now": shop.now}
     request = ledger.request_raise(session, account_id=shop.account_id, **facts)
     approve_raise(session, request.id, approves.id, shop.now)
 
@@ -79,13 +79,13 @@ def findings(shop: Shop) -> Any:
 
 
 def test_a_training_is_never_held_at_a_rate_from_before_a_raise(shop: Shop) -> None:
-    before_nano = shop.plan(**STEPS).price_nano
+    before_nano = shop.plan(**STEPS).cost_nano
     with asked_in_between(shop, lambda: shop.train(key="k", **STEPS)) as (session, answers):
         raise_limit(session, shop, 12.0)
     held = shop.entries()[-1]
     assert (held.kind, held.job_id) == (EntryKind.HOLD, answers[0])
     assert findings(shop) == ()
-    assert held.amount_nano == shop.job(answers[0]).plan["price_nano"] == shop.plan(**STEPS).price_nano != before_nano
+    assert held.amount_nano == shop.job(answers[0]).plan["cost_nano"] == shop.plan(**STEPS).cost_nano != before_nano
     assert shop.train(key="k", **STEPS) == answers[0]
     assert {name: shop.counts()[name] for name in ("jobs", "holds", "outbox")} == {"jobs": 1, "holds": 1, "outbox": 1}
 
@@ -99,9 +99,9 @@ def test_no_trial_of_a_sweep_is_held_at_a_rate_from_before_a_raise(shop: Shop) -
     with asked_in_between(shop, sweep) as (session, answers):
         raise_limit(session, shop, 12.0)
     assert findings(shop) == ()
-    prices_nano = [trial.plan["price_nano"] for trial in shop.trials(answers[0])]
-    assert len(prices_nano) == 2 == shop.counts()["jobs"]
-    assert [entry.amount_nano for entry in shop.entries()[-2:]] == prices_nano
+    costs_nano = [trial.plan["cost_nano"] for trial in shop.trials(answers[0])]
+    assert len(costs_nano) == 2 == shop.counts()["jobs"]
+    assert [entry.amount_nano for entry in shop.entries()[-2:]] == costs_nano
 
 
 def test_a_limit_that_is_lowered_meanwhile_is_kept(shop: Shop) -> None:

@@ -128,7 +128,7 @@ def test_an_attempt_to_publish_that_was_handed_on_is_made_again(shop):
         assert (second.attempt, shop.job(claim.job_id).salvage_attempt) == (attempt, attempt)
         shop.give_back(second)
     release_id = new_id("rel")
-    incomplete = {"reason": "training_failed", "share": 0.5, "made": 1, "planned": 2, "stages": {}}
+    incomplete = {"reason": "training_failed", "fraction": 0.5, "made": 1, "planned": 2, "stages": {}}
     assert shop.publish(shop.claimed(), release_id=release_id, incomplete=incomplete).incomplete == incomplete
     job = shop.job(claim.job_id)
     assert (job.state, job.ended_early) == (JobState.SUCCEEDED, EarlyEnd.TRAINING_FAILED)

@@ -17,15 +17,15 @@ from tests.service.jobs.shop import UNREADY
 def test_a_plan_costs_at_most_what_was_offered_and_writes_nothing(shop):
     made = shop.plan()
     budget = ledger.filter_of(shop.read(ledger.get_account, shop.account_id))
-    assert 0 < made.price_nano <= budget.nano_of(1.0)
-    assert made.price_nano == sum(stage.price_nano for stage in made.stages)
-    assert made.price_nano == sum(budget.price_nano(stage.event) for stage in made.stages)
+    assert 0 < made.cost_nano <= budget.nano_of(1.0)
+    assert made.cost_nano == sum(stage.cost_nano for stage in made.stages)
+    assert made.cost_nano == sum(budget.cost_nano(stage.event) for stage in made.stages)
     shop.assert_nothing_written()
 
 
 def test_a_plan_needs_no_content_and_no_budget(shop):
     dataset_id = shop.declare(account_id=shop.open_account(name="nothing yet"), **UNREADY)
-    assert shop.plan(dataset_id=dataset_id, epsilon=20.0).price_nano > 0
+    assert shop.plan(dataset_id=dataset_id, epsilon=20.0).cost_nano > 0
 
 
 @pytest.mark.parametrize("epsilon", [0, 0.0, -1.0, math.nan, math.inf, -math.inf, True, "1", None, 1e9])

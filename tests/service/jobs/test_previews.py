@@ -29,7 +29,7 @@ def test_a_preview_needs_no_budget_and_writes_nothing_to_the_ledger(shop):
     job_id = ask(shop, epsilon=100.0)
     assert (shop.job(job_id).kind, shop.job(job_id).hold_id) == ("preview", None)
     assert shop.log_kinds() == logged
-    assert shop.balance().held_nano == 0
+    assert shop.balance().reserved_nano == 0
 
 
 def test_what_was_found_is_kept_once(shop):
@@ -98,4 +98,4 @@ def test_what_people_will_see_is_said_with_the_forecast(shop):
     with transaction(shop.factory, read_only=True) as session:
         job = jobs.get_job(session, claim.job_id)
         verdict = kinds.preview.show(jobs.made_by(session, Preview, job.id), job).verdict
-    assert verdict == f"{forecast_sentence(**FOUND)} {SEEN[job.plan['facts']['what_people_see']]}"
+    assert verdict == f"{forecast_sentence(**FOUND)} {SEEN[job.plan['facts']['expected_detail']]}"

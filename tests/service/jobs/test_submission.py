@@ -32,16 +32,16 @@ def test_acceptance_writes_job_hold_and_doorbell_together(shop):
     job_id = shop.train(key="k", evaluation_dataset_id=shop.public_id)
     assert shop.counts() == {"sweeps": 0, "jobs": 1, "holds": 1, "outbox": 1, "idempotency": 1, "samples": 0}
     job = shop.job(job_id)
-    price = shop.plan().price_nano
+    price = shop.plan().cost_nano
     assert (job.kind, job.state, job.attempt) == ("train", JobState.QUEUED, 0)
     assert (job.account_id, job.dataset_id, job.epsilon) == (shop.account_id, shop.dataset_id, 1.0)
-    assert job.plan["price_nano"] == price
-    assert shop.balance().held_nano == price
+    assert job.plan["cost_nano"] == price
+    assert shop.balance().reserved_nano == price
     hold, last = shop.hold_of(job_id), shop.entries()[-1]
     message = shop.read(lambda session: session.scalars(select(Outbox)).one())
     assert (hold.job_id, hold.amount_nano, hold.state) == (job_id, price, HoldState.HELD)
     assert (last.kind, last.details["recipe"], last.details["epsilon"]) == (EntryKind.HOLD, RECIPE, 1.0)
-    assert sum(stage["price_nano"] for stage in last.details["stages"]) == price
+    assert sum(stage["cost_nano"] for stage in last.details["stages"]) == price
     assert (message.args, message.sent_at) == ([job_id], None)
 
 
@@ -83,7 +83,7 @@ def test_more_than_the_rest_is_refused_with_numbers_and_a_free_alternative(shop)
     with pytest.raises(InsufficientBudget, match=told) as caught:
         shop.train(epsilon=5.0)
     error = caught.value
-    assert error.held_nano + error.spent_nano + error.left_nano == error.capacity_nano
+    assert error.reserved_nano + error.spent_nano + error.left_nano == error.capacity_nano
     assert (error.limit_epsilon, error.requested_epsilon, error.numbers["release_id"]) == (8.0, 5.0, release_id)
     assert shop.counts() == before
     shop.train(epsilon=error.affordable_epsilon)  # what the error offers is admitted
@@ -226,7 +226,7 @@ def test_a_sample_in_proportions_keeps_them_in_label_order(shop):
 
 
 def test_a_sample_may_come_in_the_balance_that_its_training_was_told(shop):
-    stated = shop.released(options={"class_shares": "boot=1,coat=3,shirt=2"})
+    stated = shop.released(options={"class_fractions": "boot=1,coat=3,shirt=2"})
     sample = shop.read(jobs.made_by, Sample, shop.sample(stated, proportions="stated"))
     assert sample.proportions == {"coat": 3.0, "boot": 1.0, "shirt": 2.0}
 

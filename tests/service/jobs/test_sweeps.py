@@ -32,8 +32,8 @@ def test_a_sweep_holds_the_price_of_every_trial_at_once(shop):
     assert {trial.evaluation_dataset_id for trial in trials} == {shop.public_id}
     assert shop.counts() == {"sweeps": 1, "jobs": 3, "holds": 3, "outbox": 3, "idempotency": 0, "samples": 0}
     held = [shop.hold_of(trial.id).amount_nano for trial in trials]
-    assert held == [trial.plan["price_nano"] for trial in trials]
-    assert sum(held) == shop.read(find, Sweep, sweep_id).price_nano == shop.balance().held_nano
+    assert held == [trial.plan["cost_nano"] for trial in trials]
+    assert sum(held) == shop.read(find, Sweep, sweep_id).cost_nano == shop.balance().reserved_nano
 
 
 def test_trials_are_taken_in_their_order(shop):
@@ -160,12 +160,12 @@ def test_sweeps_and_jobs_at_once_never_leave_half_a_sweep(shop):
         sweeps = session.scalars(select(Sweep.id)).all()
         of_each = dict(session.execute(select(Job.sweep_id, func.count()).group_by(Job.sweep_id)).all())
         alone = session.scalars(select(Job.id).where(Job.sweep_id.is_(None))).all()
-        held_nano = session.scalar(select(func.sum(Hold.amount_nano)).where(Hold.state == HoldState.HELD))
+        reserved_nano = session.scalar(select(func.sum(Hold.amount_nano)).where(Hold.state == HoldState.HELD))
     assert sweeps
     assert sorted(accepted) == sorted([*sweeps, *alone])
     assert {sweep: of_each[sweep] for sweep in sweeps} == dict.fromkeys(sweeps, 4)
     balance = shop.balance()
-    assert held_nano == balance.held_nano <= balance.capacity_nano
+    assert reserved_nano == balance.reserved_nano <= balance.capacity_nano
 
 
 # --- cancelling -----------------------------------------------------------------------------------------------------
@@ -183,4 +183,4 @@ def test_cancelling_returns_what_has_not_started_and_leaves_what_has_ended(shop)
     assert [trial.state.value for trial in trials] == ["failed", "running", "cancelled", "cancelled"]
     assert trials[1].cancel_requested
     balance = shop.balance()
-    assert (balance.spent_nano, balance.held_nano) == (77, trials[1].plan["price_nano"])
+    assert (balance.spent_nano, balance.reserved_nano) == (77, trials[1].plan["cost_nano"])

@@ -76,7 +76,7 @@ class AccountBook:
 
     def money(self) -> tuple[int, int, int]:
         balance = self.balance()
-        return balance.spent_nano, balance.held_nano, balance.left_nano
+        return balance.spent_nano, balance.reserved_nano, balance.left_nano
 
     def log(self) -> list[ledger.Entry]:
         return list(self.read(ledger.entries, self.account_id, 0, 1000))

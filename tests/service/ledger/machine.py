@@ -278,7 +278,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
             shown = ledger.balance(session, account_id)
         account = self.model.accounts[account_id]
         promise(shown.left_nano == self.model.left(account_id), "I13: the shown rest is wrong")
-        numbers = (shown.spent_epsilon, shown.held_epsilon, shown.left_epsilon, shown.affordable_epsilon)
+        numbers = (shown.spent_epsilon, shown.reserved_epsilon, shown.left_epsilon, shown.affordable_epsilon)
         promise(min(numbers) >= 0, "I13: a negative epsilon is shown")
         if account["spent"] + account["held"] > account["capacity"]:
             promise(shown.frozen and shown.left_nano == 0, "I13: an overspent account is not frozen at 0")

@@ -83,7 +83,7 @@ class Requests:
             return Command(name, {"request_id": dice.choice(asked[::-1]), "decided_with": key})
         epsilon = dice.choice(LIMITS[1:] + LIMITS[:1])
         facts = {"account_id": account_id, "epsilon": epsilon, "reason": "asked"}
-        return Command(name, facts | ({"asked_with": key} if name == "request_raise" else {}))
+        return Command(name, facts | ({"requested_with": key} if name == "request_raise" else {}))
 
     def _about_hold(self, dice: random.Random, hold_id: str) -> Command:
         """Draw a command about a hold without a job, with any attempt."""

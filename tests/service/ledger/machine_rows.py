@@ -49,11 +49,11 @@ def view_of(dump: Dump) -> dict[str, dict[Any, Any]]:
     """Return the rows in the shape of `model_jobs.Model.view`."""
     log: dict[str, list[Any]] = {row["id"]: [] for row in dump["accounts"]}
     for row in dump["entries"]:
-        balances = (row["capacity_nano"], row["spent_nano"], row["held_nano"])
+        balances = (row["capacity_nano"], row["spent_nano"], row["reserved_nano"])
         log[row["account_id"]].append((row["kind"], row["hold_id"], row["job_id"], row["amount_nano"], *balances))
-    facts = ("epsilon", "capacity_nano", "spent_nano", "held_nano", "frozen")
+    facts = ("epsilon", "capacity_nano", "spent_nano", "reserved_nano", "frozen")
     of_hold = ("account_id", "job_id", "state", "amount_nano", "charged_nano", "captured_nano", "attempt")
-    of_request = ("account_id", "epsilon_before", "epsilon", "state", "asked_with")
+    of_request = ("account_id", "epsilon_before", "epsilon", "state", "requested_with")
     of_job = (
         "kind",
         "account_id",
@@ -107,7 +107,7 @@ def _check_log(account: RowMapping, log: list[RowMapping]) -> None:
         spent_before = spent
         if kind in ("open", "limit"):
             said = entry["details"]
-            people = {said.get("requested_by_admin"), said.get("approved_by_admin")} - {None}
+            people = {said.get("requested_by"), said.get("approved_by")} - {None}
             promise(kind == "open" or amount < capacity or len(people) == 2, "a limit was raised without two people")
             capacity = amount
         if kind in ("limit", "freeze"):
@@ -119,18 +119,20 @@ def _check_log(account: RowMapping, log: list[RowMapping]) -> None:
         if kind == "capture":
             promise(entry["details"]["returned_nano"] == amounts[hold_id] - amount, "I3: the rest was not returned")
             spent += amount
-        if kind in ("capture", "release"):
+        if kind in ("capture", "return"):
             promise(hold_id in amounts, "I3: a hold ended twice, or before it began")
             held -= amounts.pop(hold_id)
         fold = (capacity, spent, held)
         promise(spent >= spent_before, "I2: what is captured decreased")
         promise(min(fold) >= 0 and all(type(number) is int for number in fold), "I10: not whole, or below zero")
         promise(frozen or spent + held <= capacity, "I1: a prefix of the log is not admitted")
-        promise(fold == (entry["capacity_nano"], entry["spent_nano"], entry["held_nano"]), "I8: an entry's balances")
+        promise(
+            fold == (entry["capacity_nano"], entry["spent_nano"], entry["reserved_nano"]), "I8: an entry's balances"
+        )
         promise(entry["sequence"] == position and entry["previous_hash"] == previous, "I8: a gap, or a broken link")
         promise(entry["hash"] == _hash_of(entry), "I8: an entry's hash")
         previous = entry["hash"]
-    cached = (account["capacity_nano"], account["spent_nano"], account["held_nano"], bool(account["frozen"]))
+    cached = (account["capacity_nano"], account["spent_nano"], account["reserved_nano"], bool(account["frozen"]))
     promise(cached == (capacity, spent, held, frozen), "I8: cached balances differ from the fold of the log")
     promise((account["head_sequence"], account["head_hash"]) == (len(log), previous), "I8: the head of the log")
 
@@ -138,13 +140,13 @@ def _check_log(account: RowMapping, log: list[RowMapping]) -> None:
 def _check_hold(hold: RowMapping, entries: list[RowMapping]) -> None:
     """I3, I4, I5: compare a hold with its entries."""
     kinds = [entry["kind"] for entry in entries]
-    ends = [entry for entry in entries if entry["kind"] in ("capture", "release")]
+    ends = [entry for entry in entries if entry["kind"] in ("capture", "return")]
     promise(kinds[:1] == ["hold"] and kinds.count("hold") == 1, "I3: a hold has not one hold entry")
     promise(len(ends) <= 1 and (not ends or entries[-1] is ends[0]), "I3: more than one end, or writes after it")
-    ending = {"capture": "captured", "release": "released"}
+    ending = {"capture": "captured", "return": "returned"}
     state = ending[ends[0]["kind"]] if ends else "armed" if "arm" in kinds else "held"
     promise(hold["state"] == state, "I3: a hold's state is not what its entries say")
-    promise(state != "released" or "arm" not in kinds, "I4: an armed hold was refunded")
+    promise(state != "returned" or "arm" not in kinds, "I4: an armed hold was refunded")
     armed, charged, released = 0, 0, dict[str, int]()
     for entry in entries:
         if entry["kind"] == "arm":
@@ -184,7 +186,7 @@ def _check_jobs(dump: Dump) -> None:
         if job["kind"] == "train":
             hold = holds[job["hold_id"]]
             promise(hold["attempt"] == job["attempt"], "I6: the hold is not fenced for the job's attempt")
-            promise(ended == (hold["state"] in ("captured", "released")), "I3: a job and its hold ended apart")
+            promise(ended == (hold["state"] in ("captured", "returned")), "I3: a job and its hold ended apart")
             of_job = [(row["id"], row["account_id"]) for row in dump["holds"] if row["job_id"] == job["id"]]
             promise(of_job == [(hold["id"], job["account_id"])], "a job has another hold, or one of another account")
 
@@ -200,7 +202,7 @@ def _check_step(dump: Dump, before: Dump) -> None:
             promise(past["id"] in rows, f"{name}: a row is gone")
             row = rows[past["id"]]
             promise(row["attempt"] >= past["attempt"], "I6: an attempt's number decreased")
-            if past["state"] in ("succeeded", "failed", "cancelled", "captured", "released"):
+            if past["state"] in ("succeeded", "failed", "cancelled", "captured", "returned"):
                 promise(row == past, f"I12: a row of {name} changed after its end")
             if name == "holds":
                 fixed = [column for column in past if column not in CHANGES_BY_ITSELF]

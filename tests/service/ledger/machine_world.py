@@ -59,6 +59,6 @@ def price(opened: Filter, epsilon: float) -> tuple[int, int] | None:
     facts = PublicFacts(classes=tuple(CLASSES), height=28, width=28, channels=1, records_declared=60_000, unit=unit)
     try:
         budget_nano = opened.nano_of(epsilon)
-        return budget_nano, build_plan("datalens", {}, opened, budget_nano, facts).price_nano
+        return budget_nano, build_plan("datalens", {}, opened, budget_nano, facts).cost_nano
     except PrivacyError:
         return None

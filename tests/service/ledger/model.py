@@ -79,11 +79,11 @@ class LedgerModel:
         self._log(account_id, "freeze")
 
     def request_raise(
-        self, *, account_id: str, epsilon: float, asked_with: str, now: datetime, made: str, **_: Any
+        self, *, account_id: str, epsilon: float, requested_with: str, now: datetime, made: str, **_: Any
     ) -> str:
         before = self.accounts[account_id]["epsilon"]
         require(epsilon > before, "invalid_input")
-        require(asked_with in self.people, "forbidden")
+        require(requested_with in self.people, "forbidden")
         require(
             not any(self._waits(row, now) and row["account"] == account_id for row in self.requests.values()),
             "conflict",
@@ -93,7 +93,7 @@ class LedgerModel:
             "before": before,
             "epsilon": epsilon,
             "state": "pending",
-            "by": asked_with,
+            "by": requested_with,
             "decided": None,
             "at": now,
         }
@@ -208,17 +208,17 @@ class LedgerModel:
 
     def return_hold(self, *, hold_id: str, **_: Any) -> None:
         hold = self.holds[hold_id]
-        if hold["state"] == "released":
+        if hold["state"] == "returned":
             return
         require(hold["state"] == "held", "conflict")
-        hold["state"] = "released"
+        hold["state"] = "returned"
         self.accounts[hold["account"]]["held"] -= hold["amount"]
-        self._log(hold["account"], "release", hold_id, amount=hold["amount"])
+        self._log(hold["account"], "return", hold_id, amount=hold["amount"])
 
     def settle(self, *, hold_id: str, attempt: int, **_: Any) -> None:
         hold = self.holds[hold_id]
         require(attempt == hold["attempt"], "stale_attempt")
-        if hold["state"] in ("held", "released"):
+        if hold["state"] in ("held", "returned"):
             self.return_hold(hold_id=hold_id)
         else:
             self.capture(hold_id=hold_id, attempt=attempt, artifact_sha256=None)

@@ -51,10 +51,10 @@ class Model(LedgerModel):
         require(not self.accounts[account_id]["frozen"], "account_frozen")
         price = self.price(self.accounts[account_id]["filter"], epsilon)
         require(price is not None, "invalid_input")
-        budget_nano, price_nano = price or (0, 0)
+        budget_nano, cost_nano = price or (0, 0)
         require(budget_nano <= self.left(account_id), "insufficient_budget")
         job_id, hold_id = made
-        self.hold(account_id=account_id, job_id=job_id, amount_nano=price_nano, made=hold_id)
+        self.hold(account_id=account_id, job_id=job_id, amount_nano=cost_nano, made=hold_id)
         self._accept(job_id, "train", principal, idempotency_key, body, account=account_id, hold=hold_id, now=now)
         return made
 

@@ -8,7 +8,7 @@ import pytest
 
 from obscura.wire.budgets import EPSILON_LEAST
 from privacy.accounting.filter import open_filter
-from privacy.accounting.odds import sure_at_most
+from privacy.accounting.odds import attacker_certainty_max
 from service import ledger
 from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput
 from tests.service.ledger.account_book import CAPACITY, AccountBook
@@ -25,7 +25,7 @@ def test_a_hold_fits_exactly_or_is_refused_with_every_number(account_book: Accou
         account_book.hold(left + 1)
     error = caught.value
     assert (error.requested_nano, error.left_nano, error.capacity_nano) == (left + 1, left, CAPACITY)
-    assert (error.spent_nano, error.held_nano) == (CAPACITY // 2, held)
+    assert (error.spent_nano, error.reserved_nano) == (CAPACITY // 2, held)
     assert error.limit_epsilon == 8.0
     budget = open_filter(8.0, 1e-5)
     assert error.left_epsilon == pytest.approx(budget.epsilon_of(left))
@@ -129,21 +129,21 @@ def test_a_limit_below_the_spend_shows_zero_and_frozen_never_a_negative(account_
 def test_what_is_promised_is_the_limit_or_what_is_spent_and_held_where_that_is_more(account_book: AccountBook) -> None:
     """An armed training continues under a limit that was lowered below it, so the earlier promise must hold."""
     opened = open_filter(8.0, 1e-5)
-    assert account_book.balance().promised_epsilon == 8.0
+    assert account_book.balance().guaranteed_epsilon == 8.0
     account_book.capture(account_book.armed(CAPACITY // 4, charged_nano=CAPACITY // 4), 1)
     running = account_book.armed(CAPACITY // 4, charged_nano=1000)
     account_book.lower(7.0)
-    assert account_book.balance().promised_epsilon == 7.0
+    assert account_book.balance().guaranteed_epsilon == 7.0
     account_book.lower(1.0)
     promised = account_book.balance()
     assert promised.limit_epsilon == 1.0
-    assert promised.promised_epsilon == pytest.approx(opened.epsilon_of(2 * (CAPACITY // 4)))
-    assert promised.sure_at_most == sure_at_most(opened, 2 * (CAPACITY // 4))
+    assert promised.guaranteed_epsilon == pytest.approx(opened.epsilon_of(2 * (CAPACITY // 4)))
+    assert promised.attacker_certainty_max == attacker_certainty_max(opened, 2 * (CAPACITY // 4))
     account_book.charge(running, 1, CAPACITY // 4 - 1000)
     account_book.capture(running, 1)
     later = account_book.balance()
-    assert later.spent_epsilon == later.promised_epsilon == promised.promised_epsilon
-    assert later.sure_at_most == promised.sure_at_most
+    assert later.spent_epsilon == later.guaranteed_epsilon == promised.guaranteed_epsilon
+    assert later.attacker_certainty_max == promised.attacker_certainty_max
 
 
 @pytest.mark.parametrize("epsilon", [8.0, 9.0, float("nan"), float("inf"), 0.0, -1.0])

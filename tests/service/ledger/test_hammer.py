@@ -103,8 +103,8 @@ def test_killed_processes_never_overspend_lose_or_double(
     assert len(journals) - 1 - PROCESSES >= KILLS_MIN  # one was written before there were several
     assert told.refused > 0  # the limit was really met
     # Every prefix of the log is admitted.
-    assert all(entry.spent_nano + entry.held_nano <= entry.capacity_nano for entry in log)
-    assert balance.spent_nano + balance.held_nano <= balance.capacity_nano
+    assert all(entry.spent_nano + entry.reserved_nano <= entry.capacity_nano for entry in log)
+    assert balance.spent_nano + balance.reserved_nano <= balance.capacity_nano
     # What was confirmed is in the log; nothing else is, but for requests that a kill cut off; and nothing is twice.
     kinds = {EntryKind.HOLD: "hold", EntryKind.ARM: "arm", EntryKind.CAPTURE: "capture", EntryKind.RETURN: "release"}
     written = Counter(

@@ -57,7 +57,7 @@ class Board(AccountBook):
             account_id=self.account_id,
             epsilon=epsilon,
             reason=reason,
-            asked_with=by or self.alice,
+            requested_with=by or self.alice,
         ).id
 
     def approve(self, request_id: str, *, by: str | None = None, after: timedelta = LATER) -> Decision:
@@ -96,11 +96,11 @@ def test_a_second_person_raises_the_limit_and_the_log_names_both(board: Board) -
         "request_id": request_id,
         "requested_at": utc_text(to_the_hour(board.now)),
         "approver_admitted_at": utc_text(to_the_hour(bobs_admission)),
-        "requested_by": board.alice,
-        "approved_by": board.bob,
-        "requested_by_admin": board.person(board.alice).id,
+        "requested_with": board.alice,
+        "approved_with": board.bob,
+        "requested_by": board.person(board.alice).id,
         "requested_by_name": board.person(board.alice).name,
-        "approved_by_admin": board.person(board.bob).id,
+        "approved_by": board.person(board.bob).id,
         "approved_by_name": board.person(board.bob).name,
     }
 
@@ -142,7 +142,7 @@ def test_the_database_refuses_one_person_for_both_roles(board: Board, approves: 
     forged = update(Decision).values(
         state=DecisionState.APPROVED,
         decided_with=getattr(board, approves),
-        decided_by=Decision.asked_by,
+        decided_by=Decision.requested_by,
         decided_at=board.now,
     )
     with pytest.raises(IntegrityError), transaction(board.factory) as session:
@@ -229,4 +229,4 @@ def test_nothing_but_a_limit_entry_changes_the_capacity_and_nothing_gives_spent_
         limits = session.scalars(select(Entry).where(Entry.kind == EntryKind.LIMIT)).all()
     raises = [entry for entry in limits if entry.details["epsilon"] > entry.details["epsilon_before"]]
     assert raises
-    assert all(entry.details["requested_by_admin"] != entry.details["approved_by_admin"] for entry in raises)
+    assert all(entry.details["requested_by"] != entry.details["approved_by"] for entry in raises)

@@ -74,7 +74,7 @@ def test_entries_are_append_only(account_book: AccountBook, statement: str) -> N
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE accounts SET held_nano = capacity_nano + 1",
+        "UPDATE accounts SET reserved_nano = capacity_nano + 1",
         "UPDATE accounts SET spent_nano = -1",
         "UPDATE accounts SET unit = 'none'",
         "UPDATE holds SET charged_nano = amount_nano + 1, state = 'armed'",
@@ -92,7 +92,9 @@ def test_checks_refuse_impossible_rows(account_book: AccountBook, statement: str
 
 def test_a_second_terminal_entry_for_a_hold_is_refused(account_book: AccountBook) -> None:
     account_book.give_back(account_book.hold(7))
-    columns = "kind, hold_id, job_id, amount_nano, capacity_nano, spent_nano, held_nano, details, previous_hash, hash"
+    columns = (
+        "kind, hold_id, job_id, amount_nano, capacity_nano, spent_nano, reserved_nano, details, previous_hash, hash"
+    )
     with pytest.raises(IntegrityError):
         account_book.sql(
             f"INSERT INTO entries (account_id, sequence, created_at, {columns}) "
@@ -107,7 +109,7 @@ def test_a_second_terminal_entry_for_a_hold_is_refused(account_book: AccountBook
     "statement",
     [
         "UPDATE accounts SET spent_nano = spent_nano + 1",
-        "UPDATE accounts SET held_nano = 0",
+        "UPDATE accounts SET reserved_nano = 0",
         "UPDATE accounts SET capacity_nano = capacity_nano + 1",
         "UPDATE accounts SET head_sequence = 1",
         "UPDATE accounts SET head_sequence = 9",
@@ -132,7 +134,7 @@ def test_an_edited_entry_is_found(account_book: AccountBook, change: str) -> Non
     if account_book.dialect == "sqlite":
         change = change.replace("+00", "")
     account_book.tamper(f"UPDATE entries SET {change} WHERE sequence = 2")
-    assert account_book.balance().held_nano == 14  # the head is sound; the page is not
+    assert account_book.balance().reserved_nano == 14  # the head is sound; the page is not
     with pytest.raises(LedgerCorruption, match="entry 2"):
         account_book.log()
 

@@ -140,12 +140,10 @@ class StorageContract:
 
     def test_a_journal_grows_line_by_line_and_survives_a_torn_one(self, storage):
         assert (journalled_jobs(storage), journalled(storage, "job_a")) == ([], Journalled(0, Counter(), None))
-        Journal(storage, "job_a", 1, "acc_a").write(stage="votes", count=5, price_nano=70)
+        Journal(storage, "job_a", 1, "acc_a").write(stage="votes", count=5, cost_nano=70)
         storage.append("journals/job_a.jsonl", b'\n{"attempt": 1, "stage": "vo')
-        Journal(storage, "job_a", 2, "acc_a").write(stage="votes", count=1, price_nano=14)
-        lines = [
-            (line.attempt, line.count, line.price_nano, line.account_id) for line in read_journal(storage, "job_a")
-        ]
+        Journal(storage, "job_a", 2, "acc_a").write(stage="votes", count=1, cost_nano=14)
+        lines = [(line.attempt, line.count, line.cost_nano, line.account_id) for line in read_journal(storage, "job_a")]
         assert lines == [(1, 5, 70, "acc_a"), (2, 1, 14, "acc_a")]
         assert journalled(storage, "job_a") == Journalled(84, Counter(votes=6), "acc_a")
         Journal(storage, "job_b", 1, "acc_a")
@@ -207,5 +205,5 @@ class StorageContract:
 def _append_and_die(storage: Storage) -> None:
     journal = Journal(storage, "job_a", 1, "acc_a")
     for _ in range(30):
-        journal.write(stage="votes", count=1, price_nano=10)
+        journal.write(stage="votes", count=1, cost_nano=10)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -62,7 +62,7 @@ def test_a_training_its_samples_and_all_that_is_verified_need_no_folder(shop, mo
     shop.assert_settled(job_id, JobState.SUCCEEDED)
     release = shop.release_of(job_id)
     assert digest_directory(storage.open(release.artifact_dir)) == release.artifact_sha256
-    assert journalled(storage, job_id).price_nano == shop.hold(job_id).charged_nano > 0
+    assert journalled(storage, job_id).cost_nano == shop.hold(job_id).charged_nano > 0
     drawing = shop.sample(release.id)
     shop.work(drawing, TINY)
     sample = shop.do(jobs.made_by, Sample, drawing)

@@ -58,7 +58,7 @@ def another(storage: S3Storage, folder: Path) -> S3Storage:
 
 def test_every_journal_is_read_by_one_request_and_one_list(storage, monkeypatch):
     for number in range(12):
-        Journal(storage, f"job_{number}", 1, "acc_a").write(stage="steps", count=1, price_nano=number)
+        Journal(storage, f"job_{number}", 1, "acc_a").write(stage="steps", count=1, cost_nano=number)
     asked = Counter[str]()
     for name in ("get", "list"):
 
@@ -67,7 +67,7 @@ def test_every_journal_is_read_by_one_request_and_one_list(storage, monkeypatch)
             return _asked(self, *args, **options)
 
         monkeypatch.setattr(Bucket, name, counting)
-    assert sorted(shown.price_nano for shown in all_journalled(storage).values()) == list(range(12))
+    assert sorted(shown.cost_nano for shown in all_journalled(storage).values()) == list(range(12))
     assert asked == {"get": 12, "list": 1}
 
 
@@ -128,7 +128,7 @@ def test_faults_on_the_way_change_nothing_but_the_time(bucket_url, s3_url, tmp_p
         proxy.faults.extend(faults)
         journal = Journal(storage, "job_a", 1, "acc_a")
         for _ in range(6):
-            journal.write(stage="votes", count=1, price_nano=10)
+            journal.write(stage="votes", count=1, cost_nano=10)
         assert journalled(storage, "job_a") == Journalled(60, Counter(votes=6), "acc_a")
         proxy.faults.extend(faults)
         storage.move(KEY, "trash/x")
@@ -146,15 +146,15 @@ def test_patience_ends_and_a_line_that_was_given_up_cannot_undo_a_later_one(buck
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         storage = S3Storage(bucket_url, tmp_path / "var", bucket=Bucket(bucket_url, ONE_TRY))
         journal = Journal(storage, "job_a", 1, "acc_a")
-        journal.write(stage="votes", count=1, price_nano=10)
+        journal.write(stage="votes", count=1, cost_nano=10)
         proxy.faults.append(SLOW_DOWN)
         with pytest.raises(StorageUnavailable, match="Nothing was lost") as unavailable:
-            journal.write(stage="votes", count=1, price_nano=10)
+            journal.write(stage="votes", count=1, cost_nano=10)
         assert unavailable.value.numbers == {"why": "away"}
         before = set(objects(storage))
-        journal.write(stage="votes", count=1, price_nano=10)
+        journal.write(stage="votes", count=1, cost_nano=10)
         assert len(set(objects(storage)) - before) == 1  # a segment of its own
-        assert journalled(storage, "job_a").price_nano == 20
+        assert journalled(storage, "job_a").cost_nano == 20
 
 
 def test_tries_end_in_time_also_those_of_botocore(bucket_url, s3_url, monkeypatch):

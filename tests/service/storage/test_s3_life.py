@@ -45,7 +45,7 @@ def test_a_backup_moves_an_installation_into_a_bucket_and_back(bucket_url, book,
     release = release_with_files(book, "patients", generator="{}")
     assert installation.pair(settings, book.factory, now=book.now)
     account_id = book.accounts["patients"]
-    Journal(storage_of(settings), "job_" + "a" * 20, 1, account_id).write(stage="votes", count=1, price_nano=7)
+    Journal(storage_of(settings), "job_" + "a" * 20, 1, account_id).write(stage="votes", count=1, cost_nano=7)
     _, token = book.do(make_key, name="boss", scopes=["admin"])
     back_up(settings, book.factory, tmp_path / "first", with_keys=True, now=book.now)
     there = Settings(data_dir=tmp_path / "there", storage=bucket_url, database_url=f"sqlite:///{tmp_path / 'there.db'}")
@@ -53,7 +53,7 @@ def test_a_backup_moves_an_installation_into_a_bucket_and_back(bucket_url, book,
     assert {finding.code.value for finding in restored.report.findings} == {"journal_unknown"}  # of no job of ours
     assert restored.report.artifacts == 1
     storage = storage_of(there)
-    Journal(storage, "job_" + "a" * 20, 2, account_id).write(stage="votes", count=1, price_nano=3)
+    Journal(storage, "job_" + "a" * 20, 2, account_id).write(stage="votes", count=1, cost_nano=3)
     with open_sessions(there.database_url) as factory:
         facts = {"reason": "moved", "now": book.tick()}
         outcomes = [accept(there, factory, each, token, **facts) for each in sorted(book.accounts.values())]

@@ -148,7 +148,9 @@ def test_a_decision_that_waits_and_a_stop_are_told(told):
     key, _, _ = (make(told, name) for name in ("one", "two", "three"))
     with transaction(told.shop.factory) as session:
         person = session.get_one(ApiKey, key).admin_id
-        asked = admins.ask_removal(session, admin_id=str(person), reason="leaves", asked_with=key, now=told.shop.now)
+        asked = admins.request_removal(
+            session, admin_id=str(person), reason="leaves", requested_with=key, now=told.shop.now
+        )
         findings = [Finding(FindingCode.CHAIN_BROKEN, "broken", told.shop.account_id)]
         assert stop_arming(session, findings, now=told.shop.now) == 1
         assert stop_arming(session, findings, now=told.shop.now) == 0
@@ -336,8 +338,8 @@ def test_what_is_told_holds_ids_kinds_and_states_alone(told):
     key, _, _ = (make(told, name) for name in ("one", "two", "three"))
     with transaction(told.shop.factory) as session:
         decided = decisions.acting_key(session, key)
-        admins.ask_removal(
-            session, admin_id=str(decided.admin_id), reason="canary reason", asked_with=key, now=told.shop.now
+        admins.request_removal(
+            session, admin_id=str(decided.admin_id), reason="canary reason", requested_with=key, now=told.shop.now
         )
     events = [event for _, event in told.deliver()]
     assert {event["type"] for event in events} == set(NoticeKind)

@@ -14,14 +14,14 @@ import pytest
 from PIL import Image
 
 from privacy.accounting.filter import open_filter
-from privacy.accounting.odds import sure_at_most
+from privacy.accounting.odds import attacker_certainty_max
 from workers.evaluation.grid import as_pixels, write_grid
 from workers.evaluation.report import PaidStage, ReleaseFacts, measure, write_report
 
 CLASSES = ("Shirt", "Bag", "Boot & <shoe>")
 CARD = {"epsilon": 0.99991, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
 CARD |= {"accounting": "approximate_gdp", "rate": open_filter(3.0, 1e-5).rate, "base": 0.0}
-CARD |= {"capacity_nano": 519_000_000, "price_nano": 71_800_000}
+CARD |= {"capacity_nano": 519_000_000, "cost_nano": 71_800_000}
 CARD |= {"accountant": "dp-accounting", "accountant_version": "0.6.0"}
 CARD |= {"assumed_public": ["number of records"], "not_covered": ["what is true of the population"]}
 RELEASE = ReleaseFacts(
@@ -34,7 +34,7 @@ RELEASE = ReleaseFacts(
     stages=(PaidStage("votes", 2245, 176.8, 71_800_000),),
     facts={"teachers": 4000, "warm_start": True, "noise_stddev": {"class_means": 18008.4, "votes": 2584.68}},
     account_epsilon=3.0,
-    account_sure_at_most=sure_at_most(open_filter(3.0, 1e-5)),
+    account_attacker_certainty_max=attacker_certainty_max(open_filter(3.0, 1e-5)),
     account_nano=519_000_000,
     account_spent_nano=103_800_000,
 )
@@ -135,7 +135,7 @@ def test_report_is_the_same_bytes_twice(tmp_path):
 
 
 def test_an_incomplete_release_says_how_much_was_made_and_why(tmp_path, page):
-    facts = replace(RELEASE, incomplete={"reason": "time_limit", "share": 0.421, "made": 421, "planned": 1000})
+    facts = replace(RELEASE, incomplete={"reason": "time_limit", "fraction": 0.421, "made": 421, "planned": 1000})
     shown = report(tmp_path / "b", release=facts)
     assert "Incomplete: 42.1% of the planned noisy releases were made." in shown
     assert "because its time was over" in shown
@@ -210,7 +210,7 @@ def test_grid_clips_values_and_refuses_ragged_input(tmp_path):
 
 @pytest.mark.parametrize(("share", "noisy"), [(0.2, True), (0.7, False)])
 def test_noise_is_called_noise_and_not_free_of_mode_collapse(tmp_path, share, noisy):
-    shown = report(tmp_path, release=replace(RELEASE, facts={"share_above_noise": share}))
+    shown = report(tmp_path, release=replace(RELEASE, facts={"fraction_above_noise": share}))
     assert ("Mostly noise." in shown) == noisy
     assert ("<td>no sign</td>" in shown) != noisy
     assert f"{share:.0%} of what sets classes apart" in shown

@@ -171,4 +171,4 @@ def test_a_paid_job_becomes_a_histogram_that_nobody_can_sample(workshop):
 def test_counts_are_not_measured_on_images(workshop):
     with pytest.raises(InvalidInput, match="leave the evaluation dataset out"):
         count(workshop, evaluate=True)
-    assert workshop.balance().held_nano == 0
+    assert workshop.balance().reserved_nano == 0

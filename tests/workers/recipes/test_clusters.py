@@ -26,7 +26,12 @@ from workers.recipes.interface import Run, TrainingData
 from workers.recipes.released_sums import Clusters, Kept, KMeans, in_latents, noisy_clusters
 
 FACTS = PublicFacts(("a", "b", "c"), 8, 8, 1, 6000, "record")
-SHARES = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
+SHARES = {
+    "mean_fraction": 0.2,
+    "pooled_covariance_fraction": 0.3,
+    "class_covariance_fraction": 0.3,
+    "cluster_fraction": 0.2,
+}
 CONFIG = MomentsConfig(frequencies=8, components=12, clusters=4, shrink=True, **SHARES)
 NONE = Action("none", np.ones(4), np.ones(4), np.arange(4), np.ones(4))
 Numbers = npt.NDArray[np.float64]
@@ -162,7 +167,7 @@ def test_a_training_pays_for_every_round_and_draws_mixtures(texture):
     assert [(stage.name, stage.event.count) for stage in made.stages] == [
         *[(MEANS, 1), (POOLED, 1), (CLUSTERS, CLUSTER_ROUNDS), (BY_CLASS, 1)]
     ]
-    shares = {stage.name: stage.price_nano / made.budget_nano for stage in made.stages}
+    shares = {stage.name: stage.cost_nano / made.budget_nano for stage in made.stages}
     assert shares == pytest.approx({MEANS: 0.2, POOLED: 0.3, CLUSTERS: 0.2, BY_CLASS: 0.3}, rel=1e-3)
     purse, rng = Purse(), np.random.default_rng(0)
     labels = rng.integers(0, 3, 600)
@@ -183,8 +188,8 @@ def test_a_training_pays_for_every_round_and_draws_mixtures(texture):
     "options",
     [
         {"clusters": 1},
-        {"cluster_share": 0.0, "mean_share": 0.4},
-        {"class_share": 0.0, "pooled_share": 0.6},
+        {"cluster_fraction": 0.0, "mean_fraction": 0.4},
+        {"class_covariance_fraction": 0.0, "pooled_covariance_fraction": 0.6},
     ],
     ids=str,
 )

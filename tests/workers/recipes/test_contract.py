@@ -57,7 +57,7 @@ ESTIMATORS: list[dict[str, Any]] = [
     {"estimator": "topagg", "freeze": "random"},
     {"estimator": "gep"},
     {"estimator": "bgep", "freeze": "ranked", "freeze_cooling": 0.0},
-    {"estimator": "rgp", "warm_up_share": 0.3},
+    {"estimator": "rgp", "warm_up_fraction": 0.3},
     {"estimator": "rgp_random"},
 ]
 MORE: list[dict[str, Any]] = [  # on the quickest recipe alone
@@ -86,7 +86,7 @@ STARTS: list[tuple[str, dict[str, Any]]] = [  # trainings with releases that are
     ("moments", {}),
     ("select_public", {}),
     ("dp_diffusion", {"central_images": 2}),
-    ("dp_diffusion", {"moments_share": 0.3, "moments_steps": 3, "moments_batch": 20, "start_sigma": 0.5}),
+    ("dp_diffusion", {"moments_fraction": 0.3, "moments_steps": 3, "moments_batch": 20, "start_sigma": 0.5}),
 ]
 
 
@@ -292,7 +292,7 @@ def test_a_new_recipe_is_two_files_of_its_own_and_its_name(monkeypatch):
     monkeypatch.setitem(RECIPES, "toy", recipe_of("toy"))
     plan = build_plan("toy", {"rounds": 3}, ACCOUNT, ACCOUNT.capacity_nano, FACTS)
     assert plan_from_json(plan.to_json()) == plan
-    assert useful_from_nano(plan) == -(-plan.price_nano // 3)
+    assert useful_from_nano(plan) == -(-plan.cost_nano // 3)
     assert work_of(plan, FACTS) == (Piece("sums", 3, 3.0),)
     monkeypatch.setitem(TRAINERS, "toy", import_module("workers.recipes.toy").train)  # type: ignore[index]
     purse = Purse()

@@ -146,7 +146,7 @@ def ask(workshop: Any, **options: Any) -> str:
 def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop):
     write_extractor(workshop.settings.extractors_path)
     shares = "9,8,7,6,5,5,4,3,2,1"
-    options = {**PRETRAINED, "estimator": "gep", "freeze": "random", "class_shares": shares}
+    options = {**PRETRAINED, "estimator": "gep", "freeze": "random", "class_fractions": shares}
     job_id = ask(workshop, **options, anchors_dataset_id=workshop.public_id)
     published = published_by(workshop, job_id)
     assert published.kind is ReleaseKind.CLASSIFIER
@@ -177,4 +177,4 @@ def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(wor
     job, hold = workshop.job(job_id), workshop.hold(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.TRAINING_FAILED)
     assert (hold.state, hold.charged_nano) == (HoldState.RETURNED, 0)
-    assert workshop.balance().spent_nano == workshop.balance().held_nano == 0
+    assert workshop.balance().spent_nano == workshop.balance().reserved_nano == 0

@@ -109,7 +109,7 @@ def test_central_images_change_where_the_steps_start():
 
 # --- moments ----------------------------------------------------------------------------------------------------------
 
-MOMENTS: dict[str, Any] = {"moments_share": 0.3, "moments_steps": 3, "moments_batch": 20, "start_sigma": 0.5}
+MOMENTS: dict[str, Any] = {"moments_fraction": 0.3, "moments_steps": 3, "moments_batch": 20, "start_sigma": 0.5}
 
 
 @pytest.mark.parametrize("start_sigma", [0.0, 0.05])

@@ -72,7 +72,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("dp_classifier", "subject", {**STEPS, "architecture": "scatter_linear", "expected_batch": 5}),
     ("dp_classifier", "record", {**STEPS, "architecture": "cnn", "estimator": "gep"}),
     ("dp_diffusion", "record", DIFFUSION),
-    ("dp_diffusion", "record", {**DIFFUSION, "central_images": 0, "moments_share": 0.3, "moments_steps": 3}),
+    ("dp_diffusion", "record", {**DIFFUSION, "central_images": 0, "moments_fraction": 0.3, "moments_steps": 3}),
     ("dpgan", "record", {**NETWORKS, "latent": 4, "generator_batch": 16, "discriminator_steps": 2}),
     ("select_public", "record", {"choices": 3}),
     ("select_public", "subject", {"choices": 3, "iterations": 1}),

@@ -21,7 +21,13 @@ STATISTICS = (MEANS, POOLED, BY_CLASS)
 
 
 def plan(**options: Any) -> Plan:
-    small = {"components": 10, "frequencies": 6, "mean_share": 0.1, "pooled_share": 0.45, "class_share": 0.45}
+    small = {
+        "components": 10,
+        "frequencies": 6,
+        "mean_fraction": 0.1,
+        "pooled_covariance_fraction": 0.45,
+        "class_covariance_fraction": 0.45,
+    }
     return plan_of("moments", {**small, "texture": False, **options})
 
 
@@ -41,7 +47,7 @@ def test_the_charges_are_the_plan_in_order(train):
     generator = train(made, purse, progress=lambda *, stage, step, steps: reports.append((stage, step, steps)))
     assert purse.paid == [(stage.name, stage.event) for stage in made.stages]
     assert purse.counts == [(name, 1) for name in STATISTICS]
-    assert sum(ACCOUNT.price_nano(event) for _, event in purse.paid) == made.price_nano <= ACCOUNT.capacity_nano
+    assert sum(ACCOUNT.cost_nano(event) for _, event in purse.paid) == made.cost_nano <= ACCOUNT.capacity_nano
     assert reports == [("warm_start", step, 3) for step in range(4)]
     assert not generator.training
     assert generator.config.components == 10
@@ -68,13 +74,13 @@ class Hold(Purse):
 
     def __init__(self, made: Plan) -> None:
         super().__init__()
-        self.left_nano = made.price_nano
+        self.left_nano = made.cost_nano
 
     def charge(self, event: GaussianEvent, stage: str) -> None:
-        price_nano = ACCOUNT.price_nano(event)
-        if price_nano > self.left_nano:
-            raise BudgetExceeded(price_nano, self.left_nano)
-        self.left_nano -= price_nano
+        cost_nano = ACCOUNT.cost_nano(event)
+        if cost_nano > self.left_nano:
+            raise BudgetExceeded(cost_nano, self.left_nano)
+        self.left_nano -= cost_nano
         super().charge(event, stage)
 
 

@@ -118,8 +118,8 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], PublicFacts]] = {
 OTHERS: dict[str, tuple[str, dict[str, Any], PublicFacts]] = {
     "one block": ("dp_diffusion", {"features": 4, "blocks": 1}, COLOUR_9),
     "central images": ("dp_diffusion", {"central_images": 1}, FACTS),
-    "moments": ("dp_diffusion", {"moments_share": 0.3, "moments_steps": 2}, FACTS),
-    "start": ("dp_diffusion", {"moments_share": 0.3, "moments_steps": 2, "start_sigma": 1.0}, FACTS),
+    "moments": ("dp_diffusion", {"moments_fraction": 0.3, "moments_steps": 2}, FACTS),
+    "start": ("dp_diffusion", {"moments_fraction": 0.3, "moments_steps": 2, "start_sigma": 1.0}, FACTS),
     "wide discriminator": ("dpgan", {"features": 16}, GRAY_28),
     "colour discriminator": ("dpgan", {}, COLOUR_9),
     "colour scattering": (

@@ -28,7 +28,7 @@ from workers.recipes.warm_start import NoiseScales, put_into, warm_start
 
 Numbers = npt.NDArray[np.float64]
 Images = npt.NDArray[np.uint8]
-SHAPES = {"mean_share": 0.4, "pooled_share": 0.3, "class_share": 0.3}
+SHAPES = {"mean_fraction": 0.4, "pooled_covariance_fraction": 0.3, "class_covariance_fraction": 0.3}
 COLOUR = MomentsConfig(colour="luma_chroma", frequencies=8, centre=0.5, components=12, **SHAPES)
 GREY = COLOUR.with_values(colour="rgb", centre=0.25)
 

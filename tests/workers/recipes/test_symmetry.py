@@ -26,7 +26,12 @@ from workers.recipes.shrinkage import principal_components
 from workers.recipes.warm_start import ClassGaussians, NoiseScales, warm_start
 
 FACTS = PublicFacts(("a", "b", "c"), 8, 8, 3, 6000, "record")
-SHARES = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
+SHARES = {
+    "mean_fraction": 0.2,
+    "pooled_covariance_fraction": 0.3,
+    "class_covariance_fraction": 0.3,
+    "cluster_fraction": 0.2,
+}
 CONFIG = MomentsConfig(
     frequencies=8, components=12, clusters=2, texture=True, colour="luma_chroma", centre=0.5, **SHARES
 )

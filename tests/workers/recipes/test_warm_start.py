@@ -244,7 +244,13 @@ def test_luma_and_chroma_are_orthonormal_too_and_grey_has_no_chroma(coefficients
 
 
 WHITE, BLACK, NOISE = "white", "black", "noise"
-CLUSTERED = {"clusters": 4, "mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
+CLUSTERED = {
+    "clusters": 4,
+    "mean_fraction": 0.2,
+    "pooled_covariance_fraction": 0.3,
+    "class_covariance_fraction": 0.3,
+    "cluster_fraction": 0.2,
+}
 COLOUR = {"colour": "luma_chroma", "centre": 0.5, "coefficients": 40, "mean_clip": 0.1}
 CHANGES: list[tuple[str, dict[str, Any], str, tuple[int, int, int], bool]] = [
     # stage, options, images of a shape, and whether the last of them lies beyond the clip

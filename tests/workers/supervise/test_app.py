@@ -87,7 +87,7 @@ def test_a_job_runs_through_redis_and_a_celery_worker_which_drains_on_sigterm(wo
     assert (drained.state, drained.attempts_lost) == (JobState.QUEUED, 0)  # to be resumed by the next worker
     hold = workshop.hold(long)
     assert hold.state is HoldState.ARMED
-    assert workshop.balance().held_nano == hold.amount_nano + workshop.hold(waiting).amount_nano
+    assert workshop.balance().reserved_nano == hold.amount_nano + workshop.hold(waiting).amount_nano
 
 
 def test_a_worker_that_starts_on_a_broken_ledger_stops_arming(workshop):

@@ -41,7 +41,7 @@ def test_samples_never_wait_for_a_training_and_stopping_loses_nothing(workshop, 
     assert workshop.wait_for_end(second).state is JobState.SUCCEEDED
     working.stop()
     spent_nano = sum(workshop.hold(job_id).captured_nano for job_id in (first, second))
-    assert (workshop.balance().spent_nano, workshop.balance().held_nano) == (spent_nano, 0)
+    assert (workshop.balance().spent_nano, workshop.balance().reserved_nano) == (spent_nano, 0)
 
 
 def test_a_dispatcher_that_was_never_started_or_has_nothing_to_do_stops_at_once(workshop, monkeypatch):

@@ -57,7 +57,7 @@ def publish(workshop: Any, job_id: str) -> str:
     files = {"artifact_sha256": "ab" * 32, "artifact_dir": f"releases/{release_id}"}
     shown = {"release_id": release_id, "name": "release", "card": {}, "summary": {}}
     first = plan_from_json(workshop.job(job_id).plan).stages[0]
-    paid = {"amount_nano": first.price_nano, "stage": first.name, "event": first.event.to_json()}
+    paid = {"amount_nano": first.cost_nano, "stage": first.name, "event": first.event.to_json()}
     with transaction(workshop.factory) as session:
         ledger.arm(session, hold_id=hold.id, attempt=attempt, now=now)
         ledger.charge(session, hold_id=hold.id, attempt=attempt, now=now, **paid)
@@ -96,7 +96,7 @@ def test_a_cancelled_job_whose_worker_was_lost_is_ended_and_an_untouched_hold_re
     assert workshop.job(job_id).state is JobState.RUNNING  # its worker may still be alive
     bell.reconcile(workshop, datetime.now(UTC) + timedelta(seconds=60))
     assert workshop.job(job_id).state is JobState.CANCELLED
-    assert (workshop.balance().spent_nano, workshop.balance().held_nano) == (0, 0)
+    assert (workshop.balance().spent_nano, workshop.balance().reserved_nano) == (0, 0)
 
 
 def lay(data_dir: Path, *folders: Path) -> None:

@@ -21,7 +21,7 @@ def test_a_runner_lost_too_often_ends_captured(workshop):
         assert workshop.job(job_id).finished_at is None
         workshop.supervise(job_id, dies)
     workshop.assert_failed(job_id, FailureCode.WORKER_LOST)
-    assert workshop.balance().held_nano == 0
+    assert workshop.balance().reserved_nano == 0
 
 
 def test_a_training_that_is_cancelled_and_discarded_publishes_nothing_of_what_it_charged(

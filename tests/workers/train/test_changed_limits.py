@@ -26,7 +26,7 @@ def raise_limit(workshop: Any, epsilon: float) -> None:
     now = datetime.now(UTC)
     with transaction(workshop.factory) as session:
         asks, approves = (make_key(session, name="admin", scopes=["admin"], now=now)[0].id for _ in range(2))
-        facts = {"epsilon": epsilon, "reason": "a second study", "asked_with": asks, "now": now}
+        facts = {"epsilon": epsilon, "reason": "a second study", "requested_with": asks, "now": now}
         asked = ledger.request_raise(session, account_id=workshop.account_id, **facts)
         approve_raise(session, asked.id, approves, now)
 
@@ -65,7 +65,7 @@ def test_a_limit_that_is_raised_while_a_training_runs_and_is_resumed_leaves_it_i
     assert workshop.work(job_id, {"dp_classifier": raised_again}) == ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     card, hold, job = workshop.release_of(job_id).card, workshop.hold(job_id), workshop.job(job_id)
-    assert card["price_nano"] == hold.captured_nano == job.plan["price_nano"]
+    assert card["cost_nano"] == hold.captured_nano == job.plan["cost_nano"]
     assert (card["rate"], card["base"], card["capacity_nano"]) == (before.rate, before.base, before.capacity_nano)
     assert card["epsilon"] == before.epsilon_of(hold.captured_nano) <= job.epsilon
     assert inspect_ledger(workshop.settings, workshop.factory, thorough=True).findings == ()
@@ -89,8 +89,8 @@ def test_a_limit_that_is_lowered_below_what_a_training_charges_lets_it_publish(w
     assert balance.frozen
     if recipe is not STEPS:
         report = json.loads((workshop.settings.data_dir / workshop.release_of(job_id).artifact_dir / DATA).read_text())
-        assert report["release"]["account_epsilon"] >= balance.promised_epsilon >= balance.spent_epsilon > 0.1
-        assert report["guarantee"]["sure_at_most"] >= balance.sure_at_most
+        assert report["release"]["account_epsilon"] >= balance.guaranteed_epsilon >= balance.spent_epsilon > 0.1
+        assert report["guarantee"]["attacker_certainty_max"] >= balance.attacker_certainty_max
     assert balance.spent_nano > balance.capacity_nano
-    assert (card["capacity_nano"], card["price_nano"]) == (before.capacity_nano, balance.spent_nano)
+    assert (card["capacity_nano"], card["cost_nano"]) == (before.capacity_nano, balance.spent_nano)
     assert inspect_ledger(workshop.settings, workshop.factory, thorough=True).findings == ()

@@ -63,7 +63,7 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
     job, hold, balance = workshop.job(job_id), workshop.hold(job_id), workshop.balance()
     assert (job.state, hold.state) == (JobState.CANCELLED, HoldState.CAPTURED)
     assert 0 < hold.charged_nano == hold.captured_nano < hold.amount_nano
-    assert (balance.spent_nano, balance.held_nano) == (before.spent_nano + hold.charged_nano, 0)
+    assert (balance.spent_nano, balance.reserved_nano) == (before.spent_nano + hold.charged_nano, 0)
     reconcile(settings, workshop.factory, send=lambda *_: None, now=datetime.now(UTC))
     assert workshop.do(find, Dataset, dataset_id).state is DatasetState.DELETED
     kept = [path for path in settings.data_dir.rglob("*") if path.is_file()]

@@ -122,7 +122,7 @@ def cancel_and_look(workshop: Any, options: dict[str, Any], moment: int, patch: 
     assert said in ([True], [False]), "a moment after the end of the training"
     assert hold.state is HoldState.CAPTURED
     assert hold.captured_nano == hold.charged_nano <= hold.amount_nano
-    assert workshop.balance().held_nano == 0
+    assert workshop.balance().reserved_nano == 0
     if job.state is JobState.CANCELLED:
         assert said == [False], "something useful had been paid for and was lost"
         assert hold.captured_nano < useful_from_nano(plan_from_json(job.plan))
@@ -139,14 +139,14 @@ def assert_published(workshop: Any, job_id: str, *, reason: str) -> None:
     directory = workshop.settings.data_dir / release.artifact_dir
     assert digest_directory(directory) == release.artifact_sha256
     (load_classifier if release.kind == "classifier" else load_released)(directory)
-    assert release.card["price_nano"] == hold.captured_nano > 0
+    assert release.card["cost_nano"] == hold.captured_nano > 0
     assert release.card["incomplete"] == release.incomplete
     charged = sum(entry.details["event"]["count"] for entry in workshop.charges(job_id))
     planned = sum(stage.event.count for stage in plan_from_json(job.plan).stages)
     assert (release.incomplete is None) is (job.ended_early is None) is (charged == planned)
     if release.incomplete is not None:
         assert (release.incomplete["reason"], release.incomplete["made"]) == (reason, charged)
-        assert release.incomplete["share"] == pytest.approx(charged / planned, abs=1e-3)
+        assert release.incomplete["fraction"] == pytest.approx(charged / planned, abs=1e-3)
         assert job.ended_early.value == reason
 
 

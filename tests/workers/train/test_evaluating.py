@@ -24,7 +24,7 @@ from service.storage.interface import key_of
 from tests.workers.small_trainings import evaluated, published_by, work
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.evaluation import utility
-from workers.evaluation.likeness import find_extractor
+from workers.evaluation.similarity import find_extractor
 from workers.recipes.interface import Trainer
 from workers.recipes.registry import TRAINERS
 from workers.train.drawing import SampleRequest
@@ -106,7 +106,7 @@ def test_of_large_images_as_many_are_kept_whole_as_are_compared(tmp_path, monkey
     how = {"device": torch.device("cpu"), "warm_start": False, "reference": 0.5, "progress": lambda **_: False}
     measured = evaluate.measure_generator(tmp_path, test, find_extractor(tmp_path), request, **how)
     assert measured.seen == (64, 64)
-    assert measured.likeness.images == 40
+    assert measured.similarity.images == 40
 
 
 def test_it_can_be_asked_for_again_and_learns_real_images_once_for_a_dataset_and_a_seed(workshop, monkeypatch):

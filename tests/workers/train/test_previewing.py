@@ -87,7 +87,7 @@ def test_of_a_rare_class_a_preview_tells_that_it_is_not_recognised(monkeypatch):
     facts = PublicFacts(("normal", "sick"), 16, 16, 1, 4020, "record")
     found = {}
     for shares in ("", "4000,20"):
-        plan = plan_of("moments", {"class_shares": shares} if shares else {}, facts=facts, epsilon=4.0)
+        plan = plan_of("moments", {"class_fractions": shares} if shares else {}, facts=facts, epsilon=4.0)
         stand_in = find_stand_in(facts, shares=previewing.shares_of(plan, facts))
         found[shares] = forecast(plan, facts, stand_in, TRAINERS["moments"])
         assert found[shares].stated == bool(shares)

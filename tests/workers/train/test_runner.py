@@ -50,7 +50,7 @@ def test_a_training_is_charged_captured_and_published_and_sampling_is_free(works
     assert digest_directory(directory) == release.artifact_sha256
     assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.html"}
     assert kinds.index(EntryKind.ARM) < kinds.index(EntryKind.CHARGE) < kinds.index(EntryKind.CAPTURE)
-    assert release.card["price_nano"] == hold.charged_nano
+    assert release.card["cost_nano"] == hold.charged_nano
     planned = [stage.event for stage in plan_from_json(job.plan).stages]
     assert [event_from_json(event) for event in release.card["events"]] == planned
     assert (workshop.settings.data_dir / work_key(job_id) / "trained").is_dir()  # its supervisor puts it away
@@ -109,7 +109,7 @@ def test_missing_content_fails_without_a_word_about_it(workshop):
     (workshop.settings.data_dir / key_of(workshop.dataset_id) / "labels.npy.sealed").unlink()
     workshop.work(job_id, TINY)
     assert workshop.job(job_id).failure_code is FailureCode.DATASET_UNAVAILABLE
-    assert workshop.balance().held_nano == 0
+    assert workshop.balance().reserved_nano == 0
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop):
     budget.close()
     with pytest.raises(BudgetExceeded):
         budget.charge(stage.event, stage.name)
-    assert workshop.hold(job_id).charged_nano == journalled(storage_of(workshop.settings), job_id).price_nano == 0
+    assert workshop.hold(job_id).charged_nano == journalled(storage_of(workshop.settings), job_id).cost_nano == 0
 
 
 def test_a_budget_pays_only_for_what_the_plan_announced(workshop):
@@ -202,12 +202,12 @@ def test_a_budget_pays_only_for_what_the_plan_announced(workshop):
         with pytest.raises(EventRefused):
             budget.charge(event, stage)
     budget.charge(votes.event, votes.name)
-    assert budget.charged_nano == workshop.hold(job_id).charged_nano == votes.price_nano
+    assert budget.charged_nano == workshop.hold(job_id).charged_nano == votes.cost_nano
     with pytest.raises(BudgetExceeded) as refused:
         budget.charge(replace(votes.event, count=1000 * votes.event.count), votes.name)
-    assert refused.value.remaining_nano == workshop.hold(job_id).amount_nano - votes.price_nano
-    assert workshop.hold(job_id).charged_nano == votes.price_nano
-    assert journalled(storage_of(workshop.settings), job_id).price_nano == votes.price_nano
+    assert refused.value.remaining_nano == workshop.hold(job_id).amount_nano - votes.cost_nano
+    assert workshop.hold(job_id).charged_nano == votes.cost_nano
+    assert journalled(storage_of(workshop.settings), job_id).cost_nano == votes.cost_nano
 
 
 WHOLE = {"recipe": "dp_classifier", "architecture": "cnn", "expected_batch": 100, "epochs": 2.0, "epsilon": 4.0}
@@ -223,8 +223,8 @@ def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_
     budget = HeldBudget(context, first)
     for count, made in ((1, 1), (20, 21)):
         budget.charge(replace(steps.event, count=count), steps.name)
-        assert budget.charged_nano == workshop.hold(job_id).charged_nano == steps.price_nano == first.plan.price_nano
-        assert told(workshop, job_id) == (steps.price_nano, {steps.name: made})
+        assert budget.charged_nano == workshop.hold(job_id).charged_nano == steps.cost_nano == first.plan.cost_nano
+        assert told(workshop, job_id) == (steps.cost_nano, {steps.name: made})
     workshop.give_back(job_id)
     context = workshop.context(workshop.claim(job_id))
     second = workshop.do(read_training, attempt=context.attempt)
@@ -233,14 +233,14 @@ def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_
     for count, fits in ((11, False), (10, True), (1, False)):  # one step more than planned, and no more
         with nullcontext() if fits else pytest.raises(BudgetExceeded):
             budget.charge(replace(steps.event, count=count), steps.name)
-    assert told(workshop, job_id) == (steps.price_nano, {steps.name: 31})
+    assert told(workshop, job_id) == (steps.cost_nano, {steps.name: 31})
 
 
 def test_steps_that_the_ledger_does_not_count_are_not_published(workshop):
     """The price is there, from the first step; what an old backup has forgotten is how many were made."""
     job_id = workshop.train(**WHOLE)
     journal = Journal(storage_of(workshop.settings), job_id, 1, "acc_a")
-    journal.write(stage="gradient_steps", count=5, price_nano=0)
+    journal.write(stage="gradient_steps", count=5, cost_nano=0)
     assert workshop.work(job_id) == ExitStatus.ENDED
     workshop.assert_failed(job_id, FailureCode.LEDGER_UNAVAILABLE)
 
@@ -248,14 +248,14 @@ def test_steps_that_the_ledger_does_not_count_are_not_published(workshop):
 def told(workshop: Any, job_id: str) -> tuple[int, dict[str, int]]:
     """What a job's journal tells: what its releases cost, and how many there are by stage."""
     found = journalled(storage_of(workshop.settings), job_id)
-    return found.price_nano, dict(found.counts)
+    return found.cost_nano, dict(found.counts)
 
 
 def test_a_release_that_the_ledger_has_forgotten_is_not_published(workshop):
     """As after the restoring of an old backup: the journal shows more than the account has paid."""
     job_id = workshop.train()
     attempt = workshop.claim(job_id)
-    Journal(storage_of(workshop.settings), job_id, attempt.number, "acc_a").write(stage="votes", count=1, price_nano=1)
+    Journal(storage_of(workshop.settings), job_id, attempt.number, "acc_a").write(stage="votes", count=1, cost_nano=1)
     assert workshop.work(attempt, TINY) == ExitStatus.ENDED
     workshop.assert_failed(job_id, FailureCode.LEDGER_UNAVAILABLE)
     assert workshop.hold(job_id).captured_nano == workshop.hold(job_id).amount_nano

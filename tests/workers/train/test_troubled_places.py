@@ -26,7 +26,7 @@ def no_pause(monkeypatch):
 def assert_waits(workshop: Any, job_id: str) -> None:
     job = workshop.job(job_id)
     assert (job.state, job.attempts_lost) == (JobState.QUEUED, 0)
-    assert workshop.balance().held_nano > 0
+    assert workshop.balance().reserved_nano > 0
 
 
 def test_a_release_that_cannot_be_written_is_written_when_it_can(workshop):

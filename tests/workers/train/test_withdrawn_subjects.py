@@ -67,7 +67,7 @@ def test_a_later_training_reads_what_is_left_and_costs_the_same(writers):
         assert np.array_equal(data.private_labels, all_images.private_labels[kept])
         assert len(data.private_subjects) == kept.sum()
     assert set(read[1].private_subjects.tolist()) < set(read[0].private_subjects.tolist())
-    assert after.card["price_nano"] == before.card["price_nano"], "declared bounds and prices are as they were"
+    assert after.card["cost_nano"] == before.card["cost_nano"], "declared bounds and prices are as they were"
     assert inspect_ledger(writers.settings, writers.factory).findings == ()
 
 

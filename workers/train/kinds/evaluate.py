@@ -30,7 +30,7 @@ from service.errors import Conflict, NotFound
 from service.jobs.kinds import evaluate
 from service.jobs.planning import facts_of
 from service.storage.interface import key_of
-from workers.evaluation.likeness import IMAGES_MAX, Likeness, NamedExtractor, find_extractor, measure_likeness
+from workers.evaluation.similarity import IMAGES_MAX, NamedExtractor, Similarity, find_extractor, measure_likeness
 from workers.evaluation.utility import (
     TRAINING,
     Utility,
@@ -99,7 +99,7 @@ def run(context: Context) -> None:
         "accuracy_by_class": shares if listed else None,
         "accuracy_warm_start_only": measured.warm_start_only,
         "accuracy_real": measured.real,
-        "likeness": None if measured.likeness is None else asdict(measured.likeness),
+        "similarity": None if measured.similarity is None else asdict(measured.similarity),
         "evaluation": {
             "dataset": dataset.name,
             "dataset_id": dataset.id,
@@ -157,7 +157,7 @@ class Measured:
         accuracy: in [0, 1], by classifier; `balanced` likewise, `warm_start_only` without the generator's guide.
         confusion: counts (classes, classes) of the CNN, or of the released classifier, a row per true class.
         real: of the CNN trained on one half of the public images and tested on the other; of a generator only.
-        likeness: of synthetic and public images; of a generator only, where there are enough.
+        similarity: of synthetic and public images; of a generator only, where there are enough.
         seen: height and width of what classifiers saw of larger images; None where they saw them as they are.
     """
 
@@ -166,7 +166,7 @@ class Measured:
     warm_start_only: dict[str, float] | None
     confusion: tuple[tuple[int, ...], ...]
     real: float | None = None
-    likeness: Likeness | None = None
+    similarity: Similarity | None = None
     seen: tuple[int, int] | None = None
 
 
@@ -249,7 +249,7 @@ def measure_generator(
         warm_start_only=accuracy.get("warm_start"),
         confusion=found["final", "cnn"].confusion,
         real=reference if real is None else real.accuracy,
-        likeness=measure_likeness(synthetic.whole, public.images, extractor, seed=request.seed, look=compared),
+        similarity=measure_likeness(synthetic.whole, public.images, extractor, seed=request.seed, look=compared),
         seen=None if test.images.shape == public.images.shape else (test.images.shape[2], test.images.shape[3]),
     )
 

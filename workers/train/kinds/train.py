@@ -88,11 +88,11 @@ def publish(context: Context, release_id: str) -> None:
             raise LedgerCorruption("A training job lacks its hold.", job_id=job_id)
         hold, counted = ledger.get_hold(session, hold_id), ledger.released(session, hold_id)
         more = any(released.counts[stage] > counted[stage] for stage in counted)
-        if more or released.price_nano > hold.charged_nano:
+        if more or released.cost_nano > hold.charged_nano:
             raise LedgerCorruption(
                 "The journal of this job shows releases for which the ledger has no charge.",
                 job_id=job_id,
-                released_nano=released.price_nano,
+                released_nano=released.cost_nano,
                 charged_nano=hold.charged_nano,
             )
         return jobs.publish(session, **facts)

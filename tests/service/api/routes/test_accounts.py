@@ -98,13 +98,13 @@ def test_a_raise_passes_through_two_hands(served, admin):
         assert "two people" in refused.json()["detail"]
     approved = admin("bob").post(f"{path}/approve").json()
     assert approved["state"] == "approved"
-    assert approved["decided_with"] != approved["asked_with"]
-    assert approved["decided_by"] != approved["asked_by"] == another["admin_id"]
+    assert approved["decided_with"] != approved["requested_with"]
+    assert approved["decided_by"] != approved["requested_by"] == another["admin_id"]
     assert served.read(path.removeprefix("/v1/")) == approved
     after = served.read(f"accounts/{account['id']}")
     assert (after["epsilon"], after["balance"]["limit_epsilon"]) == (5.0, 5.0)
     entry = served.read(f"accounts/{account['id']}/entries")["items"][-1]
-    told = {"requested_by": "asked_with", "approved_by": "decided_with", "approved_by_admin": "decided_by"}
+    told = {"requested_with": "requested_with", "approved_with": "decided_with", "approved_by": "decided_by"}
     assert entry["kind"] == "limit"
     assert {name: entry["details"][name] for name in told} == {name: approved[of] for name, of in told.items()}
 

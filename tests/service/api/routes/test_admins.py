@@ -12,12 +12,12 @@ def test_a_person_is_admitted_and_removed_by_two_others(fresh):
     with Client(url, token) as first, Client(url, tokens[0]) as bob, Client(url, tokens[1]) as carol:
         with pytest.raises(AuthError):
             bob.admins()
-        first.ask_admission(name="bob", introduction=introductions[0], reason="the second")
-        asked = first.ask_admission(name="carol", introduction=introductions[1], reason="the third").request
+        first.request_admission(name="bob", introduction=introductions[0], reason="the second")
+        asked = first.request_admission(name="carol", introduction=introductions[1], reason="the third").request
         assert asked.introduction == introductions[1]
         done = bob.approve(asked.id)
         assert len(carol.admins()) == 3
-        removal = first.ask_removal(str(done.admin_id), reason="left")
+        removal = first.request_removal(str(done.admin_id), reason="left")
         assert [row.id for row in bob.decisions()] == [removal.id, asked.id]
         assert bob.approve(removal.id).state == "approved"
         with pytest.raises(AuthError):
@@ -29,8 +29,8 @@ def test_requests_about_admins_are_for_admins_and_raises_for_all_readers(fresh):
     with Client(url, token) as first:
         reader = first.create_key(name="reader", scopes=["read"]).token
         account = first.create_account(name="people", owner="clinic", epsilon=2.0, delta=1e-5, unit="record")
-        first.ask_admission(name="bob", introduction=introduce()[1], reason="the second")
-        asked = first.ask_admission(name="carol", introduction=introduce()[1], reason="the third").request
+        first.request_admission(name="bob", introduction=introduce()[1], reason="the second")
+        asked = first.request_admission(name="carol", introduction=introduce()[1], reason="the third").request
         raised = first.request_raise(account.id, epsilon=4.0, reason="more")
         assert [row.id for row in first.decisions()] == [raised.id, asked.id]
         assert [row.id for row in first.decisions(action="admit")] == [asked.id]

@@ -103,7 +103,7 @@ def test_known_images_join_their_account_and_the_answer_says_nothing_more(served
     assert [(answer["joined"], answer["account_id"]) for answer in answers] == [(False, first), (True, first)]
     assert answers[0].keys() == answers[1].keys()
     assert served.train(answers[1]["id"]).json()["account_id"] == first
-    assert served.balance(first)["held_nano"] > 0 == served.balance(second)["held_nano"]
+    assert served.balance(first)["reserved_nano"] > 0 == served.balance(second)["reserved_nano"]
 
 
 @pytest.mark.parametrize("kind", ["joined", "known_as_private"])

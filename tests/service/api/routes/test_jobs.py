@@ -24,12 +24,12 @@ def plan(served: Any, dataset: dict[str, Any], *, status: int = 200, **changes: 
 def test_a_plan_says_what_it_buys_and_what_would_be_left(served, dataset):
     before = served.balance(dataset["account_id"])
     made = plan(served, dataset)
-    assert 0 < made["price_epsilon"] <= 1.0
-    assert made["price_nano"] == sum(stage["price_nano"] for stage in made["stages"])
-    assert made["buys"]["teachers"] == 10
+    assert 0 < made["cost_epsilon"] <= 1.0
+    assert made["cost_nano"] == sum(stage["cost_nano"] for stage in made["stages"])
+    assert made["facts"]["teachers"] == 10
     budget, left = made["budget"], before["left_nano"]
     assert (budget["affordable"], budget["left_nano"]) == (True, left)
-    assert budget["left_after_nano"] == left - made["price_nano"]
+    assert budget["left_after_nano"] == left - made["cost_nano"]
     assert served.balance(dataset["account_id"]) == before
 
 
@@ -39,12 +39,12 @@ def test_a_plan_above_the_budget_is_still_a_plan(served, dataset):
 
 
 def test_a_job_holds_its_price(served, dataset):
-    price = plan(served, dataset)["price_nano"]
+    price = plan(served, dataset)["cost_nano"]
     answer = served.train(dataset["id"])
     job = answer.json()
     assert (answer.status_code, answer.headers["location"]) == (202, f"/v1/jobs/{job['id']}")
-    assert (job["state"], job["price_nano"]) == ("queued", price)
-    assert served.balance(dataset["account_id"])["held_nano"] == price
+    assert (job["state"], job["cost_nano"]) == ("queued", price)
+    assert served.balance(dataset["account_id"])["reserved_nano"] == price
 
 
 def test_keys_of_different_callers_do_not_meet(served, dataset):
@@ -70,7 +70,7 @@ def test_a_job_tells_only_what_is_allowed(served, job):
         "stage", "step", "steps", "charged_nano", "planned_nano", "charged_epsilon", "planned_epsilon", "eta_seconds",
         "silent_minutes",
     }  # fmt: skip
-    assert (shown["progress"]["step"], shown["progress"]["planned_nano"]) == (3, job["price_nano"])
+    assert (shown["progress"]["step"], shown["progress"]["planned_nano"]) == (3, job["cost_nano"])
     everything = served.client("read").get(f"/v1/jobs/{job['id']}").text + served.client("read").get("/v1/jobs").text
     for private in (*row, "CANARY", '"lease', "secret", "attempt"):
         assert private not in everything
@@ -138,7 +138,7 @@ def test_a_missing_extractor_is_refused_before_anything_is_held(served):
         (folder / name).write_text("{}")
     for refused in answers(422, 422):
         assert "no extractor imagenet: there are other" in refused["detail"]
-    assert served.balance(dataset["account_id"])["held_nano"] == 0
+    assert served.balance(dataset["account_id"])["reserved_nano"] == 0
     assert served.read("jobs")["items"] == []
     (folder / "imagenet.safetensors").write_bytes(b"")
     answers(200, 202)
@@ -151,9 +151,9 @@ def test_all_trials_are_held_and_shown(served, dataset):
     assert (sweep["state"], sweep["best_job_id"]) == ("open", None)
     assert [(trial["epsilon"], trial["state"]) for trial in sweep["trials"]] == [(0.3, "queued"), (0.5, "queued")]
     totals = sweep["totals"]
-    assert totals["price_nano"] == totals["held_nano"] == sum(trial["held_nano"] for trial in sweep["trials"])
+    assert totals["cost_nano"] == totals["reserved_nano"] == sum(trial["reserved_nano"] for trial in sweep["trials"])
     assert (totals["spent_nano"], totals["returned_nano"]) == (0, 0)
-    assert served.balance(dataset["account_id"])["held_nano"] == totals["price_nano"]
+    assert served.balance(dataset["account_id"])["reserved_nano"] == totals["cost_nano"]
     read = served.client("read").get(answer.headers["location"])
     assert (read.json(), read.headers["retry-after"]) == (sweep, "2")
     assert [item["id"] for item in served.read("sweeps")["items"]] == [sweep["id"]]
@@ -180,8 +180,8 @@ def test_a_finished_sweep_names_the_best_on_public_data(served, dataset, client)
     assert (ended.best_job_id, ended.best().id) == (trained[1], releases[1])
     totals = ended.totals
     spent_nano = served.balance(dataset["account_id"])["spent_nano"]
-    assert (totals.spent_nano, totals.held_nano) == (spent_nano, 0)
-    assert totals.returned_nano == totals.price_nano - spent_nano < totals.price_nano
+    assert (totals.spent_nano, totals.reserved_nano) == (spent_nano, 0)
+    assert totals.returned_nano == totals.cost_nano - spent_nano < totals.cost_nano
 
 
 def test_a_sweep_without_measurements_has_no_best(served, dataset, client):
@@ -202,7 +202,7 @@ def test_a_preview_is_asked_for_read_and_costs_nothing(served, dataset):
     assert (asked["state"], asked["accuracy"], asked["verdict"]) == ("queued", None, None)
     assert served.read(f"previews/{asked['id']}") == asked
     assert served.read(f"jobs/{asked['job_id']}")["kind"] == "preview"
-    assert served.balance(dataset["account_id"])["held_nano"] == 0
+    assert served.balance(dataset["account_id"])["reserved_nano"] == 0
     pending = served.client("read").get(f"/v1/previews/{asked['id']}/grid.png")
     assert (pending.status_code, pending.json()["code"]) == (409, "pending")
     assert served.client("read").post("/v1/previews", json=body).status_code == 403

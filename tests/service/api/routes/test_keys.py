@@ -81,7 +81,7 @@ def test_with_a_stolen_key_goes_all_that_it_made(council):
     assert council.may("stolen", "thief's", "thief's reader") == [False] * 3
     assert council.may("bob", "bob's reader") == [True] * 2
     assert revoked["others_revoked"] == 2
-    listed = council.get("bob", f"keys?made_by={stolen['id']}")["items"]
+    listed = council.get("bob", f"keys?created_by={stolen['id']}")["items"]
     assert [key["name"] for key in listed] == ["thief's reader", "thief's"]
     again = council.post("bob", f"keys/{stolen['id']}/revoke")
     assert (again["others_revoked"], again["revoked_at"]) == (0, revoked["revoked_at"])
@@ -90,7 +90,7 @@ def test_with_a_stolen_key_goes_all_that_it_made(council):
 def test_what_a_key_has_made_stays_where_that_is_said(council):
     old = council.make("bob", "old", "admin")
     council.make("old", "reader", "read")
-    revoked = council.post("bob", f"keys/{old['id']}/revoke", {"with_made": False})
+    revoked = council.post("bob", f"keys/{old['id']}/revoke", {"include_created": False})
     assert revoked["others_revoked"] == 0
     assert council.may("old", "reader") == [False, True]
 
@@ -128,7 +128,7 @@ def test_no_admin_alone_revokes_the_keys_of_another(council):
     """What was found: one admin revoked the keys of all others, and was the only one who could do anything."""
     made = council.make("bob", "bob's other", "admin")
     for key_id in (council.keys["bob"], made["id"], council.keys["carol"]):
-        answer = council.client("first").post(f"/v1/keys/{key_id}/revoke", json={"with_made": False})
+        answer = council.client("first").post(f"/v1/keys/{key_id}/revoke", json={"include_created": False})
         assert answer.status_code == 403, answer.text
         assert "obscura admins revoke" in answer.json()["detail"]
     assert council.may("first", "bob", "bob's other", "carol") == [True] * 4
@@ -141,18 +141,18 @@ def test_no_admin_alone_revokes_the_keys_of_another(council):
 def test_two_admins_revoke_the_key_of_a_third(council):
     council.make("carol", "reader", "read")
     key_id, why = council.keys["carol"], {"reason": "her laptop was stolen"}
-    asked = council.post("first", f"keys/{key_id}/ask-revocation", why, status=201)
+    asked = council.post("first", f"keys/{key_id}/request-revocation", why, status=201)
     assert (asked["action"], asked["name"], asked["key_id"]) == ("revoke", "carol", key_id)
     assert asked["introduction"] is None
-    council.post("bob", f"keys/{key_id}/ask-revocation", why, status=409)  # it waits already
+    council.post("bob", f"keys/{key_id}/request-revocation", why, status=409)  # it waits already
     council.post("first", f"decisions/{asked['id']}/approve", status=403)
     assert council.may("carol", "reader") == [True, True]
     done = council.post("bob", f"decisions/{asked['id']}/approve")
     assert (done["state"], done["keys_revoked"]) == ("approved", 2)
     assert council.may("carol", "reader") == [False, False]
     for name, status in (("carol", 409), ("bob", 409)):
-        council.post("bob", f"keys/{council.keys[name]}/ask-revocation", why, status=status)
-    council.post("bob", "keys/key_nothing/ask-revocation", why, status=404)
+        council.post("bob", f"keys/{council.keys[name]}/request-revocation", why, status=status)
+    council.post("bob", "keys/key_nothing/request-revocation", why, status=404)
 
 
 def test_a_list_shows_who_made_a_key_and_the_hour_of_its_last_use(council):

@@ -129,7 +129,7 @@ def test_an_evaluation_is_free_and_the_same_key_asks_once(served, released, publ
     assert again["code"] == "idempotency_mismatch"
     job = served.read(f"jobs/{made['job_id']}")
     assert (job["kind"], job["release_id"], job["evaluation_dataset_id"]) == ("evaluate", release_id, public)
-    assert (job["price_nano"], job["publishes_if_cancelled"]) == (0, None)
+    assert (job["cost_nano"], job["publishes_if_cancelled"]) == (0, None)
     served.finish_evaluation(made, cnn=0.8)
     assert served.balance(account["id"]) == before
 
@@ -221,7 +221,7 @@ def running(served: Any, charge_nano: Callable[[dict[str, Any]], int]) -> str:
 def start_nano(plan: dict[str, Any]) -> int:
     """The price of one vote, without which there is no generator."""
     (votes,) = plan["stages"]
-    return int(votes["price_nano"] // votes["event"]["count"])
+    return int(votes["cost_nano"] // votes["event"]["count"])
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class Two:
 
     def _owner(self, name: str, project_id: str) -> Client:
         token, introduction = introduce()
-        self.admin.ask_admission(name=name, introduction=introduction, reason="a test", project_id=project_id)
+        self.admin.request_admission(name=name, introduction=introduction, reason="a test", project_id=project_id)
         return self._client(name, token)
 
     def member(self, name: str, role: str, project_id: str) -> Client:
@@ -140,7 +140,7 @@ def test_what_is_drawn_belongs_to_who_drew_it(two: Two) -> None:
     assert two.their_viewer.sample(first.id).sha256 == two.analyst.sample(first.id).sha256
     drawn = two.their_analyst.release(two.release_id).sample(4, format="npz")
     job = drawn.job()
-    assert (job.account_id, job.dataset_id, job.price_nano) == (None, None, 0)
+    assert (job.account_id, job.dataset_id, job.cost_nano) == (None, None, 0)
     assert [each.id for each in two.their_analyst.jobs()] == [job.id]
     for stranger in (two.analyst, two.owner):
         with pytest.raises(NotFoundError):

@@ -58,7 +58,7 @@ def test_a_training_on_a_subject_account_protects_subjects_from_upload_to_card(s
     assert sent.status_code == 200, sent.text
 
     plan = served.send("plans", {"dataset_id": dataset["id"], "recipe": "datalens", "epsilon": 7.0, "options": TINY})
-    bought = (plan["unit"], plan["buys"]["protects"], plan["buys"]["units_declared"])
+    bought = (plan["unit"], plan["facts"]["protects"], plan["facts"]["units_declared"])
     assert bought == ("subject", "all records of one subject", 220)
 
     job_id = served.train(dataset["id"], epsilon=7.0, options=TINY).json()["id"]

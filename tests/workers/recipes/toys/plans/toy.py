@@ -22,7 +22,7 @@ def plan_toy(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: in
     config = read_options(ToyConfig, options, {"default": {}})
     stddev = stddev_for(1.0, budget_nano, config.rounds, discrete=True)
     event = GaussianEvent.of_discrete_noise(1.0, stddev, config.rounds)
-    stage = Stage("sums", event, privacy_filter.price_nano(event), stddev)
+    stage = Stage("sums", event, privacy_filter.cost_nano(event), stddev)
     facts_for_people = {"protects": facts.protects, "noise_stddev": {"sums": stddev}}
     return Plan("toy", config, (stage,), budget_nano, notes=(), facts=facts_for_people)
 

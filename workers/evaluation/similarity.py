@@ -1,4 +1,4 @@
-"""The likeness of synthetic and real images, as one named public extractor sees them: Frechet distance, precision,
+"""The similarity of synthetic and real images, as one named public extractor sees them: Frechet distance, precision,
 recall.
 
 Heusel et al. 2017 (arXiv:1706.08500) compare the Gaussians of two sets of features; Kynkaanniemi et al. 2019
@@ -41,8 +41,8 @@ class NamedExtractor:
 
 
 @dataclass(frozen=True)
-class Likeness:
-    """The likeness of two sets of images, of as many `images` each.
+class Similarity:
+    """The similarity of two sets of images, of as many `images` each.
 
     Attributes:
         frechet_distance: between the two Gaussians, squared as is usual; 0 of equal sets.
@@ -107,7 +107,7 @@ def measure_likeness(
     *,
     seed: int,
     look: Callable[[int, int], None] = lambda _done, _steps: None,
-) -> Likeness | None:
+) -> Similarity | None:
     """Compare as many synthetic images as real (public) ones, (n, c, h, w) uint8, at most IMAGES_MAX of each.
 
     A public seed draws them. `look` receives the number of blocks done, and of all; an exception from it ends this.
@@ -126,7 +126,7 @@ def measure_likeness(
             parts.append(extractor.features(images[chosen]))
         described.append(torch.cat(parts))
     precision, recall = precision_and_recall(described[1], described[0])
-    return Likeness(extractor.name, frechet_distance(*described), precision, recall, count)
+    return Similarity(extractor.name, frechet_distance(*described), precision, recall, count)
 
 
 def frechet_distance(left: Tensor, right: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""Likeness: known distances, known coverage, blocks that change nothing, and which extractor a report names."""
+"""Similarity: known distances, known coverage, blocks that change nothing, and which extractor a report names."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from torch import Tensor
 
 from models.extractor import ExtractorUnusable
 from tests.models.small_extractors import write_extractor
-from workers.evaluation import likeness
-from workers.evaluation.likeness import (
+from workers.evaluation import similarity
+from workers.evaluation.similarity import (
     BUILT_IN,
     INCEPTION,
     NamedExtractor,
@@ -29,7 +29,7 @@ def pictures(n: int, seed: int, *, channels: int = 1, side: int = 16, classes: i
     return images.byte()
 
 
-def compared(synthetic: Tensor, real: Tensor) -> likeness.Likeness:
+def compared(synthetic: Tensor, real: Tensor) -> similarity.Similarity:
     found = measure_likeness(synthetic, real, NamedExtractor(BUILT_IN, texture_and_colour), seed=0)
     assert found is not None
     return found
@@ -58,7 +58,7 @@ def test_blocks_change_nothing(monkeypatch):
     stream = torch.Generator().manual_seed(0)
     real, fake = (torch.randn(90, 4, generator=stream, dtype=torch.float64) for _ in range(2))
     whole = precision_and_recall(real, fake)
-    monkeypatch.setattr(likeness, "_BLOCK", 7)
+    monkeypatch.setattr(similarity, "_BLOCK", 7)
     assert precision_and_recall(real, fake) == whole
     inside = torch.cdist(fake, real) <= torch.cdist(real, real).sort(dim=1).values[:, 3]
     assert whole[0] == pytest.approx(float(inside.any(dim=1).double().mean()))
@@ -72,7 +72,7 @@ def test_as_many_of_each_side_are_compared_and_too_few_are_not(monkeypatch):
         return images.double().mean(3).flatten(1)
 
     counting = NamedExtractor("counting", rows)
-    monkeypatch.setattr(likeness, "IMAGES_MAX", 50)
+    monkeypatch.setattr(similarity, "IMAGES_MAX", 50)
     steps = list[tuple[int, int]]()
     found = measure_likeness(
         pictures(300, 1), pictures(80, 2), counting, seed=0, look=lambda done, of: steps.append((done, of))

@@ -13,7 +13,7 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _NAMED_MAX = 12  # classes that a refusal names
 
 
-def read_class_shares(text: str, classes: Sequence[str], *, every: bool = True) -> dict[str, float]:
+def read_class_fractions(text: str, classes: Sequence[str], *, every: bool = True) -> dict[str, float]:
     """Parse `NAME=NUMBER` for each class, or one number for each in label order, separated by commas.
 
     Args:
@@ -31,7 +31,7 @@ def read_class_shares(text: str, classes: Sequence[str], *, every: bool = True) 
                 f"there are {len(parts)} numbers for {len(classes)} classes: give one for each, in the order "
                 f"{_listed(classes)}, or write NAME=NUMBER"
             )
-        return checked_class_shares(dict(zip(classes, map(float, parts), strict=True)), classes, every=every)
+        return checked_class_fractions(dict(zip(classes, map(float, parts), strict=True)), classes, every=every)
     known = "|".join(re.escape(name) for name in sorted(classes, key=len, reverse=True))
     pair = re.compile(rf"\s*({known})\s*=\s*({_NUMBER})\s*(?:,|$)")
     found: dict[str, float] = {}
@@ -47,11 +47,11 @@ def read_class_shares(text: str, classes: Sequence[str], *, every: bool = True) 
             raise ValueError(f"{read[1]} is named twice")
         found[read[1]] = float(read[2])
         at = read.end()
-    return checked_class_shares(found, classes, every=every)
+    return checked_class_fractions(found, classes, every=every)
 
 
-def checked_class_shares(shares: Mapping[str, float], classes: Sequence[str], *, every: bool) -> dict[str, float]:
-    """Return positive numbers by class, in label order; raise ValueError as `read_class_shares`."""
+def checked_class_fractions(shares: Mapping[str, float], classes: Sequence[str], *, every: bool) -> dict[str, float]:
+    """Return positive numbers by class, in label order; raise ValueError as `read_class_fractions`."""
     other = [name for name in shares if name not in classes]
     if other:
         raise ValueError(f"there is no class {_listed(other)}; the classes are {_listed(classes)}")
