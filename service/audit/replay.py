@@ -48,9 +48,9 @@ def check_hash(account_id: str, line: Line) -> None:
     """Raise Fault unless an entry's hash covers its contents, down to the spelling of its details."""
     body = (  # canonical JSON, with the details as they are stored, so that no changed byte is lost
         f'{{"account_id":{_quote(account_id)},"amount_nano":{line.amount_nano},"capacity_nano":{line.capacity_nano},'
-        f'"created_at":{_quote(line.created_at)},"details":{line.text},"reserved_nano":{line.reserved_nano},'
-        f'"hold_id":{_text(line.hold_id)},"job_id":{_text(line.job_id)},"kind":{_text(line.kind)},'
-        f'"previous_hash":{_text(line.previous_hash)},"sequence":{line.sequence},"spent_nano":{line.spent_nano},'
+        f'"created_at":{_quote(line.created_at)},"details":{line.text},"hold_id":{_text(line.hold_id)},'
+        f'"job_id":{_text(line.job_id)},"kind":{_text(line.kind)},"previous_hash":{_text(line.previous_hash)},'
+        f'"reserved_nano":{line.reserved_nano},"sequence":{line.sequence},"spent_nano":{line.spent_nano},'
         f'"version":{CHAIN_VERSION}}}'
     )
     sound = hashlib.sha256(body.encode()).hexdigest() == line.hash
