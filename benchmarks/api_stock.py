@@ -37,6 +37,7 @@ CARD = {
     "delta": 1e-5,
     "unit": "record",
     "adjacency": "add_remove",
+    "recipe": "datalens",
     "accountant": "dp-accounting",
     "assumed_public": ["the class names"],
     "not_covered": ["other publications"],
@@ -242,7 +243,7 @@ def _drawing(release: dict[str, Any], moment: datetime) -> tuple[dict[str, Any],
 
 
 def _preview(account_id: str, dataset_id: str, moment: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
-    job = _job(new_id("job"), "succeeded", moment) | {"kind": "preview", "plan": PLAN}
+    job = _job(new_id("job"), "succeeded", moment) | {"kind": "preview", "epsilon": 1.0, "plan": PLAN}
     job |= {"account_id": account_id, "dataset_id": dataset_id}
     found = {"stand_in": "patterns", "accuracy": 0.7, "real": 0.9, "chance": 0.1}
     row = {"id": new_id("prv"), "job_id": job["id"], "results": found, "grid": bytes(PICTURE_BYTES)}

@@ -104,7 +104,11 @@ class KernelTeachers(_ClosedForm):
     def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:
         """Repeat the one step from zero, against these synthetic images (s, d) of classes (s,)."""
         del real  # all of a shard's records are used
-        self._shown, self._shown_labels = fake, fake_labels
+        self.show(fake, fake_labels)
+
+    def show(self, images: Tensor, labels: Tensor) -> None:
+        """Replace the student's images."""
+        self._shown, self._shown_labels = images, labels
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Yield blocks of teachers with the direction of d log D_i / d x_j, (n, m, d) float32 (PRIVATE).

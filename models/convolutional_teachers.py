@@ -131,7 +131,10 @@ class ConvolutionalTeachers:
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the result of `state_dict`."""
+        """Restore the result of `state_dict`; raise ValueError if a tensor is missing or has another shape."""
+        for name, tensor in self._parameters.items():
+            if name not in state or state[name].shape != tensor.shape:
+                raise ValueError(f"the state has no {name} of shape {tuple(tensor.shape)}")
         for name, tensor in self._parameters.items():
             tensor.data.copy_(state[name])
             self._optimizer.state.pop(tensor, None)

@@ -56,15 +56,15 @@ def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[Releas
     """Return the records of releases, whole or as RELEASES selects them, with figures of their newest evaluations."""
     measured = newest_evaluations(session, [row.id for row in rows])
     projects = projects_of(session, (row.account_id for row in rows))
-    of_datasets = select(Dataset.id, Dataset.classes).where(Dataset.id.in_({row.dataset_id for row in rows}))
-    classes = {row.id: row.classes for row in session.execute(of_datasets)}
+    classes_of = visible(session, Release, select(Release.id, Dataset.classes).join(Release.dataset))
+    classes = dict(session.execute(classes_of.where(Release.id.in_([row.id for row in rows]))).tuples().all())
     shown = []
     for row in rows:
         summary = with_figures(row.summary, measured.get(row.id))
         histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
         facts = {name: row.card[name] for name in _OF_CARD} | {name: summary.get(name) for name in _ACCURACIES}
         facts |= {
-            "classes": classes[row.dataset_id],
+            "classes": classes[row.id],
             "summary": summary,
             "incomplete": None if row.incomplete is None else IncompleteFacts(**row.incomplete),
             "histogram": None if histogram is None else HistogramFacts(**histogram),

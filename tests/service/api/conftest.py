@@ -13,6 +13,7 @@ import io
 import shutil
 import socket
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import structlog
 import uvicorn
 from click.testing import Result
 from fastapi import FastAPI
@@ -155,8 +157,13 @@ class Served:
         return client
 
     def obscura(self, *words: str, scope: str = "admin") -> Result:
-        """Run a command against the service, in this process."""
-        return CliRunner().invoke(command_line, ["--url", self.url, "--token", self.tokens[scope], *words])
+        """Run a command against the service, in this process. What the service logs meanwhile goes to stderr."""
+        logging = structlog.get_config()
+        structlog.configure(**logging | {"logger_factory": structlog.PrintLoggerFactory(sys.stderr)})
+        try:
+            return CliRunner().invoke(command_line, ["--url", self.url, "--token", self.tokens[scope], *words])
+        finally:
+            structlog.configure(**logging)
 
     def stranger(self) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=PATIENCE_SECONDS, verify=trusted())

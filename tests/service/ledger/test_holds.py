@@ -187,4 +187,4 @@ def test_settling_returns_what_was_held_and_captures_what_was_armed(account_book
             attempt = ledger.get_hold(session, hold_id).attempt
             ledger.settle(session, hold_id=hold_id, attempt=attempt, reason="worker lost", now=account_book.now)
     assert account_book.money() == (7, 0, CAPACITY - 7)
-    assert account_book.kinds()[-3:] == ["release", "capture", "capture"]
+    assert account_book.kinds()[-3:] == ["return", "capture", "capture"]
