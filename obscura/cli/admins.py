@@ -39,8 +39,8 @@ PERSON_COLUMNS = (
     "name", "id", "email", "scopes", "project=project_id", "key=key_id", "confirmed_at", "lapsed=lapsed_at",
 )  # fmt: skip
 KEY_COLUMNS = (
-    "name", "id", "scopes", "created_by=created_by_name", "created_with=created_by", "created_at", "last_used=last_used_at",
-    "expires=expires_at", "revoked=revoked_at",
+    "name", "id", "scopes", "created_by=created_by_name", "created_with=created_by", "created_at",
+    "last_used=last_used_at", "expires=expires_at", "revoked=revoked_at",
 )  # fmt: skip
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="dec_...")]
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="key_...")]

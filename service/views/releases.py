@@ -57,7 +57,8 @@ def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[Releas
     measured = newest_evaluations(session, [row.id for row in rows])
     projects = projects_of(session, (row.account_id for row in rows))
     classes_of = visible(session, Release, select(Release.id, Dataset.classes).join(Release.dataset))
-    classes = dict(session.execute(classes_of.where(Release.id.in_([row.id for row in rows]))).tuples().all())
+    found = session.execute(classes_of.where(Release.id.in_([row.id for row in rows])))
+    classes = {row.id: row.classes for row in found}
     shown = []
     for row in rows:
         summary = with_figures(row.summary, measured.get(row.id))

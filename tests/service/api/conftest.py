@@ -72,6 +72,7 @@ class Served:
     factory: SessionFactory
     tokens: dict[str, str]
     http: dict[str, httpx.Client] = field(default_factory=dict)
+    opened: list[httpx.Client] = field(default_factory=list)  # every client, of all projects
 
     def make_keys(self, *scopes: str) -> None:
         """Make a key for each of these scopes."""
@@ -79,8 +80,8 @@ class Served:
             self.tokens |= {s: make_key(session, name=s, scopes=[s], now=utc_now())[1] for s in scopes}
 
     def close(self) -> None:
-        for client in self.http.values():
-            client.close()
+        while self.opened:
+            self.opened.pop().close()
 
     def client(self, scope: str | None = "admin") -> httpx.Client:
         """An HTTP client with the key of a scope, or without any."""
@@ -166,7 +167,8 @@ class Served:
             structlog.configure(**logging)
 
     def stranger(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=PATIENCE_SECONDS, verify=trusted())
+        self.opened.append(httpx.Client(base_url=self.url, timeout=PATIENCE_SECONDS, verify=trusted()))
+        return self.opened[-1]
 
     def bearer(self, token: str) -> httpx.Client:
         client = self.stranger()
