@@ -204,7 +204,7 @@ def incomplete_heads(site: Site) -> int:
 
 def unread_answers(site: Site) -> int:
     """Ask for the largest static file on each of many connections, and read nothing."""
-    site.hold(500, b"GET /reference/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n")
+    site.hold(500, b"GET /static/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n")
     return 500
 
 

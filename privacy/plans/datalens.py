@@ -13,7 +13,7 @@ from obscura.wire.budgets import UNITS
 from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.filter import Filter
 from privacy.aggregation.topagg_config import TopAggConfig
-from privacy.plans.options import EvaluationSamples, EvaluationSeed, SharesConfig, read_options
+from privacy.plans.options import ClassFractionsConfig, EvaluationSamples, EvaluationSeed, read_options
 from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, Stage, mu_of, subject_notes
 
 VOTES = "votes"  # the only stage
@@ -27,7 +27,7 @@ _LOUD, _QUIET, _QUIET_FROM = (200, 0.7), (350, 0.2), 1.0  # mu of the whole budg
 _KERNEL_TOP_K = 400  # of 784 pixels, in the preset "kernel"
 
 
-class DataLensConfig(SharesConfig):
+class DataLensConfig(ClassFractionsConfig):
     """Public parameters of one DataLens training, with the paper's letters where it has one."""
 
     teachers: int = Field(

@@ -22,7 +22,7 @@ from privacy.accounting.filter import NANO, Filter
 from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.plans.dp_classifier import PRESETS as CLASSIFIERS
 from privacy.plans.dp_classifier import SCATTER_SIZE_MIN, DpClassifierConfig
-from privacy.plans.options import EvaluationSamples, EvaluationSeed, SharesConfig
+from privacy.plans.options import ClassFractionsConfig, EvaluationSamples, EvaluationSeed
 from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, mu_of, subject_notes
 from privacy.plans.private_steps import steps_facts, steps_notes, steps_stage
 from privacy.plans.warm_start import (
@@ -66,14 +66,14 @@ SEEN: Mapping[str, str] = {
     "nothing but colour": "People will see nothing but colour: blurred patches, in which not a thing can be named.",
 }
 _UNITS_MAX = 2**40  # of a class: far beyond any
-_SHARES = ("mean_fraction", "pooled_covariance_fraction", "class_covariance_fraction", "cluster_fraction")
+_FRACTIONS = ("mean_fraction", "pooled_covariance_fraction", "class_covariance_fraction", "cluster_fraction")
 _FOLLOWS = frozenset((
     "frequencies", "coefficients", "colour", "centre", "noise_shape", "texture", "texture_waves", "shrink",
-    "components", "class_components", "clusters", *_SHARES, "mean_clip", "deviation_clip", "component_clip",
+    "components", "class_components", "clusters", *_FRACTIONS, "mean_clip", "deviation_clip", "component_clip",
 ))  # fmt: skip
 
 
-class MomentsConfig(SharesConfig):
+class MomentsConfig(ClassFractionsConfig):
     """Public parameters of one Gaussian per class, or a mixture of a few, and of the guide."""
 
     symmetry: Literal["none", "mirror", "square"] = Field(
@@ -170,10 +170,14 @@ class MomentsConfig(SharesConfig):
             + self.cluster_fraction
         )
         if not math.isclose(whole, 1.0, abs_tol=1e-9):
-            raise self.refusal("mean_fraction", "mean, pooled, class and cluster shares must add up to 1")
+            raise self.refusal(
+                "mean_fraction",
+                "the mean, pooled, class and cluster fractions must add up to 1",
+            )
         if (self.clusters > 1) != (self.cluster_fraction > 0):
             raise self.refusal(
-                "clusters", "more than one needs a cluster_fraction, and one takes no share: give all four shares"
+                "clusters",
+                "more than one needs a cluster_fraction, and one takes no fraction: give all four fractions",
             )
         if self.clusters > 1 and self.class_covariance_fraction == 0:
             raise self.refusal(
@@ -237,8 +241,8 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
     follows = detail_for(facts, q, config.texture, clusters)
     if "frequencies" in given and "coefficients" not in given:
         del follows["coefficients"]  # all of the grid that was asked for
-    if not given.isdisjoint(_SHARES):  # shares add up to 1, so a request that gives one of them divides the budget
-        follows = _without(follows, {*_SHARES, "class_components", "clusters"})
+    if not given.isdisjoint(_FRACTIONS):  # they add up to 1: a request with one of them divides the budget
+        follows = _without(follows, {*_FRACTIONS, "class_components", "clusters"})
     if "colour" in given and config.colour == "rgb" and facts.channels > 1:
         follows.pop("coefficients", None)  # the prior's strength by colour does not apply to red, green and blue
         follows["frequencies"] = config.frequencies

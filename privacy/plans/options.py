@@ -103,7 +103,7 @@ class RecipeConfig(BaseModel):
         return int(getattr(self, "evaluation_seed", 0))
 
 
-class SharesConfig(RecipeConfig):
+class ClassFractionsConfig(RecipeConfig):
     """Options of every recipe that trains on classes."""
 
     class_fractions: str = Field(
@@ -114,7 +114,7 @@ class SharesConfig(RecipeConfig):
         "noise drowns, and the public images on which a plan is tried are drawn so. Empty: even classes are assumed.",
     )
 
-    def stated_shares(self, classes: Sequence[str]) -> dict[str, float] | None:
+    def stated_fractions(self, classes: Sequence[str]) -> dict[str, float] | None:
         """Return the stated share of each class in label order, adding up to 1; None if nothing is stated.
 
         Raises:

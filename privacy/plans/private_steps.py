@@ -16,7 +16,7 @@ from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import NANO, Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.options import SharesConfig
+from privacy.plans.options import ClassFractionsConfig
 from privacy.plans.plan import PublicFacts, Stage
 
 STEPS = "gradient_steps"
@@ -67,7 +67,7 @@ class FreezeSchedule:
         return 1 - sum(self.at(step) for step in range(steps)) / steps
 
 
-class StepsConfig(SharesConfig):
+class StepsConfig(ClassFractionsConfig):
     """Public parameters of the private steps, with papers' letters where they have one."""
 
     estimator: EstimatorName = Field(

@@ -13,7 +13,7 @@ from typing import Any
 
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.options import SharesConfig
+from privacy.plans.options import ClassFractionsConfig
 from privacy.plans.plan import Plan, PublicFacts, Recipe, stage_from_json
 
 NAMES = (  # in order of recommendation, as docs/choosing.md explains it
@@ -102,15 +102,15 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def stated_shares(plan: Plan, classes: Sequence[str]) -> dict[str, float] | None:
-    """Return the balance that a plan states, as `SharesConfig.stated_shares` does."""
-    return plan.config.stated_shares(classes) if isinstance(plan.config, SharesConfig) else None
+def stated_fractions(plan: Plan, classes: Sequence[str]) -> dict[str, float] | None:
+    """Return the balance that a plan states, as `ClassFractionsConfig.stated_fractions` does."""
+    return plan.config.stated_fractions(classes) if isinstance(plan.config, ClassFractionsConfig) else None
 
 
 def _with_class_balance(plan: Plan, facts: PublicFacts) -> Plan:
     """Add a note on the classes that noise hides by the stated balance, or that even classes are assumed."""
-    shares = stated_shares(plan, facts.classes)
-    if not isinstance(plan.config, SharesConfig) or len(facts.classes) < 2:
+    shares = stated_fractions(plan, facts.classes)
+    if not isinstance(plan.config, ClassFractionsConfig) or len(facts.classes) < 2:
         return plan
     limit, units = RECIPES[plan.recipe].smallest_class(plan, facts), f"{facts.unit}s"
     known = {} if limit is None else {"smallest_visible_class": limit}

@@ -17,7 +17,7 @@ from obscura.wire.budgets import UNITS
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import Filter
-from privacy.plans.options import EXTRACTOR_NAME, SharesConfig
+from privacy.plans.options import EXTRACTOR_NAME, ClassFractionsConfig
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
 VOTES = "votes"
@@ -27,7 +27,7 @@ _CHOICES = (2, 512)
 _VOTES_OVER_NOISE = 3.0  # that a choice gets on average; see docs/research/select_public.md
 
 
-class SelectPublicConfig(SharesConfig):
+class SelectPublicConfig(ClassFractionsConfig):
     """Public parameters of one selection."""
 
     public_dataset_id: str = Field(

@@ -1,4 +1,4 @@
-"""Answers: records, files and pages; and the class of all routes.
+"""`ApiRoute`, the class of the API's routes, and the answers it sends: records, files and pages of lists.
 
 Records and files have ETags and are conditional; files also answer byte ranges (RFC 9110, sections 8.8.3, 13 and 14).
 Pages are bounded and have opaque cursors (keyset pagination, stable while rows are added).
@@ -58,6 +58,7 @@ class ApiRoute(APIRoute):
                 if (await request.body()).count(b",") >= JSON_VALUES_MAX:
                     raise InvalidInput(f"The body holds more than {JSON_VALUES_MAX:,} values. Send fewer at a time.")
             response = await handler(request)
+            # FastAPI sends a returned record as a plain Response; handlers that build one set its headers themselves.
             is_record = type(response) is Response and response.body and "Cache-Control" not in response.headers
             return with_etag(request, response) if is_record else response
 

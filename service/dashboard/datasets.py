@@ -73,7 +73,7 @@ def new_dataset(request: Request, service: Running, account: Annotated[str, Quer
 @router.post("/datasets/new")
 @body_limit(None)
 def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Response:
-    """Declare a dataset and receive its images: a line of JSON, then the file. If either fails, keep neither."""
+    """Declare a dataset and receive its file. Atomic. The body is one line of JSON, then the file."""
     require_same_origin(request)
     caller = viewer.require(Scope.DATA)
     require_form_of(viewer, request.headers.get(FORM_TOKEN, ""))
@@ -128,14 +128,14 @@ def _first_line(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
             break
         if newline:
             return line, chain([rest], blocks)
-    raise InvalidInput(f"This form has no first line of at most {FIELDS_BYTES_MAX} bytes.")
+    raise InvalidInput(f"An upload starts with one line of JSON of at most {FIELDS_BYTES_MAX:,} bytes.")
 
 
 def _read_fields(line: bytes) -> dict[str, str]:
     try:
         return _FIELDS.validate_json(line)
     except ValidationError:
-        raise InvalidInput("This form cannot be read.") from None
+        raise InvalidInput("The first line of the upload must be a JSON object whose values are texts.") from None
 
 
 def _declaration(form: Mapping[str, str]) -> DatasetRequest:

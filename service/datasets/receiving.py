@@ -51,7 +51,7 @@ def receive(
     require_room(settings)
     with transaction(context.factory) as session:
         now = context.clock()
-        begun = states.begin_upload(
+        snapshot = states.begin_upload(
             session,
             dataset_id,
             now=now,
@@ -59,11 +59,11 @@ def receive(
             subjects_key_check=sent.subjects_key_check,
         )
         if by is not None:
-            quotas.require_known_uploads(session, begun.project_id, by, settings.known_uploads_per_day, now=now)
+            quotas.require_known_uploads(session, snapshot.project_id, by, settings.known_uploads_per_day, now=now)
     try:
         with (
-            _leased(context, begun, sent.blocks) as blocks,
-            reading.staged(context, begun, replace(sent, blocks=blocks)) as content,
+            _leased(context, snapshot, sent.blocks) as blocks,
+            reading.staged(context, snapshot, replace(sent, blocks=blocks)) as content,
         ):
             until = time.monotonic() + settings.lease_seconds
             while True:
@@ -77,8 +77,8 @@ def receive(
     except BaseException:
         try:
             with transaction(context.factory) as session:
-                states.end_upload(session, context.vault, dataset_id, begun.upload_attempt)
-            fingerprints.forget(context.factory, dataset_id, begun.upload_attempt)
+                states.end_upload(session, context.vault, dataset_id, snapshot.upload_attempt)
+            fingerprints.forget(context.factory, dataset_id, snapshot.upload_attempt)
         except (OperationalError, ObscuraError) as error:  # the upload then ends with its lease
             get_logger(__name__).error("upload_not_refused", dataset_id=dataset_id, error=type(error).__name__)
         raise
@@ -120,10 +120,10 @@ def accept(context: DatasetContext, content: Content, *, by: str | None = None) 
         by: id of the uploader's key; None on the service's own machine, which has no limit.
     """
     factory, now = context.factory, context.clock()
-    begun, images, subjects = content.dataset, content.private_fingerprints, content.private_subjects
-    fingerprints.forget(factory, begun.id, begun.upload_attempt - 1)  # left by an expired upload
+    snapshot, images, subjects = content.dataset, content.private_fingerprints, content.private_subjects
+    fingerprints.forget(factory, snapshot.id, snapshot.upload_attempt - 1)  # left by an expired upload
     known = fingerprints.look_up(factory, images, subjects)
-    fingerprints.record(factory, begun.id, begun.upload_attempt, images | subjects)
+    fingerprints.record(factory, snapshot.id, snapshot.upload_attempt, images | subjects)
     refusal: fingerprints.KnownRefused | None = None
     with transaction(factory) as session:
         require_unlocked(session)
@@ -131,7 +131,7 @@ def accept(context: DatasetContext, content: Content, *, by: str | None = None) 
             require_usable(session, by, now=now)
             fingerprints.wait_for_others(session)  # so that uploads that end together are counted one by one
             most = context.settings.known_uploads_per_day
-            quotas.require_known_uploads(session, begun.project_id, by, most, now=now)
+            quotas.require_known_uploads(session, snapshot.project_id, by, most, now=now)
         try:
             with session.begin_nested():
                 dataset = states.accept_upload(session, content, known, now=now)
@@ -140,9 +140,9 @@ def accept(context: DatasetContext, content: Content, *, by: str | None = None) 
             refusal = error
         if refusal is not None or dataset.joined:
             act = Act.UPLOAD_JOINED if refusal is None else Act.UPLOAD_KNOWN
-            record(session, act, begun.id, project_id=begun.project_id)
+            record(session, act, snapshot.id, project_id=snapshot.project_id)
             if by is not None:
-                quotas.count_known_upload(session, begun.project_id, by, now=now)
+                quotas.count_known_upload(session, snapshot.project_id, by, now=now)
     if refusal is not None:
         raise refusal
     return dataset
@@ -170,7 +170,7 @@ def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> i
 
 
 @contextmanager
-def _leased(context: DatasetContext, begun: Dataset, blocks: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
+def _leased(context: DatasetContext, snapshot: Dataset, blocks: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
     """Renew an upload's lease during the block. Yield its blocks, which raise Conflict once another took over."""
     lost, over = threading.Event(), threading.Event()
     settings = context.settings
@@ -180,7 +180,7 @@ def _leased(context: DatasetContext, begun: Dataset, blocks: Iterator[bytes]) ->
             try:
                 with transaction(context.factory) as session:
                     until = context.clock() + timedelta(seconds=settings.lease_seconds)
-                    if not states.renew_upload(session, begun.id, begun.upload_attempt, until=until):
+                    if not states.renew_upload(session, snapshot.id, snapshot.upload_attempt, until=until):
                         lost.set()
                         return
             except OperationalError as error:  # the next renewal may be in time

@@ -117,8 +117,7 @@ def move(
 def begin_upload(
     session: Session, dataset_id: str, *, now: datetime, lease_seconds: float, subjects_key_check: str | None = None
 ) -> Dataset:
-    """Begin an upload, with a lease and a new `upload_attempt`. After the lease another may begin, which fences this
-    one.
+    """Begin an upload with a lease and a new `upload_attempt`. After the lease another upload may take over.
 
     Args:
         subjects_key_check: of the key under which subject ids were keyed; None for plain ids.

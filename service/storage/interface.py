@@ -144,7 +144,7 @@ class Storage(ABC):
 
 
 def _guard(backend: type) -> None:
-    """Let every verb that a class defines hold a place, except `stage`."""
+    """Limit concurrent calls of every public method of a class, except `stage`, which stays open for long."""
     for name, verb in list(vars(backend).items()):
         if callable(verb) and not name.startswith("_") and name != "stage":
             setattr(backend, name, calling("storage")(verb))

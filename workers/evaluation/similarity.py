@@ -100,7 +100,7 @@ def scripted(file: Path) -> Callable[[Tensor], Tensor]:
 
 
 @torch.no_grad()
-def measure_likeness(
+def measure_similarity(
     synthetic: Tensor,
     real: Tensor,
     extractor: NamedExtractor,

@@ -136,6 +136,7 @@ def register(app: Celery, workplace: Workplace) -> None:
     @app.task(name=TASK_RUN_JOB, shared=False)  # type: ignore[untyped-decorator]  # celery has no types
     def run_job(job_id: str) -> None:
         failpoint("ack.after")  # Celery has acknowledged the message and will not deliver it again
+        # Each task has its own connections, because forked processes must not share them.
         with open_sessions(workplace.settings.database_url) as factory:
             work_on(workplace, factory, job_id)
 

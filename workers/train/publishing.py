@@ -25,7 +25,7 @@ from obscura.wire.formats import CARD_FILE
 from obscura.wire.words import EarlyEnd
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
-from privacy.plans.options import SharesConfig
+from privacy.plans.options import ClassFractionsConfig
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
 from service.db.session import transaction
@@ -176,7 +176,7 @@ def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> di
         count,
         "the recipe, its options and the code",
     ]
-    if isinstance(config, SharesConfig) and config.class_fractions:
+    if isinstance(config, ClassFractionsConfig) and config.class_fractions:
         assumed_public.append(f"the balance of the classes that was stated: {config.class_fractions}")
     if training.anchors is not None:
         assumed_public.append(f"every image of the dataset {training.anchors.id}, {config.public_images_serve}")

@@ -10,13 +10,13 @@ import pytest
 from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
 from privacy.plans.moments import VISIBLE
-from privacy.plans.options import SharesConfig
+from privacy.plans.options import ClassFractionsConfig
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import RECIPES, build_plan, plan_from_json, stated_shares
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json, stated_fractions
 
 ACCOUNT = open_filter(1.0, 1e-5)
 FACTS = PublicFacts(("normal", "sick"), 64, 64, 1, 2020, "record")
-TRAINS_ON_CLASSES = [name for name, recipe in RECIPES.items() if issubclass(recipe.config, SharesConfig)]
+TRAINS_ON_CLASSES = [name for name, recipe in RECIPES.items() if issubclass(recipe.config, ClassFractionsConfig)]
 
 
 def plan(recipe: str = "moments", facts: PublicFacts = FACTS, **options: Any) -> Plan:
@@ -109,6 +109,6 @@ def test_one_class_has_no_balance() -> None:
 
 
 def test_shares_add_up_and_keep_their_order() -> None:
-    assert stated_shares(plan(class_fractions="sick=1,normal=3"), FACTS.classes) == {"normal": 0.75, "sick": 0.25}
-    assert stated_shares(plan(), FACTS.classes) is None
-    assert stated_shares(plan("class_histogram"), FACTS.classes) is None
+    assert stated_fractions(plan(class_fractions="sick=1,normal=3"), FACTS.classes) == {"normal": 0.75, "sick": 0.25}
+    assert stated_fractions(plan(), FACTS.classes) is None
+    assert stated_fractions(plan("class_histogram"), FACTS.classes) is None

@@ -13,7 +13,7 @@ from workers.evaluation.similarity import (
     NamedExtractor,
     find_extractor,
     frechet_distance,
-    measure_likeness,
+    measure_similarity,
     precision_and_recall,
     texture_and_colour,
 )
@@ -30,7 +30,7 @@ def pictures(n: int, seed: int, *, channels: int = 1, side: int = 16, classes: i
 
 
 def compared(synthetic: Tensor, real: Tensor) -> similarity.Similarity:
-    found = measure_likeness(synthetic, real, NamedExtractor(BUILT_IN, texture_and_colour), seed=0)
+    found = measure_similarity(synthetic, real, NamedExtractor(BUILT_IN, texture_and_colour), seed=0)
     assert found is not None
     return found
 
@@ -74,12 +74,12 @@ def test_as_many_of_each_side_are_compared_and_too_few_are_not(monkeypatch):
     counting = NamedExtractor("counting", rows)
     monkeypatch.setattr(similarity, "IMAGES_MAX", 50)
     steps = list[tuple[int, int]]()
-    found = measure_likeness(
+    found = measure_similarity(
         pictures(300, 1), pictures(80, 2), counting, seed=0, look=lambda done, of: steps.append((done, of))
     )
     assert (found.images, seen, found.extractor) == (50, [50, 50], "counting")  # type: ignore[union-attr]
     assert steps == [(0, 2), (1, 2)]
-    assert measure_likeness(pictures(300, 1), pictures(19, 2), counting, seed=0) is None
+    assert measure_similarity(pictures(300, 1), pictures(19, 2), counting, seed=0) is None
 
 
 @pytest.mark.parametrize(("channels", "side", "numbers"), [(1, 28, 80), (3, 30, 112), (3, 3, 112)])

@@ -30,7 +30,7 @@ from service.errors import Conflict, NotFound
 from service.jobs.kinds import evaluate
 from service.jobs.planning import facts_of
 from service.storage.interface import key_of
-from workers.evaluation.similarity import IMAGES_MAX, NamedExtractor, Similarity, find_extractor, measure_likeness
+from workers.evaluation.similarity import IMAGES_MAX, NamedExtractor, Similarity, find_extractor, measure_similarity
 from workers.evaluation.utility import (
     TRAINING,
     Utility,
@@ -249,7 +249,7 @@ def measure_generator(
         warm_start_only=accuracy.get("warm_start"),
         confusion=found["final", "cnn"].confusion,
         real=reference if real is None else real.accuracy,
-        similarity=measure_likeness(synthetic.whole, public.images, extractor, seed=request.seed, look=compared),
+        similarity=measure_similarity(synthetic.whole, public.images, extractor, seed=request.seed, look=compared),
         seen=None if test.images.shape == public.images.shape else (test.images.shape[2], test.images.shape[3]),
     )
 

@@ -20,7 +20,7 @@ from models.released import load_released
 from models.stand_ins import StandIn, are_characters, from_characters, from_patterns, from_public
 from models.watching import between_layers
 from privacy.plans.plan import Plan, PlanBudget, PublicFacts
-from privacy.plans.registry import plan_from_json, stated_shares
+from privacy.plans.registry import plan_from_json, stated_fractions
 from service import jobs, ledger
 from service.datasets.vault import Vault
 from service.db.dataset_tables import Dataset
@@ -96,7 +96,7 @@ def run(context: Context) -> None:
 
 def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
     """Return the balance that a plan states, in label order, or None."""
-    stated = stated_shares(plan, facts.classes)
+    stated = stated_fractions(plan, facts.classes)
     return None if stated is None else tuple(stated.values())
 
 
