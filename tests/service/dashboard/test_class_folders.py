@@ -15,7 +15,8 @@ from obscura.preparing.trees import folders, open_archive
 from obscura.wire.class_folders import class_paths, in_order, is_junk_path
 from obscura.wire.faults import Fault, Refused
 from service import dashboard
-from tests.service.ingest.conftest import PICTURE, archive, declare, ingest  # noqa: F401  fixtures
+from tests.pictures import archive
+from tests.service.ingest.conftest import PICTURE, declare, ingest  # noqa: F401  fixtures
 
 SCRIPT = Path(dashboard.__file__).parent / "static" / "class_folders.js"
 JUNK = ["__MACOSX/._x", "__MACOSX/digits/0/._a.png", ".DS_Store", "digits/.DS_Store", "digits/0/Thumbs.db"]
@@ -50,6 +51,9 @@ REFUSED = [
     (["cat/p1/a.png", "cat/p2/a.png"], "cat", False, Fault.SUBJECTS_UNEXPECTED),
     (["data/cat/a.png", "data/dog/a.png"], "cat dog", True, Fault.SUBJECTS_ABSENT),
     (["cat/a.png"], "cat", True, Fault.SUBJECTS_ABSENT),
+    (["cat/a.png", "cat/p1/b.png"], "cat dog", True, Fault.LAYOUT),
+    (["cat/p1/x/y/a.png"], "cat dog", True, Fault.LAYOUT),
+    (["a.png"], "cat dog", True, Fault.LAYOUT),
     (["cat/a.png", "digits/readme.txt", "b.png"], "cat", False, Fault.LAYOUT),
     (["data/cat/a.png", "data/b.png"], "cat", False, Fault.LAYOUT),
     (["x/cat/a.png", "y/cat/b.png"], "cat", False, Fault.LAYOUT),

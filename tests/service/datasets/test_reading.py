@@ -1,10 +1,8 @@
 """Receiving a body: limits hold, the reader is a process of its own, and whatever fails leaves nothing behind."""
 
-import io
 import os
 import subprocess
 import threading
-import zipfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +21,7 @@ from service.ingest.faults import explain
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import key_of
+from tests.pictures import archive, picture
 from tests.service.datasets.uploading import DATASET, begun, receive, stored_subjects
 from tests.service.datasets.uploading import npz as pack
 from tests.service.ingest.conftest import request_of
@@ -32,29 +31,8 @@ FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 CANARY = "CANARY7f3a"
 
 
-def prepared(tmp_path: Path, **changes: int) -> Settings:
-    """Settings of a service that has started before: its secret is there."""
-    settings = Settings(data_dir=tmp_path / "data", **changes)  # type: ignore[arg-type]
-    make_fingerprint_key(settings)
-    return settings
-
-
 def npz(count: int = 3, labels: list[int] | None = None) -> bytes:
     return pack(np.arange(count * 24, dtype=np.uint8).reshape(count, 4, 6), labels or [0] * count)
-
-
-def zipped(*members: tuple[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
-        for name, data in members:
-            file.writestr(name, data)
-    return buffer.getvalue()
-
-
-def png(size: tuple[int, int] = (6, 4), **options) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("L", size, 7).save(buffer, "PNG", **options)
-    return buffer.getvalue()
 
 
 def in_chunks(data: bytes, size: int = 100) -> Iterator[bytes]:
@@ -117,8 +95,8 @@ def test_a_body_of_another_length_than_announced_is_refused(settings, announced)
     assert_refused(settings, Fault.INCOMPLETE, in_chunks(npz()), len(npz()) + announced)
 
 
-def test_the_byte_limit_holds_whatever_is_announced(tmp_path):
-    settings, taken = prepared(tmp_path, upload_bytes_max=1000), []
+def test_the_byte_limit_holds_whatever_is_announced(settings):
+    settings, taken = settings.model_copy(update={"upload_bytes_max": 1000}), []
 
     def endless() -> Iterator[bytes]:
         while True:
@@ -156,17 +134,17 @@ def test_foreign_identifiers_are_refused(settings, identifier):
         Vault.of(settings).open_dataset(identifier)
 
 
-def test_a_reader_that_exceeds_its_memory_is_stopped(tmp_path):
-    settings = prepared(tmp_path, ingest_memory_bytes_max=32 * 2**20)
-    data = zipped(*((f"cat/{n}", b"") for n in range(30_000)))
+def test_a_reader_that_exceeds_its_memory_is_stopped(settings):
+    settings = settings.model_copy(update={"ingest_memory_bytes_max": 32 * 2**20})
+    data = archive(*((f"cat/{n}", b"") for n in range(30_000)))
     assert_refused(settings, Fault.TOO_COSTLY, in_chunks(data, 2**20), format="zip")
 
 
-def test_a_reader_that_takes_too_long_is_stopped(tmp_path):
-    settings = prepared(tmp_path, ingest_seconds_max=1)
+def test_a_reader_that_takes_too_long_is_stopped(settings):
+    settings = settings.model_copy(update={"ingest_seconds_max": 1})
     facts = begun(height=1000, width=1000, records_declared=2000)
-    large = png((1000, 1000))
-    data = zipped(*((f"cat/{number}.png", large) for number in range(2000)))
+    large = picture(size=(1000, 1000))
+    data = archive(*((f"cat/{number}.png", large) for number in range(2000)))
     assert_refused(settings, Fault.TOO_COSTLY, in_chunks(data, 2**20), facts=facts, format="zip")
 
 
@@ -203,14 +181,14 @@ def test_a_sweep_and_a_deletion_at_once_do_not_get_into_each_others_way(settings
 
 
 CANARY_UPLOADS = {
-    "class name": zipped((f"{CANARY}/1.png", png())),
-    "file name": zipped(("cat/1.png", png()), (f"cat/{CANARY}.png", b"no picture")),
-    "path": zipped((f"../{CANARY}.png", png())),
-    "duplicate": zipped((f"cat/{CANARY}.png", png()), (f"cat/{CANARY.lower()}.png", png())),
-    "size": zipped((f"cat/{CANARY}.png", png((7, 7)))),
-    "loose": zipped((f"{CANARY}.png", png())),
-    "broken": zipped(("cat/1.png", png()[:40] + CANARY.encode())),
-    "too many": zipped(*((f"cat/{CANARY}{number}.png", png()) for number in range(101))),
+    "class name": archive((f"{CANARY}/1.png", picture())),
+    "file name": archive(("cat/1.png", picture()), (f"cat/{CANARY}.png", b"no picture")),
+    "path": archive((f"../{CANARY}.png", picture())),
+    "duplicate": archive((f"cat/{CANARY}.png", picture()), (f"cat/{CANARY.lower()}.png", picture())),
+    "size": archive((f"cat/{CANARY}.png", picture(size=(7, 7)))),
+    "loose": archive((f"{CANARY}.png", picture())),
+    "broken": archive(("cat/1.png", picture()[:40] + CANARY.encode())),
+    "too many": archive(*((f"cat/{CANARY}{number}.png", picture()) for number in range(101))),
 }
 
 
@@ -229,7 +207,7 @@ def test_no_error_says_what_was_in_the_upload(settings, data, capfd):
 def test_no_name_or_metadata_of_an_accepted_upload_is_stored(settings):
     exif = Image.Exif()
     exif[0x010E] = CANARY
-    data = zipped((f"cat/{CANARY}.png", png(exif=exif) + CANARY.encode()))
+    data = archive((f"cat/{CANARY}.png", picture(exif=exif) + CANARY.encode()))
     receive(settings, FACTS, in_chunks(data), None, "zip")
     for name in files_of(settings):
         assert CANARY not in name
@@ -268,7 +246,7 @@ def test_the_reader_sees_no_secret_of_the_service(settings, monkeypatch, tmp_pat
 @pytest.mark.skipif(not FASHION_MNIST.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
 def test_fashion_mnist_is_read_as_it_is_distributed(settings):
     names = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
-    data = zipped(*((name, (FASHION_MNIST / name).read_bytes()) for name in names))
+    data = archive(*((name, (FASHION_MNIST / name).read_bytes()) for name in names))
     facts = begun(classes=list("abcdefghij"), height=28, width=28, records_declared=60_000)
     receive(settings, facts, in_chunks(data, 2**16), len(data), "idx")
     images, labels = Vault.of(settings).open_dataset(DATASET)

@@ -1,7 +1,8 @@
-"""Real crafted files, and a way to hand them to the readers."""
+"""Real crafted files, and ways to hand them to the readers."""
 
+import gzip
 import io
-import zipfile
+import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,19 +12,29 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
-from PIL import Image
 
 from service.datasets.vault import SealedArray
 from service.ingest.__main__ import answer
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME
 from service.ingest.formats import FORMATS
 from service.ingest.request import IngestLimits, IngestRequest
+from tests.pictures import archive, picture
 
 Ingest = Callable[..., str]
 DATASET, KEY = "ds_" + "a2" * 10, bytes(range(32))
 SHARED = hypothesis_settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20
 )
+IMAGES = np.arange(6 * 24, dtype=np.uint8).reshape(6, 4, 6)
+LABELS = np.array([0, 1, 1, 0, 0, 1], np.uint8)
+
+
+def idx_file(values: np.ndarray, magic: int) -> bytes:
+    """An IDX file; the magic number says type and dimensions."""
+    return struct.pack(f">{1 + values.ndim}I", magic, *values.shape) + values.tobytes()
+
+
+IMAGES_FILE, LABELS_FILE = idx_file(IMAGES, 0x803), idx_file(LABELS, 0x801)
 
 
 def request_of(**changes: Any) -> IngestRequest:
@@ -53,6 +64,54 @@ def ingest(declare: Callable[..., IngestRequest], tmp_path: Path) -> Ingest:
 
 
 @pytest.fixture
+def npz(ingest: Ingest) -> Ingest:
+    """Return a function that reads an .npz of six records, of which arrays are replaced or left out (None).
+
+    An array may be the bytes of a member. `facts` are those of the declaration.
+    """
+
+    def run(facts: dict[str, Any] | None = None, **arrays: Any) -> str:
+        members = {"images": IMAGES, "labels": LABELS} | arrays
+        files = (
+            (f"{name}.npy", value if isinstance(value, bytes) else npy(np.asarray(value)))
+            for name, value in members.items()
+            if value is not None
+        )
+        return ingest(archive(*files), format="npz", **facts or {})
+
+    return run
+
+
+@pytest.fixture
+def idx(ingest: Ingest) -> Ingest:
+    """Return a function that reads IDX files of six records, in any order; subjects only where they are given."""
+
+    def run(
+        images: bytes = IMAGES_FILE,
+        labels: bytes = LABELS_FILE,
+        subjects: bytes | None = None,
+        suffix: str = "",
+        **facts: Any,
+    ) -> str:
+        files = {"subjects-idx1-int": subjects, "labels-idx1-ubyte": labels, "images-idx3-ubyte": images}
+        members = ((f"train-{name}{suffix}", content) for name, content in files.items() if content is not None)
+        return ingest(archive(*members), format="idx", **facts)
+
+    return run
+
+
+def packed(images: bytes = IMAGES_FILE, labels: bytes = LABELS_FILE) -> dict[str, Any]:
+    """A pair of IDX files, compressed."""
+    return {"images": gzip.compress(images), "labels": gzip.compress(labels), "suffix": ".gz"}
+
+
+def each_case(table: dict[str, tuple[str, list[Any]]]) -> pytest.MarkDecorator:
+    """Parametrize `fault` and `case` with every input of a table, which lists them by what is wrong with them."""
+    cases = {f"{wrong} {n}": (fault, case) for wrong, (fault, held) in table.items() for n, case in enumerate(held)}
+    return pytest.mark.parametrize(("fault", "case"), cases.values(), ids=cases)
+
+
+@pytest.fixture
 def stored_array(tmp_path: Path) -> Callable[[str], np.ndarray]:
     """Return a function that opens one of the arrays that a reader has written."""
 
@@ -69,25 +128,7 @@ def stored(stored_array: Callable[[str], np.ndarray]) -> Callable[[], tuple[np.n
     return lambda: (stored_array(IMAGES_NAME), stored_array(LABELS_NAME))
 
 
-def picture(
-    kind: str = "PNG", mode: str = "L", size: tuple[int, int] = (6, 4), value: Any = 7, **options: Any
-) -> bytes:
-    """Encode a picture of the declared size."""
-    buffer = io.BytesIO()
-    Image.new(mode, size, value).save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
 PICTURE = picture()
-
-
-def archive(*members: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
-    """Pack (name or ZipInfo, bytes) pairs into a zip file."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", method) as file:
-        for name, data in members:
-            file.writestr(name, data)
-    return buffer.getvalue()
 
 
 def pictures(*names: str) -> bytes:

@@ -14,8 +14,7 @@ from service.errors import InvalidInput
 from service.ingest.formats import FORMATS, UploadFormat, format_named, titles
 from service.settings import Settings
 from tests.service.datasets.uploading import DATASET, begun, receive
-
-LABELS, IMAGES = np.array([0, 1, 1], np.uint8), np.arange(72, dtype=np.uint8).reshape(3, 4, 6)
+from tests.service.ingest.conftest import IMAGES, LABELS
 
 
 @pytest.fixture

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from obscura.image_types import CHUNKS_MAX, SCANS_MAX, SEGMENTS_MAX
 from obscura.preparing.errors import Unreadable
 from obscura.preparing.images import Target, look, prepare_image
 from obscura.wire.faults import Fault
 from service.ingest.faults import explain
-from tests.service.ingest.conftest import picture
-from tests.service.ingest.test_pictures import png_chunk, verdict
+from tests.pictures import picture, png, png_chunk, saved
+from tests.service.ingest.test_pictures import verdict
 
 ONE_CODE = b"\xff\xc4" + struct.pack(">HB", 20, 0x10) + bytes([1] + [0] * 15) + b"\xe0"
 PROGRESSIVE = picture("JPEG", progressive=True)
@@ -24,8 +22,7 @@ HEAD, TAIL = PROGRESSIVE[: PROGRESSIVE.index(b"\xff\xda")], PROGRESSIVE[PROGRESS
 OWN_SCANS = TAIL.count(b"\xff\xda")
 SCAN = b"\xff\xda" + struct.pack(">HB", 8, 1) + bytes([1, 0, 1, 63, 0]) + bytes(3)  # of no new coefficients
 APPLICATION = b"\xff\xe5" + struct.pack(">H", 2)
-PNG_HEAD = b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", struct.pack(">2I5B", 6, 4, 8, 0, 0, 0, 0))
-PNG_PIXELS, PNG_END = png_chunk(b"IDAT", zlib.compress(bytes(7 * 4))), png_chunk(b"IEND", b"")
+PIXELS = png_chunk(b"IDAT", zlib.compress(bytes(7 * 4)))
 PROFILE = png_chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(900_000)))
 
 
@@ -47,10 +44,10 @@ LASTING = {
     "segments": (Fault.IMAGE_PARTS, HEAD[:2] + APPLICATION * SEGMENTS_MAX + HEAD[2:] + TAIL + b"\xff\xd9"),
     "segments amid scans": (Fault.IMAGE_PARTS, HEAD + TAIL + APPLICATION * SEGMENTS_MAX + b"\xff\xd9"),
     "fill bytes": (Fault.IMAGE_PARTS, HEAD[:2] + b"\xff" * (2 * SEGMENTS_MAX) + HEAD[2:] + TAIL + b"\xff\xd9"),
-    "colour profiles": (Fault.IMAGE_PARTS, PNG_HEAD + PROFILE * 2 + PNG_PIXELS + PNG_END),
-    "chunks": (Fault.IMAGE_PARTS, PNG_HEAD + png_chunk(b"abCd", b"") * CHUNKS_MAX + PNG_PIXELS + PNG_END),
-    "empty pixels": (Fault.IMAGE_PARTS, PNG_HEAD + png_chunk(b"IDAT", b"") * CHUNKS_MAX + PNG_PIXELS + PNG_END),
-    "chunks behind the pixels": (Fault.IMAGE_PARTS, PNG_HEAD + PNG_PIXELS + png_chunk(b"tEXt", b"a\0b") * CHUNKS_MAX),
+    "colour profiles": (Fault.IMAGE_PARTS, png((6, 4), PROFILE * 2, PIXELS)),
+    "chunks": (Fault.IMAGE_PARTS, png((6, 4), png_chunk(b"abCd", b"") * CHUNKS_MAX, PIXELS)),
+    "empty pixels": (Fault.IMAGE_PARTS, png((6, 4), png_chunk(b"IDAT", b"") * CHUNKS_MAX, PIXELS)),
+    "chunks behind the pixels": (Fault.IMAGE_PARTS, png((6, 4), PIXELS, png_chunk(b"tEXt", b"a\0b") * CHUNKS_MAX)),
     "runs of nothing": (Fault.IMAGE_PARTS, bmp_of_runs(6, bytes([0, 2, 0, 0]) * 8_000)),
 }
 
@@ -75,26 +72,20 @@ def test_as_many_scans_as_are_allowed_pass(declare):
     assert verdict(jpeg_of(SCANS_MAX), declare()) == "ok"
 
 
-def encoded(kind: str, **options: object) -> bytes:
-    stream = np.random.default_rng(0)
-    file = io.BytesIO()
-    Image.fromarray(stream.integers(0, 256, (96, 128, 3), dtype=np.uint8)).save(file, kind, **options)
-    return file.getvalue()
-
-
 def test_pictures_as_they_are_made_pass(declare):
     """With a thumbnail in the metadata, large profiles, restarts, and runs of one pixel each."""
     stream = np.random.default_rng(0)
+    pixels = stream.integers(0, 256, (96, 128, 3), dtype=np.uint8)
     thumbnail = b"Exif\x00\x00" + jpeg_of(SCANS_MAX + 1)[:60_000]
     files = [
-        encoded("JPEG", exif=thumbnail),
-        encoded("JPEG", icc_profile=stream.bytes(3_000_000)),
-        encoded("JPEG", progressive=True, quality=100, subsampling=0),
-        encoded("JPEG", restart_marker_blocks=1),
-        encoded("PNG", icc_profile=stream.bytes(500_000)),
-        encoded("PNG"),
-        encoded("WEBP", lossless=True),
-        encoded("BMP"),
+        saved(pixels, "JPEG", exif=thumbnail),
+        saved(pixels, "JPEG", icc_profile=stream.bytes(3_000_000)),
+        saved(pixels, "JPEG", progressive=True, quality=100, subsampling=0),
+        saved(pixels, "JPEG", restart_marker_blocks=1),
+        saved(pixels, "PNG", icc_profile=stream.bytes(500_000)),
+        saved(pixels, "PNG"),
+        saved(pixels, "WEBP", lossless=True),
+        saved(pixels, "BMP"),
     ]
     request = declare(channels=3, width=128, height=96)
     assert [verdict(data, request) for data in files] == ["ok"] * len(files)

@@ -1,6 +1,5 @@
 """Pictures: what is decoded, what is refused before decoding, and what never survives."""
 
-import io
 import struct
 import tracemalloc
 import zlib
@@ -11,7 +10,7 @@ from PIL import Image
 
 from obscura.wire.faults import Fault, Refused
 from service.ingest.pictures import decode_picture
-from tests.service.ingest.conftest import picture
+from tests.pictures import picture, png, png_chunk, saved
 
 CANARY = b"CANARY-7f3a"
 
@@ -22,10 +21,6 @@ def verdict(data: bytes, request) -> str:
     except Refused as refused:
         return refused.fault.value
     return "ok"
-
-
-def png_chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP", "JPEG"])
@@ -73,8 +68,8 @@ def test_sixteen_bits_a_channel_are_refused_and_not_cut_to_eight(declare, colour
     """Pillow opens colour with sixteen bits as colour with eight."""
     for bits, expected in ((8, "ok"), (16, Fault.IMAGE_MODE)):
         row = b"\0" + b"\xff" * (6 * channels * bits // 8)
-        head = png_chunk(b"IHDR", struct.pack(">2I5B", 6, 4, bits, colour_type, 0, 0, 0))
-        data = b"\x89PNG\r\n\x1a\n" + head + png_chunk(b"IDAT", zlib.compress(row * 4)) + png_chunk(b"IEND", b"")
+        pixels = png_chunk(b"IDAT", zlib.compress(row * 4))
+        data = png((6, 4), pixels, bits=bits, colour_type=colour_type)
         assert verdict(data, declare(channels=3)) == expected
 
 
@@ -94,8 +89,7 @@ def test_a_picture_of_another_size_is_refused(declare, kind, size):
 def test_a_small_file_that_decodes_to_400_megabytes_is_refused_unread(declare):
     side = 20_100
     rows = zlib.compress(bytes(((side + 7) // 8 + 1) * side), 9)
-    head = png_chunk(b"IHDR", struct.pack(">2I5B", side, side, 1, 0, 0, 0, 0))
-    bomb = b"\x89PNG\r\n\x1a\n" + head + png_chunk(b"IDAT", rows) + png_chunk(b"IEND", b"")
+    bomb = png((side, side), png_chunk(b"IDAT", rows), bits=1)
     assert len(bomb) < 60_000
     tracemalloc.start()
     try:
@@ -113,11 +107,9 @@ def test_a_giant_webp_canvas_is_refused_before_its_decoder_allocates(declare, of
 
 
 def test_animations_are_refused(declare):
-    frames = [Image.new("L", (6, 4), value) for value in (1, 200)]
-    for kind, options in (("PNG", {}), ("WEBP", {}), ("MPO", {})):
-        buffer = io.BytesIO()
-        frames[0].save(buffer, kind, save_all=True, append_images=frames[1:], **options)
-        assert verdict(buffer.getvalue(), declare()) == Fault.IMAGE_FRAMES
+    for kind in ("PNG", "WEBP", "MPO"):
+        data = picture(kind, value=1, save_all=True, append_images=[Image.new("L", (6, 4), 200)])
+        assert verdict(data, declare()) == Fault.IMAGE_FRAMES
 
 
 NO_PICTURES = [b"", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%!PS-Adobe-3.0 EPSF-3.0", b"MZ"]
@@ -131,9 +123,7 @@ def test_other_formats_are_refused_whatever_they_are_called(declare, kind):
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP", "JPEG"])
 def test_every_truncation_is_refused_as_broken(declare, kind):
     pixels = np.random.default_rng(5).integers(0, 256, (4, 6), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).convert("RGB").save(buffer, kind)
-    data = buffer.getvalue()
+    data = saved(Image.fromarray(pixels).convert("RGB"), kind)
     for cut in range(16, len(data) // 2, 7):
         assert verdict(data[:cut], declare(channels=3)) == Fault.IMAGE_BROKEN
 
@@ -148,9 +138,8 @@ def test_metadata_is_dropped(declare):
     exif[0x010E] = CANARY.decode()
     exif[0x0112] = 6  # orientation: shown turned, stored as it lies
     for kind in ("JPEG", "PNG", "WEBP"):
-        buffer = io.BytesIO()
-        Image.new("RGB", (6, 4), (9, 9, 9)).save(buffer, kind, exif=exif)
-        assert CANARY in buffer.getvalue()
-        pixels = decode_picture(buffer.getvalue(), declare(channels=3))
+        data = picture(kind, "RGB", value=GREY, exif=exif)
+        assert CANARY in data
+        pixels = decode_picture(data, declare(channels=3))
         assert pixels.shape == (4, 6, 3)
         assert CANARY not in pixels.tobytes()

@@ -1,7 +1,6 @@
 """Subject ids in every format: who owns what survives, the ids themselves do not, and broken ones are refused."""
 
 import gzip
-import io
 import struct
 import unicodedata
 from collections import Counter
@@ -20,16 +19,25 @@ from obscura.wire.subjects import SubjectId, canonical
 from privacy.mechanisms.partition import shard_of, subject_units
 from service.ingest.array_files import SUBJECTS_NAME, store
 from service.ingest.subjects import random_numbers, subject_numbers
-from tests.service.ingest.conftest import SHARED, archive, npy, npy_header, pickled, picture, pictures
+from tests.pictures import archive, picture
+from tests.service.ingest.conftest import (
+    IMAGES,
+    LABELS,
+    SHARED,
+    each_case,
+    idx_file,
+    npy,
+    npy_header,
+    packed,
+    pickled,
+    pictures,
+)
 
 CANARY = "CANARY7f3a"
 NAMES = ["anna", "bert", "anna", "carl", "bert", "anna"]
-IMAGES = np.arange(6 * 24, dtype=np.uint8).reshape(6, 4, 6)
-LABELS = np.array([0, 1, 1, 0, 0, 1])
-SIX = {"records_declared": 100, "subjects_declared": 10}
+OF_TEN = {"subjects_declared": 10}
 
 Numbers = npt.NDArray[np.int64]
-Ask = Callable[..., str]
 
 
 @pytest.fixture
@@ -37,39 +45,8 @@ def numbers(stored_array: Callable[[str], Numbers]) -> Callable[[], Numbers]:
     return lambda: stored_array(SUBJECTS_NAME)
 
 
-@pytest.fixture
-def npz(ingest: Ask) -> Ask:
-    """Ingest an .npz of six records with these subjects; None leaves the array out."""
-
-    def run(subjects: Any, count: int = 6, **changes: Any) -> str:
-        buffer = io.BytesIO()
-        arrays = {} if subjects is None else {"subjects": np.asarray(subjects)}
-        np.savez(buffer, images=IMAGES[:count], labels=LABELS[:count], **arrays)
-        return ingest(buffer.getvalue(), **{"format": "npz", **SIX, **changes})
-
-    return run
-
-
-@pytest.fixture
-def idx(ingest: Ask) -> Ask:
-    """Ingest an IDX bundle of six records with these bytes as the third file; None leaves it out."""
-
-    def run(subjects: bytes | None, pack: Callable[[bytes], bytes] = bytes, **changes: Any) -> str:
-        members = {
-            "train-images-idx3-ubyte": struct.pack(">4I", 0x803, 6, 4, 6) + IMAGES.tobytes(),
-            "train-labels-idx1-ubyte": struct.pack(">2I", 0x801, 6) + LABELS.astype("u1").tobytes(),
-        }
-        if subjects is not None:
-            members["train-subjects-idx1-int"] = subjects
-        suffix = "" if pack is bytes else ".gz"
-        files = [(name + suffix, pack(content)) for name, content in sorted(members.items(), reverse=True)]
-        return ingest(archive(*files), **{"format": "idx", **SIX, **changes})
-
-    return run
-
-
-def idx_subjects(values: list[int], count: int | None = None) -> bytes:
-    return struct.pack(">2I", 0xC01, len(values) if count is None else count) + np.array(values, ">i4").tobytes()
+def idx_subjects(*values: int) -> bytes:
+    return idx_file(np.array(values, ">i4"), 0xC01)
 
 
 def groups(values: Any) -> list[list[int]]:
@@ -93,7 +70,7 @@ TYPES += [np.array([2**64 - 1, 1, 2**64 - 1, 0, 1, 2**64 - 1], dtype=np.uint64)]
 
 @pytest.mark.parametrize("ids", TYPES, ids=lambda ids: str(ids.dtype))
 def test_an_npz_with_subjects_keeps_who_owns_what(npz, numbers, ids):
-    assert npz(ids) == "ok"
+    assert npz(OF_TEN, subjects=ids) == "ok"
     assert_owned_as(numbers(), NAMES)
 
 
@@ -102,7 +79,7 @@ def test_folders_inside_the_class_folders_are_subjects(ingest, numbers, stored):
     members = [("dog/anna/1.png", 9), ("cat/bert/1.png", 8), ("cat/anna/1.png", 7), ("cat/anna/2.png", 6)]
     for around in ("", "upload/"):
         data = archive(*((around + name, picture(value=value)) for name, value in members))
-        assert ingest(data, **SIX) == "ok"
+        assert ingest(data, **OF_TEN) == "ok"
         assert_owned_as(numbers(), ["anna", "bert", "anna", "anna"])
         assert stored()[1].tolist() == [1, 0, 0, 0]
         assert stored()[0][:, 0, 0].tolist() == [9, 8, 7, 6]
@@ -110,7 +87,8 @@ def test_folders_inside_the_class_folders_are_subjects(ingest, numbers, stored):
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_a_third_idx_file_holds_subjects(idx, numbers, pack):
-    assert idx(idx_subjects([5, 2**31 - 1, 5, 0, 2**31 - 1, 5]), pack) == "ok"
+    subjects = pack(idx_subjects(5, 2**31 - 1, 5, 0, 2**31 - 1, 5))
+    assert idx(**OF_TEN, **(packed() if pack is gzip.compress else {}), subjects=subjects) == "ok"
     assert_owned_as(numbers(), NAMES)
 
 
@@ -121,10 +99,9 @@ def test_any_texts_are_told_apart_or_refused(npz, numbers, ids):
     kept = [unicodedata.normalize("NFC", text.strip()) for text in array.tolist()]  # numpy cuts NULs at the end
     blank = [text for text in kept if is_blank(text)]
     assert {text for text in kept if not any(map(str.isalnum, text))} <= {*blank}
-    if blank:
-        assert npz(array, count=len(ids)) == Fault.SUBJECT_BLANK
-    else:
-        assert npz(array, count=len(ids)) == "ok"
+    word = npz(OF_TEN, images=IMAGES[: len(ids)], labels=LABELS[: len(ids)], subjects=array)
+    assert word == (Fault.SUBJECT_BLANK if blank else "ok")
+    if not blank:
         assert_owned_as(numbers(), kept)
 
 
@@ -138,37 +115,18 @@ def is_blank(text: str) -> bool:
 
 
 def test_one_person_written_in_two_ways_is_one_subject(npz, numbers):
-    assert npz(["Zoë", "Zoe\u0308", " Zoë ", "Zoe", "zoë", "Zoë\n"]) == "ok"
+    assert npz(OF_TEN, subjects=["Zoë", "Zoe\u0308", " Zoë ", "Zoe", "zoë", "Zoë\n"]) == "ok"
     assert groups(numbers().tolist()) == [[0, 1, 2, 5], [3], [4]]
 
 
-@pytest.mark.parametrize(
-    "blank",
-    [
-        "",
-        "  ",
-        "nan",
-        "NaN",
-        "None",
-        "NULL",
-        "<NA>",
-        "NA",
-        "n/a",
-        "-",
-        "?",
-        "Unknown",
-        b"",
-        b" ",
-        b"nan",
-        b"N/A",
-        -1,
-        -(2**40),
-    ],
-)
+BLANK = ["", "  ", "nan", "NaN", "None", "NULL", "<NA>", "NA", "n/a", "-", "?", "Unknown"]
+
+
+@pytest.mark.parametrize("blank", [*BLANK, b"", b" ", b"nan", b"N/A", -1, -(2**40)])
 def test_a_missing_id_is_refused(npz, blank):
     others: list[Any] = {str: ["anna"], bytes: [b"anna"], int: [1]}[type(blank)] * 5
-    assert npz([*others, blank]) == Fault.SUBJECT_BLANK
-    assert npz([blank, *others]) == Fault.SUBJECT_BLANK
+    for subjects in ([*others, blank], [blank, *others]):
+        assert npz(OF_TEN, subjects=subjects) == Fault.SUBJECT_BLANK
 
 
 DTYPES: list[Any] = [bool, complex, "M8[s]", "V4", [("a", "i4")]]
@@ -179,72 +137,64 @@ STRANGE += [np.array([0x7FFFFFFF] * 6, "<u4").view("<U1"), np.array([0x110000] *
 
 @pytest.mark.parametrize("ids", STRANGE, ids=lambda ids: f"{ids.dtype}{ids.shape}")
 def test_subjects_of_another_type_are_refused(npz, ids):
-    assert npz(ids) == Fault.SUBJECT_TYPE
-
-
-def test_pickled_and_empty_types_are_refused_unread(ingest):
-    names, empty = npy(np.array(NAMES)), npy_header("<U0", (6,))
-    for members, fault in (
-        ((pickled(6), empty), Fault.SUBJECT_TYPE),
-        ((names[:-1], names + b"x"), Fault.ARRAY_LENGTH),
-    ):
-        for member in members:
-            data = archive(("images.npy", npy(IMAGES)), ("labels.npy", npy(LABELS)), ("subjects.npy", member))
-            assert ingest(data, format="npz", **SIX) == fault
+    assert npz(OF_TEN, subjects=ids) == Fault.SUBJECT_TYPE
 
 
 ONE = [1] * 6
-# What is wrong with six records -> the rule that refuses them.
-REFUSED_NPZ = [
-    (Fault.COUNTS_DIFFER, NAMES[:5], {}),
-    (Fault.COUNTS_DIFFER, [*NAMES, "anna"], {}),
-    (Fault.SUBJECTS_TOO_MANY, NAMES, {"subjects_declared": 2}),
-    (Fault.SUBJECTS_ABSENT, None, {}),
-    (Fault.SUBJECTS_UNEXPECTED, NAMES, {"subjects_declared": None}),
-]
-REFUSED_IDX = [
-    (Fault.SUBJECTS_TOO_MANY, idx_subjects([1, 2, 3, 1, 2, 3]), {"subjects_declared": 2}),
-    (Fault.COUNTS_DIFFER, idx_subjects([1] * 5), {}),
-    (Fault.IDX_LENGTH, idx_subjects([1] * 5, count=6), {}),
-    (Fault.IDX_LENGTH, idx_subjects([1] * 7, count=6), {}),
-    (Fault.IDX_LENGTH, idx_subjects(ONE)[:-1], {}),
-    (Fault.IDX_MAGIC, struct.pack(">2I", 0x801, 6) + bytes(24), {}),
-    (Fault.SUBJECT_BLANK, idx_subjects([1] * 5 + [-1]), {}),
-    (Fault.SUBJECTS_ABSENT, None, {}),
-    (Fault.SUBJECTS_UNEXPECTED, idx_subjects(ONE), {"subjects_declared": None}),
-]
+FEWER, UNDECLARED = {"subjects_declared": 2}, {"subjects_declared": None}
+NAMES_FILE = npy(np.array(NAMES))
+# The rule that refuses six records -> declarations and subjects of which nothing else is wrong.
+REFUSED_NPZ = {
+    "pickled and empty types, unread": (
+        Fault.SUBJECT_TYPE,
+        [(OF_TEN, subjects) for subjects in (pickled(6), npy_header("<U0", (6,)))],
+    ),
+    "another length than the header": (Fault.ARRAY_LENGTH, [(OF_TEN, NAMES_FILE[:-1]), (OF_TEN, NAMES_FILE + b"x")]),
+    "counts that differ": (Fault.COUNTS_DIFFER, [(OF_TEN, NAMES[:5]), (OF_TEN, [*NAMES, "anna"])]),
+    "more than declared": (Fault.SUBJECTS_TOO_MANY, [(FEWER, NAMES)]),
+    "none": (Fault.SUBJECTS_ABSENT, [(OF_TEN, None)]),
+    "not declared": (Fault.SUBJECTS_UNEXPECTED, [(UNDECLARED, NAMES)]),
+}
+REFUSED_IDX = {
+    "another length than the header": (
+        Fault.IDX_LENGTH,
+        [
+            (OF_TEN, struct.pack(">2I", 0xC01, 6) + bytes(4 * 5)),
+            (OF_TEN, struct.pack(">2I", 0xC01, 6) + bytes(4 * 7)),
+            (OF_TEN, idx_subjects(*ONE)[:-1]),
+        ],
+    ),
+    "counts that differ": (Fault.COUNTS_DIFFER, [(OF_TEN, idx_subjects(*ONE[:5]))]),
+    "another magic number": (Fault.IDX_MAGIC, [(OF_TEN, idx_file(np.zeros(6, ">i4"), 0x801))]),
+    "no subject": (Fault.SUBJECT_BLANK, [(OF_TEN, idx_subjects(*ONE[:5], -1))]),
+    "more than declared": (Fault.SUBJECTS_TOO_MANY, [(FEWER, idx_subjects(1, 2, 3, 1, 2, 3))]),
+    "none": (Fault.SUBJECTS_ABSENT, [(OF_TEN, None)]),
+    "not declared": (Fault.SUBJECTS_UNEXPECTED, [(UNDECLARED, idx_subjects(*ONE))]),
+}
 
 
-def test_subjects_that_break_a_rule_are_refused_by_it(npz, idx):
-    assert npz(NAMES, subjects_declared=3) == "ok"
-    for ask, refused in ((npz, REFUSED_NPZ), (idx, REFUSED_IDX)):
-        for fault, subjects, changes in refused:
-            assert ask(subjects, **changes) == fault, (subjects, changes)
+@each_case(REFUSED_NPZ)
+def test_subjects_of_an_npz_that_break_a_rule_are_refused_by_it(npz, fault, case):
+    assert npz(case[0], subjects=case[1]) == fault
 
 
-ONE_CLASS = {"classes": ("cat",)}
+@each_case(REFUSED_IDX)
+def test_subjects_of_an_idx_bundle_that_break_a_rule_are_refused_by_it(idx, fault, case):
+    assert idx(**case[0], subjects=case[1]) == fault
 
 
-@pytest.mark.parametrize(
-    ("fault", "names", "facts"),
-    [
-        (Fault.SUBJECTS_ABSENT, ("cat/1.png", "dog/1.png"), SIX),
-        (Fault.SUBJECTS_ABSENT, ("all/cat/1.png", "all/dog/1.png"), SIX),
-        (Fault.SUBJECTS_UNEXPECTED, ("cat/anna/1.png", "dog/anna/1.png"), {}),
-        (Fault.SUBJECTS_UNEXPECTED, ("cat/anna/1.png", "cat/bert/1.png"), ONE_CLASS),
-        (Fault.LAYOUT, ("cat/1.png", "cat/anna/2.png"), SIX),
-        (Fault.LAYOUT, ("cat/anna/x/y/1.png",), SIX),
-        (Fault.LAYOUT, ("1.png",), SIX),
-        (Fault.SUBJECT_BLANK, ("cat/anna/1.png", "cat/nan/1.png"), SIX),
-    ],
-)
-def test_folders_of_subjects_lie_one_level_deep_exactly_where_they_were_declared(ingest, fault, names, facts):
-    assert ingest(pictures(*names), **facts) == fault
+def test_as_many_subjects_as_are_declared_pass(npz):
+    assert npz({"subjects_declared": 3}, subjects=NAMES) == "ok"
+
+
+def test_a_folder_whose_name_is_a_placeholder_is_no_subject(ingest):
+    """How deep folders of subjects lie: tests/service/dashboard/test_class_folders.py."""
+    assert ingest(pictures("cat/anna/1.png", "cat/nan/1.png"), **OF_TEN) == Fault.SUBJECT_BLANK
 
 
 def test_the_ids_themselves_are_stored_nowhere(npz, tmp_path):
-    assert npz([f"{CANARY}{n}" for n in (1, 2, 1, 3, 2, 1)]) == "ok"
-    assert npz([1_234_567_890] * 6) == "ok"
+    assert npz(OF_TEN, subjects=[f"{CANARY}{n}" for n in (1, 2, 1, 3, 2, 1)]) == "ok"
+    assert npz(OF_TEN, subjects=[1_234_567_890] * 6) == "ok"
     for path in tmp_path.iterdir():
         assert CANARY not in path.name
         assert CANARY.encode() not in path.read_bytes()
@@ -254,7 +204,7 @@ def test_the_ids_themselves_are_stored_nowhere(npz, tmp_path):
 def test_numbers_are_fresh_for_every_upload_and_in_no_order(npz, numbers):
     drawn = []
     for _ in range(20):
-        assert npz(list("abcdef")) == "ok"
+        assert npz(OF_TEN, subjects=list("abcdef")) == "ok"
         drawn.append(numbers())
     assert len(np.unique(drawn)) == 20 * 6
     assert len({tuple(np.argsort(row).tolist()) for row in drawn}) > 10  # of 720 orders

@@ -1,0 +1,56 @@
+"""Encoded pictures, and archives and folders of them, as uploads hold them."""
+
+import io
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+
+def saved(image: Image.Image | npt.NDArray[Any], kind: str = "PNG", **options: Any) -> bytes:
+    """Encode an image, or its pixels."""
+    file = io.BytesIO()
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(file, kind, **options)
+    return file.getvalue()
+
+
+def picture(
+    kind: str = "PNG", mode: str = "L", size: tuple[int, int] = (6, 4), value: Any = 7, **options: Any
+) -> bytes:
+    """Encode a picture of one colour."""
+    return saved(Image.new(mode, size, value), kind, **options)
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(size: tuple[int, int], *chunks: bytes, bits: int = 8, colour_type: int = 0) -> bytes:
+    """A PNG whose header says this, with any chunks between header and end."""
+    header = png_chunk(b"IHDR", struct.pack(">2I5B", *size, bits, colour_type, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + png_chunk(b"IEND", b"")
+
+
+def archive(*members: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    """Pack (name or ZipInfo, bytes) pairs into a zip file."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as file:
+        for name, data in members:
+            file.writestr(name, data)
+    return buffer.getvalue()
+
+
+def write_folders(root: Path, counts: dict[str, int], shape: tuple[int, ...] = (8, 8)) -> Path:
+    """Write so many pictures of noise into each folder, other ones each time, and return the root."""
+    rng = np.random.default_rng()
+    for folder, count in counts.items():
+        (root / folder).mkdir(parents=True)
+        for number in range(count):
+            pixels = rng.integers(0, 256, shape, dtype=np.uint8)
+            (root / folder / f"{number}.png").write_bytes(saved(pixels))
+    return root
