@@ -15,7 +15,9 @@ from service.ingest.__main__ import answer, unsealed
 from service.ingest.formats import format_named
 from service.ingest.request import IngestRequest
 from service.settings import Settings
+from tests.conftest import clear_postgres
 from tests.service.audit.book import LedgerBook
+from tests.service.departments import Department, departments
 from tests.service.jobs.shop import Shop
 from tests.service.ledger.account_book import AccountBook
 
@@ -69,3 +71,22 @@ def settings(book: LedgerBook, sqlite_url: str) -> Settings:
     settings = Settings(data_dir=book.data_dir, database_url=sqlite_url)
     make_signing_key(settings.ledger_key_path)
     return settings
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """Settings of a service on a database of this module's own, once for each kind."""
+    folder: Path = tmp_path_factory.mktemp("departments")
+    url = f"sqlite:///{folder / 'obscura.db'}"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("migrated_postgres")
+    yield Settings(data_dir=folder, database_url=url, mode="celery")
+    if request.param == "postgresql":
+        clear_postgres(url)
+
+
+@pytest.fixture(scope="module")
+def department(place: Settings) -> Iterator[Department]:
+    """A service with a project that has something of everything and another that has nothing."""
+    with departments(place) as department:
+        yield department

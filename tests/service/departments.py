@@ -13,11 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import product
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import pytest
 from fastapi.routing import APIRoute
 from sqlalchemy import select
 
@@ -31,7 +29,6 @@ from service.db.session import transaction
 from service.identity.people import Claims, roles
 from service.identity.sessions import form_token
 from service.settings import Settings
-from tests.conftest import clear_postgres
 from tests.service.reading_routes import TestClient, address, stocked
 
 ROLES = ("owner", "steward", "analyst", "auditor", "viewer")
@@ -97,24 +94,6 @@ class Department:
     clients: Mapping[tuple[str, str], TestClient]
     ids: Mapping[str, str]
     missing: Mapping[str, str]
-
-
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """Settings of a service on a database of this module's own, once for each kind."""
-    folder: Path = tmp_path_factory.mktemp("departments")
-    url = f"sqlite:///{folder / 'obscura.db'}"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("migrated_postgres")
-    yield Settings(data_dir=folder, database_url=url, mode="celery")
-    if request.param == "postgresql":
-        clear_postgres(url)
-
-
-@pytest.fixture(scope="module")
-def department(place: Settings) -> Iterator[Department]:
-    with departments(place) as department:
-        yield department
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from typer.testing import CliRunner
 from obscura.cli.app import app as command_line
 from obscura.client import Client
 from obscura.client.transport import trusted
+from obscura.wire.ids import introduce
 from obscura.wire.words import DatasetState
 from service import jobs, ledger
 from service.api.events import StreamLimits
@@ -134,11 +135,32 @@ class Served:
 
     def named(self, name: str, *scopes: str) -> httpx.Client:
         """A client with a new key; a key with the scope admin is a person's of its own."""
-        if name not in self.http:
+        if name not in self.tokens:
             with transaction(self.factory) as session:
-                token = make_key(session, name=name, scopes=scopes, now=utc_now())[1]
-            self.http[name] = self.bearer(token)
-        return self.http[name]
+                self.tokens[name] = make_key(session, name=name, scopes=scopes, now=utc_now())[1]
+        return self.client(name)
+
+    def make_key(self, name: str, *scopes: str, by: str = "admin", **more: Any) -> dict[str, Any]:
+        """Create a key over HTTP; from then on its holder is a caller of this name."""
+        made = dict(self.send("keys", {"name": name, "scopes": scopes, **more}, scope=by, status=201))
+        self.tokens[name] = made["token"]
+        return made
+
+    def admit(self, name: str, *, by: str = "admin", status: int = 201, **more: str) -> Any:
+        """Ask for an admin, or an owner of a project, who is a caller of this name once admitted."""
+        self.tokens[name], introduction = introduce()
+        body = {"name": name, "introduction": introduction, "reason": "needed", **more}
+        return self.send("admins", body, scope=by, status=status)
+
+    def approve(self, request_id: str, *, by: str, status: int = 200) -> Any:
+        return self.send(f"decisions/{request_id}/approve", scope=by, status=status)
+
+    def key_id(self, name: str) -> str:
+        return f"key_{self.tokens[name].split('_')[1]}"
+
+    def enters(self, *names: str) -> list[bool]:
+        """Whether the keys of these callers are accepted."""
+        return [self.client(name).get("/v1/datasets").status_code != 401 for name in names]
 
     def member(self, project_id: str, role: str) -> "Served":
         """The same service, asked with a new key of a project."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from obscura.wire.words import Outcome
 from service.api.auditing import UNLOGGED
@@ -18,33 +17,32 @@ from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import SessionFactory, transaction
 from service.identity.recording import Act
 from service.settings import Settings
-from tests.service.departments import NOBODYS, all_routes, ask, departments, place
+from tests.service.departments import NOBODYS, Department, all_routes, ask, departments
 from tests.service.reading_routes import TestClient
-
-__all__ = ["place"]
 
 ACTS = set(Act)
 SHOWS_NOTHING = {"/v1/health/live", "/v1/health/ready", "/static/{name}", "/reference"}
 SECRET = "sekretsekret"
 
 
-@dataclass(frozen=True)
 class Installation:
-    """A service that answers only what it can log.
+    """A service that answers only what it can log: `ids` are of the analyst's project, and `missing` of nothing.
 
-    Attributes:
-        clients: by role; `nobody` has no key, and the analyst's project alone has something.
-        key_ids, projects: of them.
-        ids: of the objects of the analyst's project, and `missing`, which nothing has.
+    Each role has a client, a key and a project; `nobody` has no key.
     """
 
-    factory: SessionFactory
-    clients: dict[str, TestClient]
-    key_ids: dict[str, str | None]
-    projects: dict[str, str | None]
-    ids: Mapping[str, str]
-    missing: Mapping[str, str]
-    settings: Settings
+    def __init__(self, settings: Settings, department: Department) -> None:
+        self.settings, self.ids, self.missing = settings, department.ids, department.missing
+        whose = {"admin": "nobody", "analyst": "ours", "auditor": "theirs", "owner": "theirs"}
+        self.clients = {role: department.clients[role, project] for role, project in whose.items()}
+        self.key_ids: dict[str, str | None] = {
+            role: f"key_{client.headers['Authorization'].split('_')[1]}" for role, client in self.clients.items()
+        }
+        admin, other = self.clients["admin"], self.clients["owner"].get("/v1/projects").json()["items"][0]["id"]
+        self.projects = {"admin": None, "nobody": None, "analyst": DEFAULT_PROJECT, "auditor": other, "owner": other}
+        self.clients["nobody"] = TestClient(admin.app, follow_redirects=False, base_url=str(admin.base_url))
+        self.key_ids["nobody"] = None
+        self.factory: SessionFactory = admin.app.state.service.factory
 
     def events(self, after: int = 0) -> list[AuditEvent]:
         with transaction(self.factory, read_only=True) as session:
@@ -53,24 +51,14 @@ class Installation:
 
     def newest(self) -> int:
         with transaction(self.factory, read_only=True) as session:
-            return session.scalar(select(AuditEvent.sequence).order_by(AuditEvent.sequence.desc()).limit(1)) or 0
+            return session.scalar(select(func.max(AuditEvent.sequence))) or 0
 
 
 @pytest.fixture(scope="module")
 def installation(place: Settings) -> Iterator[Installation]:
     settings = place.model_copy(update={"audit_log": "required"})
-    whose = {"admin": "nobody", "analyst": "ours", "auditor": "theirs", "owner": "theirs"}
     with departments(settings) as department:
-        clients = {role: department.clients[role, project] for role, project in whose.items()}
-        key_ids = {role: f"key_{client.headers['Authorization'].split('_')[1]}" for role, client in clients.items()}
-        admin = clients["admin"]
-        clients["nobody"] = TestClient(admin.app, follow_redirects=False, base_url=str(admin.base_url))
-        other = clients["owner"].get("/v1/projects").json()["items"][0]["id"]
-        projects = {"admin": None, "nobody": None, "analyst": DEFAULT_PROJECT, "auditor": other, "owner": other}
-        factory = admin.app.state.service.factory
-        yield Installation(
-            factory, clients, {**key_ids, "nobody": None}, projects, department.ids, department.missing, settings
-        )
+        yield Installation(settings, department)
 
 
 def expected(status: int, sent_to_sign_in: bool) -> Outcome:

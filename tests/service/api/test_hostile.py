@@ -16,9 +16,6 @@ from service.api.problems import ERRORS_MAX
 from service.db.session import transaction
 from service.settings import Settings
 from tests.service.api.conftest import ACCOUNT, DATASET, SCOPES, Served, connected, received, serving
-from tests.service.departments import place
-
-__all__ = ["place"]
 
 LISTS = ("accounts", "datasets", "jobs", "releases", "sweeps", "keys", "decisions")
 

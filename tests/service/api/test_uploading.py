@@ -53,7 +53,7 @@ def wait_for_state(served: Any, dataset_id: str, state: str) -> None:
 def test_slow_uploads_are_bounded_and_leave_room_for_others(served, make_npz, under_way, late, status, code):
     """Bounds of projects: the next test."""
     for name in ("one", "two"):
-        served.tokens[name] = served.named(name, "data").headers["Authorization"].removeprefix("Bearer ")
+        served.named(name, "data")
     with ExitStack() as stack:
         for name in under_way:
             dataset_id = served.dataset()["id"]

@@ -25,24 +25,22 @@ def test_a_person_is_admitted_and_removed_by_two_others(fresh):
 
 
 def test_requests_about_admins_are_for_admins_and_raises_for_all_readers(fresh):
-    url, token = fresh.url, fresh.tokens["admin"]
-    with Client(url, token) as first:
-        reader = first.create_key(name="reader", scopes=["read"]).token
-        account = first.create_account(name="people", owner="clinic", epsilon=2.0, delta=1e-5, unit="record")
-        first.request_admission(name="bob", introduction=introduce()[1], reason="the second")
-        asked = first.request_admission(name="carol", introduction=introduce()[1], reason="the third").request
-        raised = first.request_raise(account.id, epsilon=4.0, reason="more")
-        assert [row.id for row in first.decisions()] == [raised.id, asked.id]
-        assert [row.id for row in first.decisions(action="admit")] == [asked.id]
-        with Client(url, reader) as anybody:
-            assert list(anybody.decisions()) == [raised] == [anybody.decision(raised.id)]
-            assert list(anybody.decisions(action="admit")) == []
-            with pytest.raises(NotFoundError):
-                anybody.decision(asked.id)
+    account_id = fresh.account()["id"]
+    reader = fresh.make_key("reader", "read")["token"]
+    fresh.admit("bob")
+    asked = fresh.admit("carol")["request"]
+    with Client(fresh.url, fresh.tokens["admin"]) as first, Client(fresh.url, reader) as anybody:
+        raised = first.request_raise(account_id, epsilon=4.0, reason="more")
+        assert [row.id for row in first.decisions()] == [raised.id, asked["id"]]
+        assert [row.id for row in first.decisions(action="admit")] == [asked["id"]]
+        assert list(anybody.decisions()) == [raised] == [anybody.decision(raised.id)]
+        assert list(anybody.decisions(action="admit")) == []
+        with pytest.raises(NotFoundError):
+            anybody.decision(asked["id"])
 
 
 def test_lists_show_neither_token_nor_hash(fresh):
-    fresh.send("admins", {"name": "bob", "introduction": introduce()[1], "reason": "why"}, status=201)
+    fresh.admit("bob")
     answer = fresh.client().post("/v1/keys", json={"name": "analyst", "scopes": ["read"]})
     assert (answer.status_code, answer.headers["cache-control"]) == (201, "no-store")
     made = answer.json()
