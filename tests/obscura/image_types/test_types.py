@@ -13,7 +13,7 @@ from obscura.preparing.images import Target, prepare_image
 from obscura.preparing.preparation import prepare
 from obscura.wire.faults import Fault, Refused
 from service.ingest.pictures import decode_picture
-from tests.obscura.preparing.conftest import saved
+from tests.obscura.preparing.conftest import fill, saved
 from tests.service.ingest.conftest import request_of
 
 PIXELS = np.arange(64, dtype=np.uint8).reshape(8, 8)
@@ -45,9 +45,7 @@ def test_a_new_type_is_sent_as_it_is_and_read_by_the_service():
 
 @pytest.mark.usefixtures("known")
 def test_a_new_type_is_made_to_fit_and_found_in_folders(tmp_path):
-    (tmp_path / "cat").mkdir()
-    (tmp_path / "cat" / "one.pcx").write_bytes(FILE)
-    package = prepare(tmp_path, Choices(size=16, grey=True, classes=["cat"]))
+    package = prepare(fill(tmp_path, {"cat/one.pcx": FILE}), Choices(size=16, grey=True, classes=["cat"]))
     assert (package.private_records, package.width, package.channels) == (1, 16, 1)
     suffix, content = prepare_image(FILE, replace(GREY, width=16, height=16))
     assert (suffix, types.image_header(content)[1:]) == (".png", (16, 16))

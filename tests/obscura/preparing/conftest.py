@@ -3,7 +3,7 @@
 import io
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,18 @@ def deep_png(values: Array) -> bytes:
     return body
 
 
+def fill(root: Path, files: Mapping[str, str | bytes | Image.Image | Array]) -> Path:
+    """Write files by their paths below a folder, images in the format that the path names."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str | bytes):
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        else:
+            (Image.fromarray(content) if isinstance(content, np.ndarray) else content).save(path)
+    return root
+
+
 @pytest.fixture
 def colours() -> Callable[..., Array]:
     """Random colour pixels (height, width, 3)."""
@@ -45,31 +57,28 @@ def colours() -> Callable[..., Array]:
 @pytest.fixture
 def motley(tmp_path: Path, colours: Callable[..., Array]) -> Path:
     """Mixed sizes, modes, transparency, orientation, depths and frames, with what systems leave behind: 13 images."""
-    root = tmp_path / "motley"
-    cat, dog = root / "cat", root / "dog"
-    for folder in (cat, dog, root / "empty", root / "__MACOSX" / "cat"):
-        folder.mkdir(parents=True)
-    image = Image.fromarray(colours())
-    image.save(cat / "plain.png")
-    image.save(cat / "plain.jpg")
-    image.save(cat / "plain.webp", lossless=True)
-    image.save(cat / "plain.bmp")
-    Image.fromarray(colours(60, 90)).save(cat / "wide.jpeg")
-    lying = Image.Exif()
+    image, lying = Image.fromarray(colours()), Image.Exif()
     lying[0x0112] = 6
-    Image.fromarray(colours(64, 40)).save(cat / "lying.jpg", exif=lying)
-    image.convert("L").save(cat / "grey.png")
-    image.convert("CMYK").save(dog / "printed.jpg")
-    image.convert("P").save(dog / "palette.gif")
-    clear = np.dstack([colours(), np.full((48, 48), 255, np.uint8)])
+    opaque, clear = (np.dstack([colours(), np.full((48, 48), 255, np.uint8)]) for _ in range(2))
     clear[:10, :, 3] = 100
-    Image.fromarray(clear).save(dog / "clear.png")
-    (dog / "deep.png").write_bytes(deep_png(colours().astype(np.uint16) * 257))
     frames = [Image.fromarray(colours()).convert("P") for _ in range(3)]
-    frames[0].save(dog / "moving.gif", save_all=True, append_images=frames[1:])
-    opaque = np.dstack([colours(), np.full((48, 48), 255, np.uint8)])
-    Image.fromarray(opaque).save(dog / "opaque.png")
-    for junk in (cat / ".DS_Store", dog / "Thumbs.db", root / ".hidden", root / "__MACOSX" / "cat" / "._plain.png"):
-        junk.write_bytes(b"junk")
-    (dog / "notes.txt").write_text("a note")
+    root = fill(
+        tmp_path / "motley",
+        {
+            **{f"cat/plain.{suffix}": image for suffix in ("png", "jpg", "bmp")},
+            "cat/plain.webp": saved(image, "WEBP", lossless=True),
+            "cat/wide.jpeg": colours(60, 90),
+            "cat/lying.jpg": saved(colours(64, 40), "JPEG", exif=lying),
+            "cat/grey.png": image.convert("L"),
+            "dog/printed.jpg": image.convert("CMYK"),
+            "dog/palette.gif": image.convert("P"),
+            "dog/clear.png": clear,
+            "dog/deep.png": deep_png(colours().astype(np.uint16) * 257),
+            "dog/moving.gif": saved(frames[0], "GIF", save_all=True, append_images=frames[1:]),
+            "dog/opaque.png": opaque,
+            "dog/notes.txt": "a note",
+            **dict.fromkeys(["cat/.DS_Store", "dog/Thumbs.db", ".hidden", "__MACOSX/cat/._plain.png"], b"junk"),
+        },
+    )
+    (root / "empty").mkdir()
     return root

@@ -7,20 +7,18 @@ import pytest
 from PIL import Image
 
 from obscura.preparing import Arrays, Choices, PackingError, prepare
+from tests.obscura.preparing.conftest import fill
 
 
-def album(root: Path, *classes: str) -> Path:
-    for name in classes:
-        (root / name).mkdir(parents=True)
-        Image.new("RGB", (8, 8)).save(root / name / "a.png")
-    return root
+@pytest.fixture
+def animals(tmp_path: Path) -> Path:
+    return fill(tmp_path / "animals", dict.fromkeys(["cat/a.png", "dog/a.png"], Image.new("RGB", (8, 8))))
 
 
-def test_stated_classes_of_a_folder_may_be_more_than_it_has_and_not_fewer(tmp_path):
-    root = album(tmp_path / "animals", "cat", "dog")
-    assert prepare(root, Choices(classes=["dog", "cat", "eel"])).classes == ("dog", "cat", "eel")
+def test_stated_classes_of_a_folder_may_be_more_than_it_has_and_not_fewer(animals):
+    assert prepare(animals, Choices(classes=["dog", "cat", "eel"])).classes == ("dog", "cat", "eel")
     with pytest.raises(PackingError, match=r"--classes does not name every class that there is: dog\."):
-        prepare(root, Choices(classes=["cat"]))
+        prepare(animals, Choices(classes=["cat"]))
 
 
 def test_labels_that_are_numbers_get_the_stated_names_in_order(tmp_path):
@@ -50,10 +48,10 @@ def test_what_is_no_list_of_classes(stated):
         Choices(classes=stated)
 
 
-def test_new_names_are_what_is_declared_and_sent_whatever_the_files_hold(tmp_path):
+def test_new_names_are_what_is_declared_and_sent_whatever_the_files_hold(tmp_path, animals):
     table = tmp_path / "new.csv"
     table.write_text("\ufeffold,new\neel,fish\ndog,beast\ncat,beast\n", encoding="utf-8")
-    package = prepare(album(tmp_path / "animals", "cat", "dog"), Choices(rename_classes=table))
+    package = prepare(animals, Choices(rename_classes=table))
     assert (package.classes, package.private_counts) == (("fish", "beast"), {"fish": 0, "beast": 2})
     body = b"".join(package.open())
     assert b"beast/0000001.png" in body

@@ -14,7 +14,7 @@ from obscura.preparing import ChoiceNeeded, PackingError, prepare
 from obscura.preparing.choices import Choices
 from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
 from obscura.preparing.images import Target, look, prepare_image
-from tests.obscura.preparing.conftest import deep_png, saved
+from tests.obscura.preparing.conftest import deep_png, fill, saved
 from tests.obscura.preparing.dicom_files import dicom_file
 
 SIDE = 16
@@ -31,12 +31,10 @@ def shown(content: bytes, scale: Scale = FORMAT_SCALE, side: int = SIDE) -> np.n
 
 
 def folder(root: Path, *files: bytes) -> Path:
-    for place, content in enumerate(files):
-        kind = root / "ab"[place % 2]
-        kind.mkdir(parents=True, exist_ok=True)
-        suffix = ".dcm" if content[128:132] == b"DICM" else ".png" if content.startswith(PNG_MAGIC) else ".tif"
-        (kind / f"{place}{suffix}").write_bytes(content)
-    return root
+    def suffix(content: bytes) -> str:
+        return ".dcm" if content[128:132] == b"DICM" else ".png" if content.startswith(PNG_MAGIC) else ".tif"
+
+    return fill(root, {f"{'ab'[place % 2]}/{place}{suffix(content)}": content for place, content in enumerate(files)})
 
 
 def asked(root: Path, **choices: Any) -> tuple[str, ...]:

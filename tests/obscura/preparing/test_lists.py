@@ -11,6 +11,7 @@ from obscura.preparing import ChoiceNeeded, Choices, PackingError, prepare
 from obscura.preparing.subjects import read_ids, require_plain_ids
 from obscura.preparing.survey import screen
 from obscura.preparing.tables import read_lines, read_renames
+from tests.obscura.preparing.conftest import fill
 
 ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"]
 
@@ -28,9 +29,8 @@ def test_ids_renames_and_classes_are_read_whatever_the_encoding_and_the_line_end
     assert [*read_ids(written(tmp_path, ids, encoding))[1]] == ["0010", "0012"]
     assert {*read_lines(written(tmp_path, ids, encoding))} == {"0010", "0012"}
     for delimiter in (",", ";", "\t"):
-        renames = end.join(
-            [delimiter.join(row) for row in (("old", "new"), ("Größe", '"a ""b"""'), ("x", "y"), ("", ""))]
-        )
+        rows = (("old", "new"), ("Größe", '"a ""b"""'), ("x", "y"), ("", ""))
+        renames = end.join(delimiter.join(row) for row in rows)
         assert read_renames(written(tmp_path, renames, encoding)) == {"Größe": 'a "b"', "x": "y"}
 
 
@@ -119,10 +119,7 @@ def test_ids_that_were_joined_may_differ_in_zeros_and_decimals():
 
 
 def images(tmp_path: Path, *paths: str) -> Path:
-    for number, path in enumerate(paths):
-        (tmp_path / "p" / path).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("L", (16, 16), number).save(tmp_path / "p" / path)
-    return tmp_path / "p"
+    return fill(tmp_path / "p", {path: Image.new("L", (16, 16), number) for number, path in enumerate(paths)})
 
 
 def of_records(tmp_path: Path, head: str, *cells: str) -> Path:

@@ -12,19 +12,19 @@ import pytest
 from PIL import Image
 
 from obscura.preparing import ChoiceNeeded, Choices, PackingError, prepare
+from tests.obscura.preparing.conftest import fill
 from tests.obscura.preparing.layouts.test_idx import write_pair
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
     """Two class folders with five images, one of them with a name that tells too much."""
-    root = tmp_path / "images"
-    for name, count in (("dog", 2), ("cat", 3)):
-        (root / name).mkdir(parents=True)
-        for number in range(count):
-            Image.new("RGB", (12, 8), (number, 0, 0)).save(root / name / f"CANARY-patient-{number}.png")
-    (root / "cat" / "notes.txt").write_text("CANARY")
-    return root
+    files = {
+        f"{name}/CANARY-patient-{number}.png": Image.new("RGB", (12, 8), (number, 0, 0))
+        for name, count in (("dog", 2), ("cat", 3))
+        for number in range(count)
+    }
+    return fill(tmp_path / "images", {**files, "cat/notes.txt": "CANARY"})
 
 
 def sent(path: Path, **given: Any) -> bytes:
@@ -76,12 +76,12 @@ JOINED = Choices(join_subjects=True)
 @pytest.fixture
 def people(tmp_path: Path) -> Path:
     """Two classes; anna in both, written in two ways; seven images of three people."""
-    root = tmp_path / "people"
-    for folder, count in (("cat/Zoë", 2), ("cat/CANARY-bert", 1), ("dog/Zoe\u0308", 3), ("dog/carl", 1)):
-        (root / folder).mkdir(parents=True)
-        for number in range(count):
-            Image.new("L", (8, 8), 10 * number).save(root / folder / f"CANARY-{number}.png")
-    return root
+    files = {
+        f"{folder}/CANARY-{number}.png": Image.new("L", (8, 8), 10 * number)
+        for folder, count in (("cat/Zoë", 2), ("cat/CANARY-bert", 1), ("dog/Zoe\u0308", 3), ("dog/carl", 1))
+        for number in range(count)
+    }
+    return fill(tmp_path / "people", files)
 
 
 def owners_in(body: bytes) -> Counter[tuple[str, str]]:

@@ -12,6 +12,7 @@ from obscura.preparing import Arrays, BrokenImages, Choices, PackingError, prepa
 from obscura.preparing.preparation import _Members
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.survey import survey
+from tests.obscura.preparing.conftest import fill
 
 Colours = Callable[..., np.ndarray]
 
@@ -22,12 +23,9 @@ def asked(flags: tuple[str, ...]) -> Choices:
     return Choices(**{name.replace("-", "_"): value or True for name, _, value in pairs})  # type: ignore[arg-type]
 
 
-def folder_of(root: Path, **images: Image.Image) -> Path:
-    """One class for each image, called like it."""
-    for name, image in images.items():
-        (root / name).mkdir(parents=True)
-        image.save(root / name / "1.png")
-    return root
+def folder_of(root: Path, *images: Image.Image | np.ndarray) -> Path:
+    """Write one class for each image."""
+    return fill(root, {f"{name}/1.png": image for name, image in zip("ab", images, strict=False)})
 
 
 def test_a_motley_folder_goes_in_as_it_is(motley):
@@ -54,8 +52,8 @@ def test_the_line_says_what_was_done_to_how_many(motley):
 
 
 def test_broken_images_are_named_before_anything_is_done(motley):
-    (motley / "cat" / "torn.png").write_bytes((motley / "cat" / "plain.png").read_bytes()[:200])
-    (motley / "dog" / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    torn = (motley / "cat" / "plain.png").read_bytes()[:200]
+    fill(motley, {"cat/torn.png": torn, "dog/phone.heic": b"\0\0\0\x18ftypheic"})
     with pytest.raises(BrokenImages) as error:
         prepare(motley)
     assert error.value.flags == ("--skip-broken",)
@@ -71,10 +69,8 @@ def test_broken_images_are_named_before_anything_is_done(motley):
 
 def test_of_many_broken_images_a_few_are_named(tmp_path):
     folder = tmp_path / "a" / "b"
-    folder.mkdir(parents=True)
-    for number in range(12):
-        (folder / f"{number:02}.png").write_bytes(b"?")
-    Image.new("L", (9, 9)).save(folder / "whole.png")
+    broken = dict.fromkeys((f"{number:02}.png" for number in range(12)), b"?")
+    fill(folder, {**broken, "whole.png": Image.new("L", (9, 9))})
     with pytest.raises(BrokenImages, match=r"b/04\.png .* and 7 more"):
         prepare(folder.parent)
     (folder / "whole.png").unlink()
@@ -85,7 +81,7 @@ def test_of_many_broken_images_a_few_are_named(tmp_path):
 
 
 def test_an_image_that_is_larger_than_any_is_not_read_whole(tmp_path):
-    folder_of(tmp_path, a=Image.new("L", (9, 9)))
+    folder_of(tmp_path, Image.new("L", (9, 9)))
     with (tmp_path / "a" / "huge.png").open("wb") as file:
         file.truncate(2**40)  # a hole of a terabyte
     with pytest.raises(BrokenImages, match="larger than 256 MiB"):
@@ -94,7 +90,7 @@ def test_an_image_that_is_larger_than_any_is_not_read_whole(tmp_path):
 
 @pytest.mark.parametrize("side", [7, 8, 32, 256, 257])
 def test_the_size_is_the_same_whatever_the_images_are(tmp_path, colours, side):
-    root = folder_of(tmp_path / "p", a=Image.fromarray(colours(side, side)), b=Image.fromarray(colours(side, side)))
+    root = folder_of(tmp_path / "p", colours(side, side), colours(side, side))
     package = prepare(root)
     assert (package.height, package.width) == (32, 32)
     assert package.summary == ("2 images: as they are." if side == 32 else "2 images: 2 scaled to 32 x 32.")
@@ -109,8 +105,8 @@ def test_arrays_of_a_size_that_images_may_have_keep_it(colours, side):
 def test_grey_and_colour(tmp_path, colours):
     grey = Image.fromarray(colours()).convert("L")
     usual, same = Choices(), Choices(size=48)
-    assert prepare(folder_of(tmp_path / "grey", a=grey, b=grey), usual).channels == 3
-    mixed = folder_of(tmp_path / "mixed", a=grey, b=Image.fromarray(colours()))
+    assert prepare(folder_of(tmp_path / "grey", grey, grey), usual).channels == 3
+    mixed = folder_of(tmp_path / "mixed", grey, colours())
     package = prepare(mixed, same)
     assert (package.channels, package.summary) == (3, "2 images: 1 turned to colour.")
     package = prepare(mixed, Choices(size=48, grey=True))

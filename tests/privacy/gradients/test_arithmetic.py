@@ -20,7 +20,7 @@ from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients
 from privacy.gradients.places import places_alike
-from tests.privacy.gradients.test_per_sample import Tokens, losses
+from tests.privacy.gradients.cases import Tokens, losses
 
 Pass = tuple[nn.Module, Losses, torch.Tensor, torch.Tensor, int]  # network, losses, inputs, targets, repeats
 

@@ -1,7 +1,8 @@
-"""TopAgg, GEP, B-GEP and freeze: each attains its sensitivity in a worst case, and says what its paper says."""
+"""Every estimator attains its sensitivity in a worst case; TopAgg, GEP and freeze do what their papers say."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,85 +13,50 @@ from torch import nn
 
 from privacy.errors import InvalidParameter
 from privacy.gradients import estimator as estimator_module
-from privacy.gradients.dpsgd import DpSgd
-from privacy.gradients.estimator import Estimator, shapes_of
+from privacy.gradients.estimator import shapes_of
 from privacy.gradients.freeze import random_mask, ranked_mask
 from privacy.gradients.gep import Gep, basis_of_combinations, orthonormal_basis
 from privacy.gradients.integers import Outer, squares
 from privacy.gradients.per_sample import Traces, trace_gradients
-from privacy.gradients.topagg import TopAggSgd, norm_top_k
+from privacy.gradients.topagg import norm_top_k
 from privacy.plans.private_steps import FreezeSchedule
-from tests.privacy.gradients.test_dpsgd import noise
-from tests.privacy.gradients.test_per_sample import losses
+from tests.privacy.gradients.cases import (
+    ESTIMATORS,
+    FREEZING,
+    TiedTokens,
+    Tokens,
+    batch,
+    convolutional,
+    images,
+    losses,
+    make,
+    noise,
+    perceptron,
+    sequences,
+    sums,
+)
 
-QUIET = {"noise_multiplier": 1e-6, "expected_batch": 1.0}
-
-
-def network() -> nn.Module:
-    torch.manual_seed(4)
-    return nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 4))
-
-
-def batch(n: int, seed: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(n, 12, generator=generator), torch.randint(0, 4, (n,), generator=generator)
-
-
-def anchors(model: nn.Module, stream: torch.Generator) -> Traces:
-    inputs, _ = batch(40, seed=6)
-    return trace_gradients(model, losses, inputs, torch.randint(4, (40,), generator=stream))
-
-
-def dpsgd(model: nn.Module, **changes: float) -> DpSgd:
-    return DpSgd(shapes_of(model), clip=0.3, **{**QUIET, **changes})
-
-
-def topagg(model: nn.Module, **changes: float) -> TopAggSgd:
-    return TopAggSgd(shapes_of(model), clip=0.3, **{"keep": 0.5, **QUIET, **changes})
+RGP = ({}, {"random": True}, {"rank": 8, "rank_fraction": 0.3, "iterations": 2})
+WORST_CASES = [
+    *((perceptron, batch, kind, {}, frozen) for kind in FREEZING for frozen in (False, True)),
+    (convolutional, images, "dpsgd", {}, False),
+    *((convolutional, images, "rgp", options, False) for options in RGP),
+    *((network, sequences, "rgp", options, False) for network in (Tokens, TiedTokens) for options in RGP[:2]),
+]
 
 
-def gep(model: nn.Module, **changes: float) -> Gep:
-    return Gep(shapes_of(model), anchors, **{"basis_size": 6, "clip": 0.3, "clip_residual": 0.2, **QUIET, **changes})
-
-
-def b_gep(model: nn.Module, **changes: float) -> Gep:
-    return gep(model, **{"clip_residual": None, **changes})
-
-
-def gep_of_widths(model: nn.Module, **changes: float) -> Gep:
-    return gep(model, **{"groups": "widths", "iterations": 3, **changes})
-
-
-ESTIMATORS = {"dpsgd": dpsgd, "topagg": topagg, "gep": gep, "b_gep": b_gep, "gep_of_widths": gep_of_widths}
-
-
-def sums(estimator: Estimator, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """What a step has summed before its noise, as one vector of integers in the units of the sensitivity."""
-    estimator.begin_step(model)
-    if len(inputs):
-        estimator.add(trace_gradients(model, losses, inputs, targets))
-    found = torch.cat([value.flatten() for value in estimator.discard().values()])
-    assert found.dtype == torch.int64
-    return found.double() * (estimator.sensitivity / estimator.bound)
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("kind", ESTIMATORS)
-def test_a_worst_case_record_attains_the_sensitivity_and_none_exceeds_it(kind: str, frozen: bool) -> None:
-    model = network()
-    make: Callable[..., Estimator] = ESTIMATORS[kind]
-    inputs, targets = batch(9)
+@pytest.mark.parametrize(("network", "records", "kind", "options", "frozen"), WORST_CASES)
+def test_a_worst_case_record_attains_the_sensitivity_and_none_exceeds_it(network, records, kind, options, frozen):
+    torch.manual_seed(5)
+    model, (inputs, targets) = network(), records(9)
     largest = 0.0
-    for scale in (0.1, 1.0, 30.0):
-        estimator = make(model)
-        if frozen:
-            estimator.freeze(random_mask(estimator.coordinates, 0.5, torch.Generator().manual_seed(0)))
-        changed = inputs.clone()
-        changed[-1] *= scale
-        both = []
+    for scale in (0.01, 1, 30):
+        changed, both = inputs.clone(), []
+        changed[-1] *= scale if changed.is_floating_point() else 1
         for kept in (slice(None), slice(-1)):
-            if isinstance(estimator, Gep):
-                estimator._generator.manual_seed(0)  # neighbours are compared on one basis: it is public
+            estimator = make(kind, model, clip=0.05, **options)  # its randomness is public: the same for neighbours
+            if frozen:
+                estimator.freeze(random_mask(estimator.coordinates, 0.5, torch.Generator().manual_seed(0)))
             both.append(sums(estimator, model, changed[kept], targets[kept]))
         moved = float((both[0] - both[1]).norm())
         assert moved <= estimator.sensitivity
@@ -100,8 +66,8 @@ def test_a_worst_case_record_attains_the_sensitivity_and_none_exceeds_it(kind: s
 
 def test_blocks_of_records_are_all_rows_once_and_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one size, so that which kernels compute a record does not depend on its place."""
-    model, (inputs, targets) = network(), batch(9)
-    estimator = topagg(model)
+    model, (inputs, targets) = perceptron(), batch(9)
+    estimator = make("topagg", model)
     monkeypatch.setitem(estimator_module._BLOCK_NUMBERS, "cpu", 4 * estimator.coordinates)
     traces = trace_gradients(model, losses, inputs, targets)
     blocks = list(estimator.blocks(traces))
@@ -110,33 +76,33 @@ def test_blocks_of_records_are_all_rows_once_and_of_one_size(monkeypatch: pytest
 
 
 def test_keeping_everything_is_plain_dp_sgd() -> None:
-    model, (inputs, targets) = network(), batch(9)
-    plain = sums(dpsgd(model), model, inputs, targets)
-    torch.testing.assert_close(
-        sums(topagg(model, keep=1.0), model, inputs, targets).norm(), plain.norm(), rtol=1e-3, atol=0
-    )
+    model, (inputs, targets) = perceptron(), batch(9)
+    kept, plain = make("topagg", model, keep=1.0), make("dpsgd", model)
+    found, expected = (sums(estimator, model, inputs, targets).norm() for estimator in (kept, plain))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=0)
 
 
 def test_gep_with_wide_bounds_returns_the_gradient_and_b_gep_its_projection() -> None:
-    model, (inputs, targets) = network(), batch(9)
+    model, (inputs, targets) = perceptron(), batch(9)
     wide = {"clip": 30.0, "noise_multiplier": 1e-7}
     traces = trace_gradients(model, losses, inputs, targets)
     truth = torch.cat([share.flatten(1).sum(dim=0) for share in traces.shares().values()])
 
-    def released(estimator: Estimator) -> torch.Tensor:
+    def released(kind: str, **options: float) -> torch.Tensor:
+        estimator = make(kind, model, **wide, **options)
         estimator.begin_step(model)
         estimator.add(traces)
         return torch.cat([value.flatten() for value in estimator.privatise(noise()).values()]).to(truth)
 
-    torch.testing.assert_close(released(gep(model, clip_residual=30.0, **wide)), truth, atol=1e-3, rtol=1e-3)
-    few, many = released(b_gep(model, basis_size=4, **wide)), released(b_gep(model, basis_size=100, **wide))
+    torch.testing.assert_close(released("gep", clip_residual=30.0), truth, atol=1e-3, rtol=1e-3)
+    few, many = released("b_gep", basis_size=4), released("b_gep", basis_size=100)
     assert float((many - truth).norm()) < 0.3 * float((few - truth).norm())
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_what_a_basis_leaves_is_the_residual_whichever_way_it_was_found(frozen: bool) -> None:
-    model, rows_of = network(), torch.Generator().manual_seed(3)
-    estimator = gep(model, basis_size=50)
+    model, rows_of = perceptron(), torch.Generator().manual_seed(3)
+    estimator = make("gep", model, basis_size=50)
     if frozen:
         estimator.freeze(random_mask(estimator.coordinates, 0.5, torch.Generator().manual_seed(0)))
     estimator.begin_step(model)
@@ -148,7 +114,7 @@ def test_what_a_basis_leaves_is_the_residual_whichever_way_it_was_found(frozen: 
 
 
 def test_anchors_get_fresh_labels_for_every_basis_and_a_resumed_training_the_same_ones() -> None:
-    model, seen = network(), list[torch.Tensor]()
+    model, seen = perceptron(), list[torch.Tensor]()
 
     def watched(network: nn.Module, stream: torch.Generator) -> Traces:
         inputs, _ = batch(40, seed=6)
@@ -156,7 +122,8 @@ def test_anchors_get_fresh_labels_for_every_basis_and_a_resumed_training_the_sam
         return trace_gradients(network, losses, inputs, seen[-1])
 
     def estimator() -> Gep:
-        return Gep(shapes_of(model), watched, basis_size=6, clip=0.3, clip_residual=0.2, **QUIET)
+        common = {"noise_multiplier": 1.0, "expected_batch": 1.0}
+        return Gep(shapes_of(model), watched, basis_size=6, clip=0.3, clip_residual=0.2, **common)
 
     first = estimator()
     first.begin_step(model)
@@ -173,45 +140,52 @@ def test_groups_are_layers_or_all_layers_of_one_width() -> None:
     model = nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 8), nn.GroupNorm(2, 8), nn.Linear(8, 4))
     found = {}
     for groups in ("layers", "widths"):
-        estimator = Gep(shapes_of(model), anchors, basis_size=9, clip=1.0, clip_residual=1.0, groups=groups, **QUIET)
+        estimator = make("gep", model, basis_size=9, groups=groups)
         estimator.begin_step(model)
         found[groups] = [basis.coordinates for basis in estimator.bases]
     assert found == {"layers": [104, 72, 16, 36], "widths": [192, 36]}
 
 
-def test_the_basis_depends_on_public_anchors_only() -> None:
-    """Two trainings on different private batches have the same basis at the same released network."""
-    model = network()
-    first, second = gep(model), gep(model)
-    for estimator, seed in ((first, 1), (second, 2)):
+@pytest.mark.parametrize(("kind", "public"), [("gep", "bases"), ("gep_of_widths", "bases"), ("rgp", "_carriers")])
+def test_bases_and_carriers_depend_on_public_anchors_and_released_weights_only(kind: str, public: str) -> None:
+    """Two trainings on different private batches have the same ones at the same released network."""
+    model, found = perceptron(), []
+    for seed in (1, 2):
+        estimator = make(kind, model)
         estimator.begin_step(model)
         estimator.add(trace_gradients(model, losses, *batch(7, seed)))
-    assert all(torch.equal(a.vectors, b.vectors) for a, b in zip(first.bases, second.bases, strict=True))
+        bases = getattr(estimator, public)
+        found.append([basis.vectors for basis in bases] if public == "bases" else [*itertools.chain(*bases.values())])
+    assert len(found[0]) > 1
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_frozen_coordinates_get_neither_gradient_nor_noise_and_empty_samples_are_released(kind: str) -> None:
-    model = network()
-    estimator = ESTIMATORS[kind](model, noise_multiplier=1.0)
-    mask = random_mask(estimator.coordinates, 0.7, torch.Generator().manual_seed(0))
-    estimator.freeze(mask)
+    model = perceptron()
+    estimator = make(kind, model, noise_multiplier=1.0)
+    mask = torch.ones(estimator.coordinates, dtype=torch.bool)
+    if kind in FREEZING:
+        mask = random_mask(estimator.coordinates, 0.7, torch.Generator().manual_seed(0))
+        estimator.freeze(mask)
     estimator.begin_step(model)
-    flat = torch.cat([value.flatten() for value in estimator.privatise(noise()).values()])
+    found = estimator.privatise(noise())
+    assert {name: value.shape for name, value in found.items()} == shapes_of(model)
+    flat = torch.cat([value.flatten() for value in found.values()])
     assert bool((flat[~mask] == 0).all())
     assert bool((flat[mask] != 0).all())
 
 
 def test_a_frozen_coordinate_does_not_count_towards_the_clip() -> None:
-    model, (inputs, targets) = network(), batch(1)
-    estimator = DpSgd(shapes_of(model), clip=0.01, **QUIET)
+    model, (inputs, targets) = perceptron(), batch(1)
+    estimator = make("dpsgd", model, clip=0.01)
     estimator.freeze(random_mask(estimator.coordinates, 0.9, torch.Generator().manual_seed(1)))
     assert float(sums(estimator, model, inputs, targets).norm()) == pytest.approx(0.01, rel=2e-3)
 
 
 def test_a_posterior_mask_drops_coordinates_of_what_was_clipped_whole() -> None:
-    model, (inputs, targets) = network(), batch(6)
-    whole = DpSgd(shapes_of(model), clip=0.01, **QUIET)
-    posterior = DpSgd(shapes_of(model), clip=0.01, freeze_after_clipping=True, **QUIET)
+    model, (inputs, targets) = perceptron(), batch(6)
+    whole, posterior = (make("dpsgd", model, clip=0.01, freeze_after_clipping=after) for after in (False, True))
     mask = random_mask(posterior.coordinates, 0.9, torch.Generator().manual_seed(1))
     posterior.freeze(mask)
     found = sums(posterior, model, inputs, targets)
@@ -249,24 +223,35 @@ def test_total_densities_are_those_of_the_paper(rate: float, epochs: int, publis
     assert steps.density(50 * epochs) == pytest.approx(published, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("topagg", {"keep": 0.0}),
+        *(("gep", wrong) for wrong in ({"basis_size": 1}, {"iterations": 0})),
+        *(("rgp", wrong) for wrong in ({"rank": 0}, {"rank_fraction": 0.0}, {"iterations": 0})),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(kind: str, wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidParameter, match=next(iter(wrong))):
+        make(kind, perceptron(), **wrong)
+
+
 def test_misuse_is_refused_with_the_reason() -> None:
-    model = network()
-    with pytest.raises(InvalidParameter, match="keep"):
-        topagg(model, keep=0.0)
-    with pytest.raises(InvalidParameter, match="basis_size"):
-        gep(model, basis_size=1)
-    with pytest.raises(InvalidParameter, match="iterations"):
-        gep(model, iterations=0)
-    with pytest.raises(InvalidParameter, match="begin_step"):
-        gep(model).add(trace_gradients(model, losses, *batch(2)))
-    estimator = dpsgd(model)
+    model = perceptron()
+    traces = trace_gradients(model, losses, *batch(2))
+    for kind in ("gep", "rgp"):
+        with pytest.raises(InvalidParameter, match="begin_step"):
+            make(kind, model).add(traces)
+    estimator, rgp = make("dpsgd", model), make("rgp", model)
+    with pytest.raises(InvalidParameter, match="frozen"):
+        rgp.freeze(torch.ones(rgp.coordinates, dtype=torch.bool))
     with pytest.raises(InvalidParameter, match="places"):
         estimator.freeze(torch.ones(3, dtype=torch.bool))
-    estimator.add(trace_gradients(model, losses, *batch(2)))
+    estimator.add(traces)
     with pytest.raises(InvalidParameter, match="within a step"):
         estimator.freeze(None)
-    assert gep(model).sensitivity == math.sqrt(2)
-    assert gep(model, noise_multiplier=3.0).event(0.1).noise_multiplier == 3.0
+    assert make("gep", model).sensitivity == math.sqrt(2)
+    assert make("gep", model, noise_multiplier=3.0).event(0.1).noise_multiplier == 3.0
 
 
 # --- NormTopK ---

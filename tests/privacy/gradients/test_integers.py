@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import nn
 
 from privacy.errors import InvalidParameter
-from privacy.gradients.dpsgd import DpSgd
-from privacy.gradients.estimator import Estimator, shapes_of
-from privacy.gradients.gep import Gep
+from privacy.gradients.estimator import Estimator
 from privacy.gradients.integers import Outer, Sums, exact_sums, grid_bits, squares, whole, whole_factors
-from privacy.gradients.per_sample import Traces, trace_gradients
-from privacy.gradients.rgp import Rgp
-from privacy.gradients.topagg import TopAggSgd
+from privacy.gradients.per_sample import trace_gradients
+from tests.privacy.gradients.cases import make
 
-COMMON = {"noise_multiplier": 1.0, "expected_batch": 1.0}
+HALF_FROZEN = {"frozen": {}, "posterior": {"freeze_after_clipping": True}}  # DP-SGD with these options
+KINDS = ["dpsgd", *HALF_FROZEN, "topagg", "gep", "b_gep", "rgp"]
 
 
 def inner_product(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -26,46 +22,16 @@ def inner_product(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 3, 3), nn.GroupNorm(1, 3), nn.Flatten(), nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 3)
-    )
+    head = (nn.Flatten(), nn.Linear(36, 5), nn.Tanh(), nn.Linear(5, 4))
+    return nn.Sequential(nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 3, 3, padding=1), nn.GroupNorm(1, 3), *head)
 
 
-def anchors(model: nn.Module, _stream: torch.Generator) -> Traces:
-    stream = torch.Generator().manual_seed(3)
-    images, targets = torch.randn(20, 1, 4, 4, generator=stream), torch.randn(20, 3, generator=stream)
-    return trace_gradients(model, inner_product, images, targets)
-
-
-def dpsgd(model: nn.Module, clip: float, **more: bool) -> Estimator:
-    return DpSgd(shapes_of(model), clip=clip, **COMMON, **more)
-
-
-def frozen(model: nn.Module, clip: float, **more: bool) -> Estimator:
-    estimator = dpsgd(model, clip, **more)
+def estimator_of(kind: str, model: nn.Module, clip: float) -> Estimator:
+    if kind not in HALF_FROZEN:
+        return make(kind, model, clip=clip, **({"clip_residual": clip / 2} if kind == "gep" else {}))
+    estimator = make("dpsgd", model, clip=clip, **HALF_FROZEN[kind])
     estimator.freeze(torch.arange(estimator.coordinates) % 2 == 0)
     return estimator
-
-
-def posterior(model: nn.Module, clip: float) -> Estimator:
-    return frozen(model, clip, freeze_after_clipping=True)
-
-
-def topagg(model: nn.Module, clip: float) -> Estimator:
-    return TopAggSgd(shapes_of(model), clip=clip, keep=0.7, **COMMON)
-
-
-def gep(model: nn.Module, clip: float, residual: float | None = 0.5) -> Estimator:
-    clip_residual = None if residual is None else residual * clip
-    return Gep(shapes_of(model), anchors, basis_size=9, clip=clip, clip_residual=clip_residual, **COMMON)
-
-
-def b_gep(model: nn.Module, clip: float) -> Estimator:
-    return gep(model, clip, None)
-
-
-def rgp(model: nn.Module, clip: float) -> Estimator:
-    return Rgp(model, shapes_of(model), rank=2, clip=clip, **COMMON)
 
 
 def square(sums: Sums) -> int:
@@ -75,36 +41,31 @@ def square(sums: Sums) -> int:
 
 @pytest.mark.parametrize("repeats", [1, 3])
 @pytest.mark.parametrize("clip", [1e-6, 1.0, 10.0])
-@pytest.mark.parametrize("make", [dpsgd, frozen, posterior, topagg, gep, b_gep, rgp])
-def test_a_units_integers_are_never_longer_than_the_bound_and_almost_as_long(
-    make: Callable[[nn.Module, float], Estimator], clip: float, repeats: int
-) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_units_integers_are_never_longer_than_the_bound_and_almost_as_long(kind, clip, repeats) -> None:
     model, stream = network(), torch.Generator().manual_seed(1)
-    estimator = make(model, clip)
+    estimator = estimator_of(kind, model, clip)
     bound, longest = int(estimator.bound), 0.0
     estimator.begin_step(model)
     for length in (1e-20, 1e-6, 1.0, 1e6, 1e20):  # of gradients
-        images = torch.randn(repeats, 1, 4, 4, generator=stream)
-        targets = torch.randn(repeats, 3, generator=stream) * length
+        images = torch.randn(repeats, 12, generator=stream)
+        targets = torch.randn(repeats, 4, generator=stream) * length
         estimator.add(trace_gradients(model, inner_product, images, targets, repeats=repeats))
         sums = estimator.discard()
         assert all(value.dtype == torch.int64 for value in sums.values())
         assert square(sums) <= bound**2
         longest = max(longest, square(sums) ** 0.5 / bound)
-    assert longest > (0.5 if make is posterior else 0.9)
+    assert longest > (0.5 if kind == "posterior" else 0.9)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("make", [dpsgd, frozen, topagg, gep, rgp])
-def test_a_record_that_is_not_finite_adds_nothing_and_changes_nobody(
-    make: Callable[[nn.Module, float], Estimator], value: float
-) -> None:
-    model, images = network(), torch.randn(4, 1, 4, 4)
-    targets = torch.ones(4, 3)
-    estimator = make(model, 1.0)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_that_is_not_finite_adds_nothing_and_changes_nobody(kind: str, value: float) -> None:
+    model, images, targets = network(), torch.randn(4, 12), torch.ones(4, 4)
+    estimator = estimator_of(kind, model, 1.0)
     estimator.begin_step(model)
     broken = images.clone()
-    broken[2, 0, 1, 1] = value
+    broken[2, 5] = value
     estimator.add(trace_gradients(model, inner_product, broken, targets))
     found = estimator.discard()
     absent = torch.tensor([True, True, False, True])
@@ -122,7 +83,7 @@ def test_many_rows_of_a_unit_that_cancel_are_clipped_by_what_is_left() -> None:
         image, target = torch.randn(1, 64, generator=stream), torch.randn(1, 64, generator=stream)
         images = torch.cat([image, image + 1e-5 * torch.randn(1, 64, generator=stream)])
         traces = trace_gradients(model, inner_product, images, torch.cat([target, -target]), repeats=2)
-        estimator = dpsgd(model, 1e-6)
+        estimator = make("dpsgd", model, clip=1e-6)
         estimator.add(traces)
         assert 0.999 * estimator.bound < square(estimator.discard()) ** 0.5 <= estimator.bound
 
@@ -133,7 +94,7 @@ def test_six_million_coordinates_are_measured_as_they_are() -> None:
     model = nn.Linear(1, coordinates, bias=False)
     with torch.no_grad():
         model.weight.zero_()
-    estimator = dpsgd(model, 1.0)
+    estimator = make("dpsgd", model, clip=1.0)
     estimator.freeze(torch.ones(coordinates, dtype=torch.bool))  # gradients are written out
     estimator.add(trace_gradients(model, inner_product, torch.ones(1, 1), torch.full((1, coordinates), 0.1)))
     (sums,) = estimator.discard().values()

@@ -10,26 +10,7 @@ from torch.func import functional_call, grad, vmap
 from privacy.errors import InvalidParameter, PrivacyError
 from privacy.gradients.integers import Outer, squares
 from privacy.gradients.per_sample import check_model, trace_gradients, trainable
-
-
-def losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-
-class Tokens(nn.Module):
-    """A small transformer block over tokens: embedding, layer norms, linear layers with several positions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(7, 6, padding_idx=0)
-        self.query, self.key, self.value = (nn.Linear(6, 6, bias=bias) for bias in (True, False, True))
-        self.norm, self.final, self.head = nn.LayerNorm(6), nn.LayerNorm(6), nn.Linear(6, 3)
-
-    def forward(self, index: torch.Tensor) -> torch.Tensor:
-        x = self.embed(index)
-        z = self.norm(x)
-        attention = (self.query(z) @ self.key(z).mT / 6**0.5).softmax(dim=-1)
-        return self.head(self.final(x + attention @ self.value(z)).mean(dim=1))
+from tests.privacy.gradients.cases import TiedTokens, Tokens, losses
 
 
 def convolutional() -> nn.Module:
@@ -58,21 +39,6 @@ def on_images() -> nn.Module:
         nn.Flatten(),
         nn.Linear(60, 3),
     )
-
-
-class TiedTokens(nn.Module):
-    """Its last weight is the embedding's, as in a language model, and another layer's is used twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.first, self.second = nn.Embedding(7, 6, padding_idx=0), nn.Linear(6, 6), nn.Linear(6, 6)
-        self.second.weight = self.first.weight
-        self.out, self.head = nn.Linear(6, 7, bias=False), nn.Linear(7, 3)
-        self.out.weight = self.embed.weight
-
-    def forward(self, index: torch.Tensor) -> torch.Tensor:
-        x = self.second(self.first(self.embed(index)).tanh()).tanh()
-        return self.head(self.out(x).tanh().mean(dim=1))
 
 
 MODELS = {

@@ -1,17 +1,26 @@
-"""Samples are dealt into passes of one size, and a unit's group depends on its own coin alone."""
+"""Units are sampled by secret coins and dealt into passes of one size; a unit's group depends on its own coin alone."""
 
 from __future__ import annotations
+
+import math
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+import privacy
+from privacy.errors import InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
-from privacy.mechanisms.sampling import NOBODY, deal_passes
+from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
+
+
+def noise(label: str) -> SecureNoise:
+    return SecureNoise.derive(b"a fixed secret for these tests", label)
 
 
 def dealt(drawn: npt.NDArray[np.int64], units: int, size: int, groups: int) -> list[list[npt.NDArray[np.int64]]]:
-    return deal_passes(drawn, units, size, groups, SecureNoise.derive(b"a fixed secret for these tests", "groups"))
+    return deal_passes(drawn, units, size, groups, noise("groups"))
 
 
 @pytest.mark.parametrize("groups", [1, 7])
@@ -34,3 +43,34 @@ def test_one_unit_more_changes_its_own_group_alone() -> None:
     assert len(changed) == 1
     sizes = [np.count_nonzero(np.concatenate(group) != NOBODY) for group in before]
     assert 250 < min(sizes) <= max(sizes) < 420
+
+
+def test_poisson_sampling_is_independent_coins_with_the_stated_chance() -> None:
+    n, probability, rounds = 400, 0.03, 2000
+    stream = noise("poisson")
+    drawn = np.zeros((rounds, n), dtype=bool)
+    for row in drawn:
+        row[poisson_sample(n, probability, stream)] = True
+    sizes = drawn.sum(axis=1)
+    expected_sd = math.sqrt(n * probability * (1 - probability))
+    assert abs(sizes.mean() - n * probability) < 6 * expected_sd / math.sqrt(rounds)
+    assert 0.85 < sizes.std() / expected_sd < 1.15  # shuffled batches of one size would have 0
+    assert (sizes == 0).any() or n * probability > 8
+    each = drawn.mean(axis=0)
+    assert np.abs(each - probability).max() < 6 * math.sqrt(probability * (1 - probability) / rounds)
+    together = (drawn[:, ::2] & drawn[:, 1::2]).mean()
+    assert together == pytest.approx(probability**2, rel=0.15)
+    assert poisson_sample(5, 1.0, stream).tolist() == [0, 1, 2, 3, 4]
+    assert poisson_sample(0, 0.5, stream).tolist() == []
+    for bad in (0.0, 1.5, math.nan):
+        with pytest.raises(InvalidParameter):
+            poisson_sample(5, bad, stream)
+
+
+def test_no_noise_comes_from_torchs_own_generator() -> None:
+    """The only draws that are not secret name the public generator that they come from."""
+    folder = Path(privacy.__file__).parent
+    for path in [*folder.glob("gradients/*.py"), folder / "mechanisms" / "sampling.py"]:
+        for line in path.read_text().splitlines():
+            draws = any(word in line for word in ("torch.rand", "np.random", "torch.normal", "normal_("))
+            assert not draws or "generator=generator" in line, (path, line)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import Filter, open_filter
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens import (
@@ -74,19 +73,6 @@ def test_the_papers_setting_buys_the_releases_that_exact_accounting_allows() -> 
     """
     options = {"stddev": 5000.0, "top_k": 200, "images_per_iteration": 2}
     assert plan(options).facts["images_to_aggregate"] == 2216  # two at a time
-
-
-def test_json_brings_back_the_same_plan_and_the_same_events() -> None:
-    """A recipe rebuilds its events from stored noise parameters, and the ledger compares them with the plan's."""
-    for epsilon in (0.1, 1.0, 7.3):
-        privacy_filter = open_filter(epsilon, 1e-5)
-        made = plan({}, privacy_filter)
-        read = plan_from_json(json.loads(json.dumps(made.to_json())))
-        assert read == made
-        config = read.config_of(DataLensConfig)
-        for stage in made.stages:
-            stddev = read.noise_stddev[stage.name]
-            assert config.topagg(FACTS, stddev).event(stage.event.count) == stage.event
 
 
 @pytest.mark.parametrize("missing", ["recipe", "config", "stages", "cost_nano", "budget_nano", "notes", "facts"])
@@ -214,11 +200,8 @@ def test_any_options_give_a_plan_that_fits_or_a_refusal(
     except InvalidParameter:
         return
     assert_fits(made, privacy_filter)
-    assert plan_from_json(json.loads(json.dumps(made.to_json(), allow_nan=False))) == made
-    for stage in made.stages:
-        assert (
-            GaussianEvent.of_discrete_noise(
-                stage.event.sensitivity, made.facts["noise_stddev"][stage.name], stage.event.count
-            )
-            == stage.event
-        )
+    read = plan_from_json(json.loads(json.dumps(made.to_json(), allow_nan=False)))
+    assert read == made
+    config = read.config_of(DataLensConfig)
+    for stage in read.stages:  # a recipe rebuilds its events from stored noise, and the ledger compares them
+        assert config.topagg(facts, read.noise_stddev[stage.name]).event(stage.event.count) == stage.event

@@ -19,6 +19,11 @@ from privacy.plans.warm_start import BY_CLASS, CLUSTERS, LUMA_CHROMA, MEANS, POO
 from tests.privacy.plans.test_datalens_plan import ACCOUNT, FACTS, assert_fits
 
 
+def made(facts: PublicFacts, epsilon: float = 1.0, recipe: str = "moments", **options: Any) -> Plan:
+    budget = open_filter(epsilon, 1e-5)
+    return build_plan(recipe, options, budget, budget.capacity_nano, facts)
+
+
 def test_the_least_budget_and_the_fewest_records_are_enough() -> None:
     assert_fits(plan_moments(MomentsConfig(), ACCOUNT, 40, dataclasses.replace(FACTS, records_declared=1)), ACCOUNT)
 
@@ -50,17 +55,13 @@ ROWS = [  # those of docs/research/previews.md
 def test_a_plan_says_first_what_was_seen(
     classes: tuple[str, ...], side: int, channels: int, records: int, epsilon: float, seen: str
 ) -> None:
-    account = open_filter(float(epsilon), 1e-5)
-    facts = PublicFacts(classes, side, side, channels, records, "record")
-    plan = build_plan("moments", {}, account, account.capacity_nano, facts)
+    plan = made(PublicFacts(classes, side, side, channels, records, "record"), float(epsilon))
     assert plan.facts["expected_detail"] == seen
     assert plan.notes[0] == SEEN[seen]
 
 
 def test_what_noise_drowns_is_called_drowned_alone() -> None:
-    account = open_filter(0.1, 1e-5)
-    facts = PublicFacts(NINE, 64, 64, 3, 300, "record")
-    plan = build_plan("moments", {}, account, account.capacity_nano, facts)
+    plan = made(PublicFacts(NINE, 64, 64, 3, 300, "record"), 0.1)
     assert plan.notes[0].startswith("Noise drowns most")
     assert "expected_detail" not in plan.facts
 
@@ -68,28 +69,25 @@ def test_what_noise_drowns_is_called_drowned_alone() -> None:
 # --- large images ---
 
 
-def plan_of(recipe: str, side: int, classes: int = 2, epsilon: float = 1.0, **options: object) -> Plan:
-    names = tuple(f"class {number}" for number in range(classes))
-    budget = open_filter(epsilon, 1e-5)
-    facts = PublicFacts(names, side, side, 3, 2_000, "record")
-    return build_plan(recipe, options, budget, budget.capacity_nano, facts)
+def of_size(side: int, classes: int = 2) -> PublicFacts:
+    return PublicFacts(tuple(f"class {number}" for number in range(classes)), side, side, 3, 2_000, "record")
 
 
 @pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"select_public"}))
 def test_every_recipe_plans_for_the_largest_images(recipe: str) -> None:
-    assert plan_of(recipe, 256).recipe == recipe
+    assert made(of_size(256), recipe=recipe).recipe == recipe
 
 
 def test_a_plan_says_how_fine_the_detail_is_where_images_are_larger_than_it() -> None:
-    assert any("about 21 pixels wide" in note and "40 x 40" in note for note in plan_of("moments", 256).notes)
-    assert any("about 13 pixels wide" in note for note in plan_of("moments", 256, epsilon=8.0).notes)
-    assert not any("pixels wide" in note for note in plan_of("moments", 40).notes)
+    assert any("about 21 pixels wide" in note and "40 x 40" in note for note in made(of_size(256)).notes)
+    assert any("about 13 pixels wide" in note for note in made(of_size(256), 8.0).notes)
+    assert not any("pixels wide" in note for note in made(of_size(40)).notes)
 
 
 def test_a_generator_that_is_too_large_is_refused_with_what_would_fit() -> None:
     with pytest.raises(InvalidParameter, match="declare smaller images, or ask for at most 68 components"):
-        plan_of("moments", 256, classes=20, epsilon=8.0)
-    assert plan_of("moments", 128, classes=10, epsilon=8.0).stages
+        made(of_size(256, 20), 8.0)
+    assert made(of_size(128, 10), 8.0).stages
 
 
 # --- defaults that follow ---
@@ -97,11 +95,6 @@ def test_a_generator_that_is_too_large_is_refused_with_what_would_fit() -> None:
 FASHION = PublicFacts(tuple("abcdefghij"), 28, 28, 1, 60_000, "record")
 FEW = dataclasses.replace(FASHION, records_declared=1400)
 COLOUR = PublicFacts(tuple("abc"), 64, 48, 3, 3000, "record")
-
-
-def made(facts: PublicFacts, epsilon: float = 1.0, recipe: str = "moments", **options: Any) -> Plan:
-    budget = open_filter(epsilon, 1e-5)
-    return build_plan(recipe, options, budget, budget.capacity_nano, facts)
 
 
 def config(facts: PublicFacts, epsilon: float = 1.0, **options: Any) -> MomentsConfig:

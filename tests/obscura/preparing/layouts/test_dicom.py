@@ -13,6 +13,7 @@ from pydicom import dcmread
 from obscura.extras import MissingExtra
 from obscura.preparing import BrokenImages, PackingError, prepare
 from obscura.preparing.choices import Choices
+from tests.obscura.preparing.conftest import fill
 from tests.obscura.preparing.dicom_files import CANARIES, dicom_file
 
 RAMP = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
@@ -20,12 +21,8 @@ RAMP = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
 
 def write(root: Path, files: dict[str, dict[str, Any]]) -> Path:
     """Write files by path, each with these tags besides the usual ones."""
-    for name, tags in files.items():
-        place = root / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        values = tags.pop("values", RAMP)
-        place.write_bytes(dicom_file(values, **({"BitsStored": 12, "BurnedInAnnotation": "NO"} | tags)))
-    return root
+    usual = {"values": RAMP, "BitsStored": 12, "BurnedInAnnotation": "NO"}
+    return fill(root, {name: dicom_file(**(usual | tags)) for name, tags in files.items()})
 
 
 def two_by_two(root: Path, name: str = "{kind}/{patient}/IM{number}", **tags: Any) -> Path:
@@ -42,8 +39,7 @@ def test_public_files_may_be_of_one_person_and_a_class_without_pixels_is_lost(tm
     write(root, {"masks/1.dcm": {"PatientID": "P9", "Modality": "SEG"}})
     with pytest.raises(BrokenImages, match="class masks"):
         prepare(root, subjects=True)
-    (root / "odd").mkdir()
-    (root / "odd" / "notes.txt").write_text("no image")
+    fill(root, {"odd/notes.txt": "no image"})
     with pytest.raises(BrokenImages, match=r"2 classes \((odd, masks|masks, odd)\)"):
         prepare(root, subjects=True)
 

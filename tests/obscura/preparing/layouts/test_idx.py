@@ -9,17 +9,16 @@ import pytest
 
 from benchmarks.intake.ways import images_of
 from obscura.preparing import Choices, PackingError, prepare
+from tests.obscura.preparing.conftest import fill
 
 
 def write_pair(folder: Path, split: str, images: np.ndarray, *, packed: bool) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     labels = bytes(number % 10 for number in range(len(images)))
     files = {
         f"{split}-images-idx3-ubyte": struct.pack(">4I", 0x803, *images.shape) + images.tobytes(),
         f"{split}-labels-idx1-ubyte": struct.pack(">2I", 0x801, len(images)) + labels,
     }
-    for name, body in files.items():
-        (folder / (name + ".gz" * packed)).write_bytes(gzip.compress(body) if packed else body)
+    fill(folder, {f"{name}.gz": gzip.compress(body) for name, body in files.items()} if packed else files)
 
 
 @pytest.mark.parametrize("inside", [".", "raw", "MNIST/raw", "FashionMNIST/raw"])

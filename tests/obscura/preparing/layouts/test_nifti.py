@@ -12,6 +12,7 @@ from obscura.preparing.choices import Choices
 from obscura.preparing.depth import FORMAT_SCALE, Scale, eight_bits
 from obscura.preparing.errors import Unreadable
 from obscura.preparing.layouts.nifti import open_volume
+from tests.obscura.preparing.conftest import fill
 
 RAS = np.diag([1.0, 1.0, 1.0, 1.0])
 LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
@@ -31,11 +32,8 @@ def body(kind: type = np.uint8) -> np.ndarray:
     return values
 
 
-def fill(root: Path, *names: str, content: bytes | None = None) -> Path:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content or nifti(body()))
-    return root
+def volumes(root: Path, *names: str, content: bytes | None = None) -> Path:
+    return fill(root, dict.fromkeys(names, content or nifti(body())))
 
 
 @pytest.mark.parametrize("affine", [RAS, LPS])
@@ -62,25 +60,19 @@ def test_units_are_windowed_as_stated_or_as_the_header_says():
 
 
 def test_paths_say_whose_they_are(tmp_path):
-    root = fill(
-        tmp_path / "named",
-        "sick/sub-01_ses-1_T1w.nii",
-        "sick/sub-01/anat/sub-01_T2w.nii",
-        "ok/7/a.nii",
-        "ok/7/b.nii",
-        "ok/8/a.nii",
-    )
+    sick = ("sick/sub-01_ses-1_T1w.nii", "sick/sub-01/anat/sub-01_T2w.nii")
+    root = volumes(tmp_path / "named", *sick, "ok/7/a.nii", "ok/7/b.nii", "ok/8/a.nii")
     package = prepare(root, Choices(slices="coronal"), subjects=True)
     assert (package.private_records, package.private_subjects) == (5, 3)
-    alone = prepare(fill(tmp_path / "alone", "sick/a.nii", "ok/b.nii"), Choices(slices="axial"), subjects=True)
+    alone = prepare(volumes(tmp_path / "alone", "sick/a.nii", "ok/b.nii"), Choices(slices="axial"), subjects=True)
     assert "counts as a subject of its own" in alone.summary
     with pytest.raises(PackingError, match="unit is the subject"):
         prepare(root, Choices(slices="coronal"))
 
 
 def test_what_is_asked_and_what_is_refused(tmp_path):
-    root = fill(tmp_path, "sick/a.nii", "ok/b.nii")
-    fill(root, "ok/c.nii", content=nifti(body(np.int16)))
+    root = volumes(tmp_path, "sick/a.nii", "ok/b.nii")
+    fill(root, {"ok/c.nii": nifti(body(np.int16))})
     with pytest.raises(ChoiceNeeded) as needed:
         prepare(root, Choices(slices="axial"))
     assert needed.value.flags == ("--window 0,1",)
@@ -101,7 +93,7 @@ def test_of_several_volumes_the_first_is_taken():
 
 def test_an_offset_of_unsigned_voxels_is_asked_about(tmp_path):
     voxels = (np.random.default_rng(1).normal(40, 60, (32, 32, 3)) + 32768).astype(np.uint16)
-    root = fill(tmp_path, "sick/a.nii", "ok/b.nii", content=nifti(voxels))
+    root = volumes(tmp_path, "sick/a.nii", "ok/b.nii", content=nifti(voxels))
     with pytest.raises(ChoiceNeeded) as needed:
         prepare(root, Choices(slices="axial"))
     assert needed.value.flags == ("--window 32640,33024",)
