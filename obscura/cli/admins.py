@@ -90,9 +90,7 @@ def admit(
     name: Annotated[str, typer.Argument(help="Of the person.")],
     introduction: Annotated[str, typer.Option(help="key_...:SHA-256, as the person gave it to you.")],
     reason: Reason,
-    project: Annotated[
-        str | None, typer.Option(help="Name or id of the one department whose owner the person is to be.")
-    ] = None,
+    project: Annotated[str | None, typer.Option(help="Name or id of the department that the person owns.")] = None,
 ) -> Shown:
     """Request the admission of a person. The second admin is admitted at once; later ones need an approval.
 
@@ -213,9 +211,7 @@ def create_key(
         list[str] | None,
         typer.Option("--scope", "-s", help="admin, data, train, read, releases, audit or metrics; repeat for several."),
     ] = None,
-    role: Annotated[
-        str | None, typer.Option(help="In place of scopes: owner, steward, analyst, auditor or viewer of a project.")
-    ] = None,
+    role: Annotated[str | None, typer.Option(help="Or a role: owner, steward, analyst, auditor or viewer.")] = None,
     expires: Expires = None,
     project: Project = None,
 ) -> None:
@@ -254,10 +250,7 @@ def revoke_key(
     output: Output,
     key_id: KeyId,
     include_created: Annotated[
-        bool | None,
-        typer.Option(
-            "--include-created/--only-this", help="What it has made, directly or not, goes as well; or stays."
-        ),
+        bool | None, typer.Option("--include-created/--only-this", help="Whether keys that it made go as well.")
     ] = None,
     yes: Yes = False,
 ) -> None:

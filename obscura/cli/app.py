@@ -65,9 +65,7 @@ def choose_target(
     data_dir: Annotated[
         Path, typer.Option(envvar="OBSCURA_DATA_DIR", help="Of a service on this machine; holds its admin key.")
     ] = Path("var"),
-    profile: Annotated[
-        str | None, typer.Option(envvar="OBSCURA_PROFILE", help="A service that `obscura login` has kept.")
-    ] = None,
+    profile: Annotated[str | None, typer.Option(envvar="OBSCURA_PROFILE", help="A profile of `obscura login`.")] = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
     ] = False,

@@ -29,17 +29,14 @@ DEFAULT = "default"  # profile
 
 Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to stdout.")]
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
-Project = Annotated[
-    str | None, typer.Option("--project", help="Name or id of the department. Left out where there is one project.")
-]
+Project = Annotated[str | None, typer.Option("--project", help="Name or id of the department, if there are several.")]
 Key = Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")]
 Discard = Annotated[bool, typer.Option("--discard", help="Publish nothing of what was paid for.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget that this job may spend.")]
 Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Training recipe.")]
 OptionPairs = Annotated[
-    list[str] | None,
-    typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the recipe; the value is read as JSON."),
+    list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the recipe, in JSON.")
 ]
 ClassShares = Annotated[
     str | None,
@@ -54,10 +51,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="Follow it to its end.")]
 Evaluate = Annotated[str | None, typer.Option(help="Public dataset (name or id) to measure the releases on.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why. Kept in the records forever.")]
 AtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the images; required for private data.")]
-SubjectsAtMost = Annotated[
-    int | None,
-    typer.Option(min=1, help="Public upper limit on the subjects, to protect all images of a subject together."),
-]
+SubjectsAtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the subjects, to protect each.")]
 
 
 @dataclass(frozen=True)
@@ -95,9 +89,7 @@ class Profile(BaseModel):
 
 
 _PROFILES = TypeAdapter(dict[str, Profile])
-ProfileName = Annotated[
-    str | None, typer.Option("--profile", help="Name of the profile, also before the command; `default` by default.")
-]
+ProfileName = Annotated[str | None, typer.Option("--profile", help="Profile, also before the command; else `default`.")]
 
 
 def _profiles_path() -> Path:

@@ -25,9 +25,7 @@ COLUMNS = (
     "name", "id", "visibility", "state", "account_id", "records=records_declared", "subjects=subjects_declared",
     "height", "width", "channels",
 )  # fmt: skip
-CancelJobs = Annotated[
-    bool, typer.Option("--cancel-jobs", help="Cancel the jobs that need the data. Their charges stay spent.")
-]
+CancelJobs = Annotated[bool, typer.Option("--cancel-jobs", help="Cancel jobs that need the data. Charges stay spent.")]
 
 
 def with_push_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,10 +65,7 @@ def _flag(name: str) -> str:
 def push(
     client: Client,
     output: Output,
-    path: Annotated[
-        Path,
-        typer.Argument(help="A folder of class folders, an archive of one, or an .npz, IDX or Parquet file."),
-    ],
+    path: Annotated[Path, typer.Argument(help="Class folders, an archive of them, or an .npz, IDX or Parquet file.")],
     name: Annotated[str | None, typer.Option(help="For people; the folder's or file's name by default.")] = None,
     account: Annotated[str | None, typer.Option(help="Account (name or id) of a private dataset.")] = None,
     public: Annotated[bool, typer.Option("--public", help="Public data: costs nothing and protects nothing.")] = False,
@@ -159,12 +154,8 @@ def withdraw(
     output: Output,
     account: Annotated[str, typer.Option(help="Name or id of the account that they withdraw from.")],
     subjects_key: Annotated[Path, typer.Option(help="The file with the secret under which everything was pushed.")],
-    ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Subject ids, as they were pushed.")
-    ] = None,
-    ids_from: Annotated[
-        Path | None, typer.Option(help="A file with one id on each line, or a table of subjects; - for stdin.")
-    ] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Subject ids, as pushed.")] = None,
+    ids_from: Annotated[Path | None, typer.Option(help="A file of ids, one a line, or a table; - for stdin.")] = None,
     join_subjects: Annotated[bool, typer.Option("--join-subjects", help="If it was pushed with that.")] = False,
     cancel_jobs: CancelJobs = False,
     yes: Yes = False,

@@ -63,12 +63,8 @@ def plan(
     option: OptionPairs = None,
     preset: Preset = None,
     class_fractions: ClassShares = None,
-    preview: Annotated[
-        bool, typer.Option(TRY_FIRST, help="Try it on public images first: an accuracy and an image, at no cost.")
-    ] = False,
-    stand_in: Annotated[
-        str | None, typer.Option(metavar="DATASET", help="Public dataset (name or id) to try it on.")
-    ] = None,
+    preview: Annotated[bool, typer.Option(TRY_FIRST, help="Try it on public images first, at no cost.")] = False,
+    stand_in: Annotated[str | None, typer.Option(metavar="DATASET", help="Name or id of the public dataset.")] = None,
     image: Annotated[Path, typer.Option(help="Where the preview's image goes.")] = IMAGE,
 ) -> None:
     """Show what a training would do and cost. Reads no data and spends nothing."""
@@ -224,12 +220,7 @@ def sweep(
     epsilon: Epsilon,
     grid: Annotated[
         list[str],
-        typer.Option(
-            "--grid",
-            "-g",
-            metavar="NAME=VALUE,VALUE,...",
-            help="Values to try of an option, or of epsilon; several grids give all combinations.",
-        ),
+        typer.Option("--grid", "-g", metavar="NAME=VALUE,VALUE,...", help="Values of an option or epsilon to combine."),
     ],
     option: OptionPairs = None,
     preset: Preset = None,

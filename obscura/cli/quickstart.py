@@ -196,17 +196,13 @@ def quoted(word: object) -> str:
 def quickstart(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Images: a folder of class folders, or what `datasets push` takes.")],
-    epsilon: Annotated[
-        float, typer.Option("--epsilon", "-e", help="Lifetime budget of these images; all is spent.")
-    ] = 1.0,
+    epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="Lifetime budget of the images, all spent.")] = 1.0,
     out: Annotated[Path, typer.Option("--out", help="A new folder for the synthetic images.")] = Path("synthetic"),
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")] = 1000,
     at_most: AtMost = None,
     subjects_at_most: SubjectsAtMost = None,
     class_fractions: ClassShares = None,
-    preview: Annotated[
-        bool, typer.Option(TRY_FIRST, help="Try the training on public images first, which takes minutes.")
-    ] = False,
+    preview: Annotated[bool, typer.Option(TRY_FIRST, help="Try it on public images first. Takes minutes.")] = False,
     yes: Yes = False,
     **push_options: Any,
 ) -> None:

@@ -114,9 +114,7 @@ def share_release(
     client: Client,
     output: Output,
     release: NamedRelease,
-    other: Annotated[
-        str, typer.Option("--with", metavar="PROJECT", help="The other department: its id, as its people tell you.")
-    ],
+    other: Annotated[str, typer.Option("--with", metavar="PROJECT", help="Id of the department, from its people.")],
     reason: Reason,
 ) -> None:
     """Request that another department sees a release. Another owner approves, or an admin of the installation."""
@@ -133,9 +131,7 @@ def publish_release(client: Client, output: Output, release: NamedRelease, reaso
 def unshare_release(
     client: Client,
     release: NamedRelease,
-    other: Annotated[
-        str | None, typer.Option("--with", metavar="PROJECT", help="Id of the department; left out: of every one.")
-    ] = None,
+    other: Annotated[str | None, typer.Option("--with", metavar="PROJECT", help="Department id; default: all.")] = None,
 ) -> Shown:
     """Stop sharing a release with a department, or with all, at once.
 
@@ -156,9 +152,7 @@ def evaluate(
     output: Output,
     release_id: ReleaseId,
     on: Annotated[str, typer.Option(metavar="DATASET", help="Public dataset (name or id) to measure on.")],
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="Synthetic images that classifiers are trained on; of generators alone.")
-    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Synthetic images to train on, of a generator.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Public; of the samples and the classifiers.")] = None,
     wait: Wait = False,
     key: Key = None,
@@ -197,20 +191,14 @@ def sample(
 def download(
     client: Client,
     output: Output,
-    sources: Annotated[
-        list[str], typer.Argument(metavar="SAMPLE|RELEASE...", help="smp_..., or rel_... to draw a sample first.")
-    ],
+    sources: Annotated[list[str], typer.Argument(metavar="SAMPLE|RELEASE...", help="smp_..., or rel_... to draw one.")],
     out: Annotated[Path | None, typer.Option(help="Where the file goes; of several, a new folder or a .zip.")] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Images to draw of each release (with rel_...).")
-    ] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Images to draw of each release.")] = None,
     seed: Seed = 0,
     format: Format = "imagefolder",
     classes: Classes = None,
     proportions: Proportions = None,
-    unpack: Annotated[
-        bool, typer.Option("--unpack", help="Into a new folder --out, as class folders of PNG files, or as Parquet.")
-    ] = False,
+    unpack: Annotated[bool, typer.Option("--unpack", help="Unpack into a new folder, --out.")] = False,
 ) -> Shown:
     """Download synthetic images, resuming a partial download, and verify the SHA-256.
 

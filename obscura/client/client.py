@@ -366,12 +366,7 @@ class Client:
         return self.transport.get(RecipeRecord, f"/v1/recipes/{quote(name, safe='')}")
 
     def plan(
-        self,
-        dataset_id: str,
-        *,
-        recipe: str,
-        epsilon: float,
-        options: dict[str, Any] | None = None,
+        self, dataset_id: str, *, recipe: str, epsilon: float, options: dict[str, Any] | None = None
     ) -> PlanRecord:
         """Return what a training would do and cost. Reads no data."""
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}

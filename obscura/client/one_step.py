@@ -139,12 +139,7 @@ def _require_budget(client: Client, dataset: Dataset, payer: Account, order: dic
 
 
 def _uploaded_before(
-    client: Client,
-    payer: Account,
-    package: Package,
-    name: str | None,
-    at_most: int,
-    subjects_at_most: int | None,
+    client: Client, payer: Account, package: Package, name: str | None, at_most: int, subjects_at_most: int | None
 ) -> Dataset | None:
     """Return the dataset of the account that this user made from the same images and statements, if there is one.
 

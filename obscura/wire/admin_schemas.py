@@ -11,7 +11,9 @@ from obscura.wire.names import clean_text
 from obscura.wire.schemas import (
     ApiRecord,
     ApiRequest,
+    DatedRecord,
     Identifier,
+    IdRecord,
     Minute,
     Name,
     NamedRecord,
@@ -29,18 +31,14 @@ class AdmissionRequest(ReasonRequest):
     name: Name = Field(description="For people.")
     introduction: Text = Field(description="`key_...:SHA-256`, of the token that the person made and keeps.")
     project_id: Identifier | None = Field(
-        default=None,
-        description="The project to own. Absent: the person becomes an admin of the installation, or an owner of the "
-        "requesting key's project.",
+        default=None, description="The project to own. Absent: the requesting key's project, or the installation."
     )
 
 
 class AdminRecord(NamedRecord):
     """A person who decides together with others. All keys of a person count as that person."""
 
-    admission: str = Field(
-        description="By `machine` (its operator), `alone` (the second admin), `approved`, or `provider` (a group)."
-    )
+    admission: str = Field(description="`machine` (operator), `alone` (the second admin), `approved` or `provider`.")
     requested_by: str | None = Field(description="The admin who asked for the admission.")
     approved_by: str | None = Field(description="The other admin, who approved it.")
     admitted_at: Minute = Field(description="When the person became an admin.")
@@ -54,10 +52,9 @@ class AdminList(ApiRecord):
     items: list[AdminRecord] = Field(description="What this page holds.")
 
 
-class DecisionRecord(ApiRecord):
+class DecisionRecord(IdRecord):
     """What one admin asks for, and what a second one decided."""
 
-    id: str = Field(description="Its identifier, which never changes.")
     action: DecisionAction = Field(
         description="`raise` a limit, `admit` or `remove` an admin, `revoke` a key, `share` a release, or `accept` "
         "spending that a restored database lacks."
@@ -100,10 +97,8 @@ class ProjectRequest(ApiRequest):
     name: Name = Field(description="For people.")
 
 
-class ProjectRecord(NamedRecord):
+class ProjectRecord(DatedRecord, NamedRecord):
     """A department. Its keys see only what belongs to it."""
-
-    created_at: Minute = Field(description="When it was made.")
 
 
 class QuotaRequest(ApiRequest):
@@ -148,12 +143,10 @@ class RotationRequest(ApiRequest):
 class RevocationRequest(ApiRequest):
     """How much is revoked."""
 
-    include_created: bool = Field(
-        default=True, description="Also revoke all keys that it made, directly or indirectly."
-    )
+    include_created: bool = Field(default=True, description="Also revoke all keys it made, directly or indirectly.")
 
 
-class KeyRecord(NamedRecord):
+class KeyRecord(DatedRecord, NamedRecord):
     """An API key without its secret."""
 
     scopes: list[str] = Field(description="What the key may do: `admin` includes the others.")
@@ -162,17 +155,14 @@ class KeyRecord(NamedRecord):
     created_by: str | None = Field(description="Id of the key that made it; null for one that its owner made.")
     created_by_admin: str | None = Field(description="The person who made it; null for one made on the machine.")
     created_by_name: str | None = Field(description="That person's name, or of whom the sign-in provider knows.")
-    created_at: Minute = Field(description="When it was made.")
     last_used_at: Minute | None = Field(description="The hour in which it was last used; null: never, so far.")
     expires_at: Minute | None = Field(description="From when on it opens nothing; null: it does not expire.")
     revoked_at: Minute | None = Field(description="When it was revoked; null while it is valid.")
 
 
-class PersonRecord(ApiRecord):
+class PersonRecord(NamedRecord):
     """A role that the sign-in provider's groups give a person: one line for each project in which they have one."""
 
-    id: str = Field(description="The person's identifier, which never changes.")
-    name: str = Field(description="As the provider tells it.")
     email: str | None = Field(description="As the provider tells it; null where it does not.")
     key_id: str = Field(description="The key that stands for the role, and has made what the person makes with it.")
     scopes: list[str] = Field(description="What the person may do there.")
@@ -194,10 +184,9 @@ class NewKeyRecord(KeyRecord):
     token: str = Field(description="What to send as `Authorization: Bearer ...`. Shown this once.")
 
 
-class AuditEventRecord(ApiRecord):
+class AuditEventRecord(IdRecord):
     """One line of the audit log: who asked for what, and what came of it."""
 
-    id: str = Field(description="Its identifier: send that of the last line as `after` for what comes next.")
     at: Minute = Field(description="When it was asked for.")
     action: str = Field(description="A route with its method, or what was done to a key, a role or a request.")
     object_id: str | None = Field(description="What it is about; null where that has no id.")
@@ -221,17 +210,13 @@ class WebhookRequest(ApiRequest):
     url: Url = Field(description="https, and a public address unless the operator allows others.")
 
 
-class WebhookRecord(ApiRecord):
+class WebhookRecord(DatedRecord):
     """An address that receives the events of a project, without its secret."""
 
-    id: str = Field(description="Its identifier, which never changes.")
     project_id: str | None = Field(description="Whose events it is told; null for the installation's.")
     url: str = Field(description="Where requests are sent.")
-    state: str = Field(
-        description="`active`; `failing`: the last answer was not 2xx; or `revoked`: its key, or that key's owner, was."
-    )
+    state: str = Field(description="`active`, `failing` (last answer not 2xx) or `revoked` (with its key or owner).")
     failing_since: Minute | None = Field(description="Since when no request is answered with 2xx; null if it is.")
-    created_at: Minute = Field(description="When it was made.")
 
 
 class NewWebhookRecord(WebhookRecord):

@@ -11,6 +11,7 @@ from obscura.wire.schemas import (
     OPTIONS,
     ApiRecord,
     ApiRequest,
+    DatedRecord,
     Delta,
     Epsilon,
     Identifier,
@@ -58,10 +59,7 @@ class JobRequest(PlanRequest):
 class CancelRequest(ApiRequest):
     """How to end a job, or the trials of a sweep."""
 
-    discard: bool = Field(
-        default=False,
-        description="Publish nothing. By default, a training that has charged publishes what it has.",
-    )
+    discard: bool = Field(default=False, description="Publish nothing, rather than what a training has charged for.")
 
 
 class StageFacts(ApiRecord):
@@ -115,13 +113,9 @@ class ProgressFacts(ApiRecord):
     charged_epsilon: float = Field(default=0.0, description="What was charged, as an epsilon at the account's delta.")
     planned_epsilon: float = Field(default=0.0, description="The plan's charges, as an epsilon at the account's delta.")
     eta_seconds: Annotated[float | None, AfterValidator(up_to_the_minute)] = Field(
-        default=None,
-        description="Estimated seconds until the job ends, rounded up to whole minutes; null if unknown.",
+        default=None, description="Estimated seconds until the job ends, rounded up to whole minutes; null if unknown."
     )
-    silent_minutes: int | None = Field(
-        default=None,
-        description="Minutes without a sign of life, at least, before the job is resumed; usually null.",
-    )
+    silent_minutes: int | None = Field(default=None, description="Minutes without a sign of life, at least, or null.")
 
 
 class FailureFacts(ApiRecord):
@@ -131,40 +125,49 @@ class FailureFacts(ApiRecord):
     message: str = Field(description="The same for people.")
 
 
-class PreviewRecord(ApiRecord):
-    """A plan tried on public images with the declared shape; its state is that of its job."""
+class OutcomeFacts(ApiRecord):
+    """The state of a job."""
 
-    id: str = Field(description="Its identifier, which never changes.")
     job_id: str = Field(description="The job.")
     state: State
+    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
+
+
+class PreviewRecord(DatedRecord, OutcomeFacts):
+    """A plan tried on public images with the declared shape; its state is that of its job."""
+
     dataset_id: str = Field(description="The labelled images.")
     recipe: str = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
     epsilon: float = Field(description="Privacy loss at the account's delta.")
     options: RecordedOptions
     stand_in: str | None = Field(description="What stood in for the private images; null until it has ended.")
-    accuracy: float | None = Field(
-        description="In [0, 1], of a small CNN trained on the generated images, on other images of the stand-in."
-    )
+    accuracy: float | None = Field(description="Of a CNN trained on the generated images, on other stand-in images.")
     real_accuracy: float | None = Field(
-        description="Accuracy of the same CNN trained on the stand-in's own images. Null for a recipe that trains a "
-        "classifier, whose own accuracy is given."
+        description="Of the same CNN trained on the stand-in's own images; null for a recipe that trains a classifier."
     )
     balanced_accuracy: float | None = Field(default=None, description="Mean of the classes' accuracies.")
     accuracy_by_class: dict[str, float] | None = Field(default=None, description="Accuracy for each declared class.")
     chance: float | None = Field(description="Accuracy of guessing.")
     verdict: str | None = Field(description="The forecast in words, with a warning where the signal drowns.")
     notes: list[str] = Field(description="Of the plan.")
-    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
-    created_at: Minute = Field(description="When it was made.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
 
 
-class JobRecord(ApiRecord):
+class ProgressRecord(ApiRecord):
+    """How far a job is."""
+
+    state: State
+    cancel_requested: bool = Field(description="Whether somebody has asked to end it.")
+    progress: ProgressFacts = Field(description="How far it is.")
+    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
+    release_id: str | None = Field(description="The release that the job published, draws from or measures.")
+    sample_id: str | None = Field(description="The drawing; null for other jobs.")
+
+
+class JobRecord(DatedRecord, ProgressRecord):
     """A requested training, sampling or evaluation."""
 
-    id: str = Field(description="Its identifier, which never changes.")
     kind: str
-    state: State
     account_id: str | None = Field(description="The population whose budget pays.")
     dataset_id: str | None = Field(description="The labelled images.")
     evaluation_dataset_id: str | None = Field(description="Public dataset that the release is measured on, if any.")
@@ -173,23 +176,14 @@ class JobRecord(ApiRecord):
     options: RecordedOptions
     cost_nano: int = Field(description="The price, in nano-units of mu^2.")
     cost_epsilon: float = Field(description="The price, as an epsilon at the account's delta.")
-    cancel_requested: bool = Field(description="Whether somebody has asked to end it.")
     ended_early: str | None = Field(
-        description="Why a training charges no more and publishes what it has: `cancelled`, or the code of a failure. "
-        "`discarded`: it publishes nothing."
+        description="Why it charges no more: `cancelled` or a failure code, and publishes what it has; or `discarded`."
     )
     publishes_if_cancelled: bool | None = Field(
         description="Whether cancelling a training now would publish a release; null if it has ended or costs nothing. "
         "Before its first useful step there is nothing to publish, and its charges stay spent."
     )
-    progress: ProgressFacts = Field(description="How far it is.")
-    blocked: FailureFacts | None = Field(
-        description="Why a queued job cannot start: `arming_stopped` or `installation_locked`; null if it can."
-    )
-    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
-    release_id: str | None = Field(description="The release that the job published, draws from or measures.")
-    sample_id: str | None = Field(description="The drawing; null for other jobs.")
-    created_at: Minute = Field(description="When it was made.")
+    blocked: FailureFacts | None = Field(description="Why it cannot start: `arming_stopped`, `installation_locked`.")
     started_at: Minute | None = Field(description="When its first attempt began; null before.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
 
@@ -199,16 +193,10 @@ class JobRecord(ApiRecord):
         return self.state in FINAL_STATES
 
 
-class EventRecord(ApiRecord):
+class EventRecord(ProgressRecord):
     """The data of one server-sent event."""
 
     job_id: str = Field(description="The job.")
-    state: State
-    cancel_requested: bool = Field(description="Whether somebody has asked to end it.")
-    progress: ProgressFacts = Field(description="How far it is.")
-    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
-    release_id: str | None = Field(description="The release.")
-    sample_id: str | None = Field(description="The drawing; null for other jobs.")
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------------------
@@ -234,11 +222,9 @@ class SweepRequest(ApiRequest):
     evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
 
 
-class TrialFacts(ApiRecord):
+class TrialFacts(OutcomeFacts):
     """One training of a sweep: its reserved or spent budget, and its quality on public data."""
 
-    job_id: str = Field(description="The job.")
-    state: State
     options: RecordedOptions
     epsilon: float = Field(description="Privacy loss at the account's delta.")
     reserved_nano: int = Field(description="Still reserved; 0 once the trial has ended.")
@@ -247,7 +233,6 @@ class TrialFacts(ApiRecord):
     spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
     accuracy: dict[str, float] | None = Field(description="On the public evaluation dataset, by classifier.")
     balanced_accuracy: dict[str, float] | None = Field(default=None, description="Mean of the classes' accuracies.")
-    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
     release_id: str | None = Field(description="The release.")
     incomplete: bool = Field(description="It ended early; its release is what had been made by then.")
 
@@ -268,7 +253,7 @@ class SweepTotals(ApiRecord):
     spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
 
 
-class SweepRecord(NamedRecord):
+class SweepRecord(DatedRecord, NamedRecord):
     """A hyperparameter search. Every trial is paid for; choosing the best on public data is free."""
 
     account_id: str = Field(description="The population whose budget pays.")
@@ -278,7 +263,6 @@ class SweepRecord(NamedRecord):
     trials: list[TrialFacts] = Field(description="Its trainings, in the order in which they run.")
     totals: SweepTotals = Field(description="Sums over the trials.")
     best_job_id: str | None = Field(description="Trial with the highest balanced CNN accuracy on public data.")
-    created_at: Minute = Field(description="When it was made.")
 
     @property
     def finished(self) -> bool:
@@ -300,8 +284,7 @@ class RecipeRecord(ApiRecord):
     presets: dict[str, dict[str, Any]] = Field(description="Values of the option `preset`; `default` by default.")
     defaults: dict[str, Any] = Field(description="Default of each option.")
     follows: list[str] = Field(
-        description="Options whose defaults follow from declared numbers and the budget, at least with the default "
-        "preset. A plan shows their values."
+        description="Options whose defaults follow from declared numbers and the budget. A plan shows their values."
     )
     options: dict[str, Any] = Field(description="JSON Schema of the `options` of a request.")
 

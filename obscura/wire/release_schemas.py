@@ -9,8 +9,18 @@ from pydantic import Field
 
 from obscura.wire.class_fractions import SHARE_MAX, SHARE_MIN
 from obscura.wire.formats import SampleFormat
-from obscura.wire.job_schemas import FailureFacts, State
-from obscura.wire.schemas import ApiRecord, ApiRequest, Delta, Identifier, Minute, ReasonRequest, Text
+from obscura.wire.job_schemas import OutcomeFacts
+from obscura.wire.schemas import (
+    ApiRecord,
+    ApiRequest,
+    DatedRecord,
+    Delta,
+    Identifier,
+    Minute,
+    NamedRecord,
+    ReasonRequest,
+    Text,
+)
 
 Proportion = Annotated[float, Field(ge=SHARE_MIN, le=SHARE_MAX)]
 Proportions = Annotated[dict[Text, Proportion], Field(min_length=1, max_length=1000)]
@@ -32,25 +42,21 @@ class MadeFacts(ApiRecord):
     planned: int = Field(description="Noisy releases that were planned.")
 
 
-class IncompleteFacts(ApiRecord):
+class IncompleteFacts(MadeFacts):
     """How much of its plan a training completed before it ended early. The guarantee covers what was made."""
 
     reason: str = Field(description="`cancelled`, or the code of a failure.")
     fraction: float = Field(description="Of the planned noisy releases, rounded down.")
-    made: int = Field(description="Noisy releases that were made.")
-    planned: int = Field(description="Noisy releases that were planned.")
     stages: dict[str, MadeFacts] = Field(description="How many were made and planned, by stage.")
 
 
-class ReleaseRecord(ApiRecord):
+class ReleaseRecord(DatedRecord, NamedRecord):
     """A published result of a training. Sampling a generator is free, forever."""
 
-    id: str = Field(description="Its identifier, which never changes.")
     kind: str = Field(description="`generator` (images can be drawn from it), `classifier` or `histogram`.")
     job_id: str = Field(description="The job.")
     account_id: str = Field(description="The population whose budget pays.")
     dataset_id: str = Field(description="The labelled images.")
-    name: str = Field(description="For people.")
     recipe: str = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
     epsilon: float = Field(description="What the release cost, at the account's delta.")
     delta: Delta
@@ -58,15 +64,12 @@ class ReleaseRecord(ApiRecord):
     classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
     accuracy: dict[str, float] | None = Field(description="Of the newest evaluation, in [0, 1], by classifier.")
     balanced_accuracy: dict[str, float] | None = Field(description="Mean of the classes' accuracies, by classifier.")
-    accuracy_by_class: dict[str, float] | None = Field(
-        description="Accuracy for each class with images, of the CNN or the released classifier."
-    )
+    accuracy_by_class: dict[str, float] | None = Field(description="Of each class, by the CNN or released classifier.")
     artifact_sha256: str = Field(description="SHA-256 over the files that were published.")
     summary: dict[str, Any] = Field(description="Public facts, and accuracies of the newest evaluation that has ended.")
     incomplete: IncompleteFacts | None = Field(description="Of a training that ended before its plan.")
     histogram: HistogramFacts | None = Field(description="The counts of a histogram.")
     project_id: str = Field(description="The department that trained it, and shares it if it is not yours.")
-    created_at: Minute = Field(description="When it was made.")
 
 
 class EvaluationRequest(ApiRequest):
@@ -90,30 +93,19 @@ class SimilarityFacts(ApiRecord):
     images: int = Field(description="So many of each side were compared.")
 
 
-class EvaluationRecord(ApiRecord):
+class EvaluationRecord(DatedRecord, OutcomeFacts):
     """One evaluation of a release on a public dataset; its state is that of its job."""
 
-    id: str = Field(description="Its identifier, which never changes.")
     release_id: str = Field(description="The release.")
-    job_id: str = Field(description="The job.")
     dataset_id: str = Field(description="The labelled images.")
-    state: State
     samples: int | None = Field(description="Synthetic images that were measured; null for what is no generator.")
     seed: int = Field(description="Public: the same request gives the same result.")
     accuracy: dict[str, float] | None = Field(description="In [0, 1], by classifier; null until it has ended.")
     balanced_accuracy: dict[str, float] | None = Field(description="Mean of the classes' accuracies, by classifier.")
-    accuracy_by_class: dict[str, float] | None = Field(
-        description="Accuracy for each class with images, of the CNN or the released classifier."
-    )
-    similarity: SimilarityFacts | None = Field(
-        description="Of a generator: how alike its images and the public ones are."
-    )
+    accuracy_by_class: dict[str, float] | None = Field(description="Of each class, by the CNN or released classifier.")
+    similarity: SimilarityFacts | None = Field(description="Of a generator: similarity of its images and public ones.")
     accuracy_warm_start_only: dict[str, float] | None = Field(description="In [0, 1], of the warm start alone, if any.")
-    accuracy_real: float | None = Field(
-        description="Of a generator: accuracy of the CNN if trained on half of the public images, on the other half."
-    )
-    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
-    created_at: Minute = Field(description="When it was made.")
+    accuracy_real: float | None = Field(description="Of the CNN trained on half the public images, on the other half.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
 
 
@@ -131,13 +123,10 @@ class SampleRequest(ApiRequest):
     format: SampleFormat = Field(description="Kind of file.")
 
 
-class SampleRecord(ApiRecord):
+class SampleRecord(DatedRecord, OutcomeFacts):
     """A set of synthetic images, which can be downloaded after its job has succeeded."""
 
-    id: str = Field(description="Its identifier, which never changes.")
     release_id: str = Field(description="The release.")
-    job_id: str = Field(description="The job.")
-    state: State
     count: int = Field(description="Number of images.")
     classes: list[str] | None = Field(description="Names of the classes, in the order of their labels.")
     proportions: dict[str, float] | None = Field(default=None, description="Requested ratio by class; null if equal.")
@@ -145,30 +134,19 @@ class SampleRecord(ApiRecord):
     format: str = Field(description="Kind of file.")
     sha256: str | None = Field(description="SHA-256 of the file; null until it is there.")
     bytes: int | None = Field(description="Size of the file.")
-    removed_at: Minute | None = Field(
-        default=None,
-        exclude_if=operator.not_,
-        description="When the file was removed, after its retention period.",
-    )
-    failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
-    created_at: Minute = Field(description="When it was made.")
+    removed_at: Minute | None = Field(default=None, exclude_if=operator.not_, description="When the file expired.")
 
 
 class ShareRequest(ReasonRequest):
     """Request to share a release with another project, or with all. Another person must approve."""
 
-    project_id: Identifier | None = Field(
-        default=None,
-        description="Id of the other department. Absent: all departments, also later ones.",
-    )
+    project_id: Identifier | None = Field(default=None, description="The other department. Absent: all, now and later.")
 
 
-class ShareRecord(ApiRecord):
+class ShareRecord(DatedRecord):
     """Access of another project, or of all projects, to a release."""
 
-    id: str = Field(description="Its identifier, which never changes.")
     release_id: str = Field(description="The release.")
     project_id: str | None = Field(description="The other department; null for every one.")
     project_name: str | None = Field(description="Its name.")
-    created_at: Minute = Field(description="When it was shared.")
     ended_at: Minute | None = Field(description="When that was ended; null while it is shared.")

@@ -78,9 +78,7 @@ Epsilon = Annotated[float, Field(ge=EPSILON_LEAST, le=EPSILON_MOST)]
 OPTIONS = "Options of the recipe, as `GET /v1/recipes` describes them; absent ones take the recipe's own value."
 Options = Annotated[dict[str, Any], AfterValidator(plain), Field(description=OPTIONS)]
 Delta = Annotated[float, Field(description="Of (epsilon, delta)-differential privacy; at most 1/n.")]
-LeftEpsilon = Annotated[
-    float, Field(description="What is left, as an epsilon at the account's delta. Epsilons of parts need not add up.")
-]
+LeftEpsilon = Annotated[float, Field(description="What is left, at the account's delta; epsilons do not add up.")]
 Reason = Annotated[
     str,
     Field(min_length=1, max_length=REASON_CHARACTERS_MAX),
@@ -120,11 +118,22 @@ class Page(ApiRecord, Generic[Item]):
     next_cursor: str | None = Field(default=None, description="The `cursor` of the next page; null on the last one.")
 
 
-class NamedRecord(ApiRecord):
-    """A record with an id and a name."""
+class IdRecord(ApiRecord):
+    """A record with an id."""
 
     id: str = Field(description="Its identifier, which never changes.")
+
+
+class NamedRecord(IdRecord):
+    """A record with an id and a name."""
+
     name: str = Field(description="For people.")
+
+
+class DatedRecord(IdRecord):
+    """A record with an id and the time of its creation."""
+
+    created_at: Minute = Field(description="When it was made.")
 
 
 # --- accounts -------------------------------------------------------------------------------------------------------
@@ -139,7 +148,7 @@ class AccountRequest(ApiRequest):
     delta: Delta = Field(ge=DELTA_LEAST, le=DELTA_MOST)
     accept_large_delta: bool = Field(
         default=False,
-        description=f"Confirms a delta above {DELTA_USUAL_MOST:g}. Choose at most 1 / (10 x number of images) instead.",
+        description=f"Confirms a delta above {DELTA_USUAL_MOST:g}. Choose at most 1 / (10 x images) instead.",
     )
     unit: Unit = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
     adjacency: Literal["add_remove"] = Field(description="Neighbouring datasets differ by one whole unit.")
@@ -159,8 +168,7 @@ class BalanceFacts(ApiRecord):
     left_epsilon: LeftEpsilon
     affordable_epsilon: float = Field(description="The largest epsilon that a next job may ask for.")
     guaranteed_epsilon: float = Field(
-        description="Bound on everything the account may ever publish: its limit, or the spent and reserved budget if "
-        "the limit was lowered below that."
+        description="Bound on everything it may ever publish: its limit, or what is spent and reserved if that is more."
     )
     attacker_certainty_max: float = Field(
         description="How sure an attacker who was 50% sure that a unit was used, or was not, can become by studying "
@@ -183,8 +191,8 @@ class BalanceFacts(ApiRecord):
         return self.left_nano / self.capacity_nano
 
 
-class AccountRecord(NamedRecord):
-    """A population with one privacy budget."""
+class AccountTerms(DatedRecord, NamedRecord):
+    """An account without its balance."""
 
     owner: str = Field(description="Who is asked about the account.")
     epsilon: float = Field(description="The lifetime limit; what is promised is `guaranteed_epsilon` of the balance.")
@@ -194,9 +202,13 @@ class AccountRecord(NamedRecord):
     rate: float = Field(description="Chance of failure that comes with each unit of mu^2; see docs/accounting.md.")
     frozen: bool = Field(description="Whether the account takes no new job.")
     closed: bool = Field(default=False, description="Whether the account takes no new data.", exclude_if=operator.not_)
-    balance: BalanceFacts = Field(description="Limit, spent, held and left.")
-    created_at: Minute = Field(description="When it was made.")
     project_id: str = Field(description="The project that it belongs to.")
+
+
+class AccountRecord(AccountTerms):
+    """A population with one privacy budget."""
+
+    balance: BalanceFacts = Field(description="Limit, spent, held and left.")
 
 
 class ReasonRequest(ApiRequest):
@@ -216,9 +228,7 @@ class EntryRecord(ApiRecord):
 
     account_id: str = Field(description="The population whose budget pays.")
     sequence: int = Field(description="Number of the entry, from 1 without a gap.")
-    kind: str = Field(
-        description="`open`, `hold`, `arm`, `charge`, `capture`, `return`, `limit`, `freeze` or `accept`."
-    )
+    kind: str = Field(description="`open`, `hold`, `arm`, `charge`, `capture`, `return`, `limit`, `freeze`, `accept`.")
     hold_id: str | None = Field(description="The reservation that the entry moves; null for others.")
     job_id: str | None = Field(description="The job.")
     amount_nano: int = Field(description="What the entry is about, in nano-units of mu^2.")
@@ -266,33 +276,23 @@ class WithdrawalRequest(ApiRequest):
         min_length=1, max_length=10_000, description="Their ids, in the form of the uploads."
     )
     subjects_key_check: KeyCheck | None = Field(
-        default=None,
-        description="Check value of the key of the ids, equal to that of the first upload. Absent if that sent plain "
-        "ids.",
+        default=None, description="Check value of the ids' key, as of the first upload. Absent for plain ids."
     )
-    cancel_jobs: bool = Field(
-        default=False,
-        description="Cancel trainings that need the datasets, instead of refusing. Charges stay spent.",
-    )
+    cancel_jobs: bool = Field(default=False, description="Cancel trainings that need the datasets. Charges stay spent.")
 
 
 class WithdrawalRecord(ApiRecord):
     """A withdrawal. It does not reveal whether a subject was there, or with how many images."""
 
     account_id: str = Field(description="The population that the subjects withdraw from.")
-    dataset_ids: list[str] = Field(
-        description="All datasets of the account that recognise subjects and have content. All are rewritten."
-    )
-    not_recognised: list[str] = Field(
-        description="Datasets that do not recognise subjects: delete them, and push them again without those subjects."
-    )
+    dataset_ids: list[str] = Field(description="Its datasets that recognise subjects and have content, all rewritten.")
+    not_recognised: list[str] = Field(description="Other datasets: delete them, and push them without the subjects.")
     waiting: bool = Field(
-        description="Whether the datasets are still to be rewritten, after trainings have stopped. Until then they are "
-        "`withdrawing`, and nothing can be trained on them."
+        description="Whether they wait to be rewritten until trainings have stopped. Until then they are `withdrawing`."
     )
 
 
-class DatasetRecord(NamedRecord):
+class DatasetRecord(DatedRecord, NamedRecord):
     """A declared set of labelled images, without digest and size of private content."""
 
     account_id: str | None = Field(description="The population whose budget pays.")
@@ -310,14 +310,11 @@ class DatasetRecord(NamedRecord):
         description="`declared`, `receiving`, `ready`, `withdrawing` (rewritten without subjects), `failed`, "
         "`deleting` or `deleted`."
     )
-    joined: bool = Field(
-        description="Images of it were known, so it belongs to the account that had them first. Limited per day."
-    )
+    joined: bool = Field(description="Images of it were known, so it belongs to the account that had them first.")
     format: str | None = Field(description="Kind of file.")
     content_sha256: str | None = Field(description="Public datasets only.")
     content_bytes: int | None = Field(description="Public datasets only.")
     failure_code: str | None = Field(description="`upload_refused`, `key_missing` (no key opens the images) or null.")
-    created_at: Minute = Field(description="When it was made.")
     ready_at: Minute | None = Field(description="When its content had arrived, to the minute; null before.")
 
 

@@ -10,14 +10,7 @@ from sqlalchemy import ColumnElement, Row, select
 from sqlalchemy.orm import Session, joinedload
 from sqlalchemy.orm.interfaces import ORMOption
 
-from obscura.wire.release_schemas import (
-    EvaluationRecord,
-    HistogramFacts,
-    IncompleteFacts,
-    ReleaseRecord,
-    SampleRecord,
-    ShareRecord,
-)
+from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord, SampleRecord, ShareRecord
 from obscura.wire.schemas import DatasetRecord, record_of
 from obscura.wire.words import ReleaseKind
 from service import ledger
@@ -62,15 +55,10 @@ def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[Releas
     shown = []
     for row in rows:
         summary = with_figures(row.summary, measured.get(row.id))
-        histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
         facts = {name: row.card[name] for name in _OF_CARD} | {name: summary.get(name) for name in _ACCURACIES}
-        facts |= {
-            "classes": classes[row.id],
-            "summary": summary,
-            "incomplete": None if row.incomplete is None else IncompleteFacts(**row.incomplete),
-            "histogram": None if histogram is None else HistogramFacts(**histogram),
-        }
-        shown.append(record_of(ReleaseRecord, row, project_id=projects[row.account_id], **facts))
+        facts["histogram"] = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
+        facts |= {"classes": classes[row.id], "summary": summary, "project_id": projects[row.account_id]}
+        shown.append(record_of(ReleaseRecord, row, **facts))
     return shown
 
 

@@ -34,18 +34,7 @@ from obscura.wire.schemas import Identifier, Page, ReasonRequest, record_of
 from obscura.wire.words import DecisionAction
 from service import jobs, ledger, quotas
 from service.api.answers import ApiRoute, narrowed, newest_page
-from service.api.deps import (
-    ADMIN,
-    INSTALLATION,
-    PROBLEMS,
-    READ,
-    Admin,
-    OfAccount,
-    Paging,
-    Reader,
-    Running,
-    Service,
-)
+from service.api.deps import ADMIN, INSTALLATION, PROBLEMS, READ, Admin, OfAccount, Paging, Reader, Running, Service
 from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import ApiKey, Decision
 from service.db.project_tables import Project
@@ -179,9 +168,7 @@ def create_key(service: Running, response: Response, admin: Admin, body: KeyRequ
 def list_keys(
     service: Running,
     page: Paging,
-    created_by: Annotated[
-        Identifier | None, Query(description="Only what this key has made, what that has made, and so on.")
-    ] = None,
+    created_by: Annotated[Identifier | None, Query(description="Only keys made by it, directly or indirectly.")] = None,
 ) -> Page[KeyRecord]:
     """List keys, newest first, revoked and expired ones included."""
     asked = [] if created_by is None else [ApiKey.id.in_(auth.with_all_made(ApiKey.created_by == created_by))]

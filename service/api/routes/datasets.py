@@ -55,10 +55,7 @@ def put_content(
     format: Annotated[UploadFormat, Query(description=f"{titles()}.")],
     subjects_key_check: Annotated[
         KeyCheck | None,
-        Query(
-            description="The check value of the key under which subject ids were keyed. All uploads and withdrawals of "
-            "an account need the same one, or none."
-        ),
+        Query(description="Check value of the key of subject ids, the same for all uploads of an account."),
     ] = None,
 ) -> DatasetRecord:
     """Stream the content as the raw body. A confined process validates it before the answer.

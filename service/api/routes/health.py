@@ -109,9 +109,7 @@ class LedgerRecord(ApiRecord):
     """What is known about the ledger's soundness."""
 
     trainings: Literal["open", "stopped"] = Field(description="`open`, or `stopped` while an operator must look.")
-    stops: list[StopFacts] = Field(
-        description="Why trainings that would read data wait, one for each fault; empty when all is well."
-    )
+    stops: list[StopFacts] = Field(description="Why trainings wait, one for each fault; empty when all is well.")
     verifications: list[VerificationFacts] = Field(description="The last of each kind.")
     checkpoint: CheckpointFacts | None = Field(description="The newest signed checkpoint; null before the first.")
 

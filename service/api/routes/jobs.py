@@ -130,8 +130,7 @@ def follow_job(
     principal: Reader,
     job_id: JobId,
     last_event_id: Annotated[
-        str | None,
-        Header(alias="Last-Event-ID", max_length=100, description="The last event that the client has seen."),
+        str | None, Header(alias="Last-Event-ID", max_length=100, description="The last event seen.")
     ] = None,
 ) -> Response:
     """Follow a job by server-sent events; the last event has the final state.
