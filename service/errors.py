@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from obscura.wire.budgets import DELTA_USUAL_MOST
 from obscura.wire.names import NAME_CHARACTERS_MAX, REASON_CHARACTERS_MAX, clean_text
 from obscura.wire.wording import show_bytes, show_epsilon
+
+if TYPE_CHECKING:
+    from obscura.wire.schemas import BalanceFacts
 
 
 class ObscuraError(Exception):
@@ -150,43 +153,38 @@ class InsufficientBudget(ObscuraError):
     code: ClassVar[str] = "insufficient_budget"
 
     account: str
+    balance: BalanceFacts
     requested_nano: int
-    left_nano: int
-    capacity_nano: int
-    spent_nano: int
-    reserved_nano: int
     requested_epsilon: float
-    left_epsilon: float
-    limit_epsilon: float
-    spent_epsilon: float
-    reserved_epsilon: float
-    affordable_epsilon: float
     release_id: str | None = None
 
     def __post_init__(self) -> None:
-        super().__init__(self._teach(), **vars(self))
+        balance = self.balance.model_dump(exclude={"guaranteed_epsilon", "attacker_certainty_max"})
+        facts = {name: value for name, value in vars(self).items() if name != "balance"}
+        super().__init__(self._teach(), **facts, **balance)
 
     def _teach(self) -> str:
         options = []
-        if self.affordable_epsilon > 0:
-            options.append(f"ask for {show_epsilon(self.affordable_epsilon, up=False)}")
+        if self.balance.affordable_epsilon > 0:
+            options.append(f"ask for {show_epsilon(self.balance.affordable_epsilon, up=False)}")
         if self.release_id is not None:
             options.append(f"sample release *{self.release_id}* again at no cost")
         return (
-            f"This job needs epsilon {show_epsilon(self.requested_epsilon, up=True)}. {self._balance()}; epsilons of "
+            f"This job needs epsilon {show_epsilon(self.requested_epsilon, up=True)}. {self._left()}; epsilons of "
             f"parts need not add up, the ledger adds exact prices). {self._choice(options)}"
         )
 
-    def _balance(self) -> str:
+    def _left(self) -> str:
+        now = self.balance
         return (
-            f"Account *{self.account}* has {show_epsilon(self.left_epsilon, up=False)} left "
-            f"of {show_epsilon(self.limit_epsilon, up=False)} "
-            f"({show_epsilon(self.spent_epsilon, up=True)} spent, {show_epsilon(self.reserved_epsilon, up=True)} held"
+            f"Account *{self.account}* has {show_epsilon(now.left_epsilon, up=False)} left "
+            f"of {show_epsilon(now.limit_epsilon, up=False)} "
+            f"({show_epsilon(now.spent_epsilon, up=True)} spent, {show_epsilon(now.reserved_epsilon, up=True)} held"
         )
 
     def _choice(self, options: list[str]) -> str:
         spent, last = "", "ask the owner"
-        if self.affordable_epsilon == 0:
+        if self.balance.affordable_epsilon == 0:
             spent = "No training fits any more; what was released stays free to draw from and to measure. "
             last = "ask for a raise of the limit, which two admins decide"
         return f"{spent}You can: {', or '.join([', '.join(options), last] if options else [last])}."
@@ -214,7 +212,7 @@ class SweepTooExpensive(InsufficientBudget):
             options.append(f"ask for {each} or less for each of the {self.trials}")
         return (
             f"The {self.trials} trials of this sweep need epsilon {show_epsilon(self.requested_epsilon, up=True)} "
-            f"together (up to {show_epsilon(self.requested_epsilon_of_each, up=True)} each). {self._balance()}), "
+            f"together (up to {show_epsilon(self.requested_epsilon_of_each, up=True)} each). {self._left()}), "
             f"which pays for {self.trials_affordable} of them in their order. Nothing was accepted. "
             f"{self._choice(options)}"
         )

@@ -9,7 +9,7 @@ of releases and costs nothing more.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -99,8 +99,7 @@ def submit_sweep(
         # Since then the limit may have been lowered, or the price of other jobs held.
         budgets_nano = [trained.budget_nano(trial.epsilon) for trial in trials]
         if sum(budgets_nano) > account.left_nano:
-            numbers: dict[str, Any] = ledger.insufficient(account, sum(budgets_nano)).numbers
-            numbers["release_id"] = newest_release(session, account)
+            lacking = ledger.insufficient(account, sum(budgets_nano)).suggesting(newest_release(session, account))
             fitting = [sum(budgets_nano[:count]) <= account.left_nano for count in range(1, len(trials) + 1)]
             left_each_nano = account.left_nano // len(trials)
             raise SweepTooExpensive(
@@ -108,7 +107,7 @@ def submit_sweep(
                 trials_affordable=sum(fitting),
                 epsilon_affordable_for_each=ledger.affordable_epsilon(trained.privacy_filter, left_each_nano),
                 requested_epsilon_of_each=float(max(trial.epsilon for trial in trials)),
-                **numbers,
+                **asdict(lacking),
             )
         sweep = Sweep(
             id=sweep_id,

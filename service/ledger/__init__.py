@@ -7,7 +7,6 @@ an entry raises ClockRefused if the clock is wrong.
 
 from service.db.ledger_tables import Account, Entry, Hold
 from service.ledger.accounts import (
-    Balance,
     affordable_epsilon,
     balance,
     balance_of,

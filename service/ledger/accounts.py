@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +13,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
 from obscura.wire.budgets import DELTA_LEAST, DELTA_MOST, DELTA_USUAL_MOST, EPSILON_LEAST, EPSILON_MOST
+from obscura.wire.schemas import BalanceFacts
 from obscura.wire.words import Adjacency, EntryKind, Unit
 from privacy.accounting.filter import Filter, open_filter
 from privacy.accounting.odds import attacker_certainty_max
@@ -138,51 +138,20 @@ def open_account(
     return account
 
 
-@dataclass(frozen=True)
-class Balance:
-    """An account at one moment. Nano-units are exact; epsilons are their values at the account's delta.
-
-    `left_nano` is never negative. Epsilons of parts do not add up to that of the limit. `guaranteed_epsilon` covers
-    everything that may ever be published: the limit, or what is spent and held if the limit was lowered below that.
-    `attacker_certainty_max` is the certainty that an attacker who was 50% sure of a unit's presence can reach by it,
-    except with probability delta.
-    """
-
-    account_id: str
-    name: str
-    delta: float
-    frozen: bool
-    capacity_nano: int
-    spent_nano: int
-    reserved_nano: int
-    left_nano: int
-    limit_epsilon: float
-    spent_epsilon: float
-    reserved_epsilon: float
-    left_epsilon: float
-    affordable_epsilon: float
-    guaranteed_epsilon: float
-    attacker_certainty_max: float
-
-
 def filter_of(account: Account) -> Filter:
     """Return the account's filter."""
     return open_filter(account.epsilon, account.delta, account.rate, account.base)
 
 
-def balance(session: Session, account_id: str) -> Balance:
+def balance(session: Session, account_id: str) -> BalanceFacts:
     """Return an account's balance, checked against the head of its log."""
     return balance_of(get_account(session, account_id))
 
 
-def balance_of(account: Account) -> Balance:
+def balance_of(account: Account) -> BalanceFacts:
     """Return the balance of a loaded account."""
     privacy_filter = filter_of(account)
-    return Balance(
-        account_id=account.id,
-        name=account.name,
-        delta=account.delta,
-        frozen=account.frozen,
+    return BalanceFacts(
         capacity_nano=account.capacity_nano,
         spent_nano=account.spent_nano,
         reserved_nano=account.reserved_nano,
@@ -219,22 +188,13 @@ def insufficient(account: Account, requested_nano: int, requested_epsilon: float
     Args:
         requested_epsilon: as the caller put it; None converts the nano-units.
     """
-    now = balance_of(account)
     if requested_epsilon is None:
         requested_epsilon = filter_of(account).epsilon_of(requested_nano)
     return InsufficientBudget(
         account=account.name,
+        balance=balance_of(account),
         requested_nano=requested_nano,
-        left_nano=now.left_nano,
-        capacity_nano=now.capacity_nano,
-        spent_nano=now.spent_nano,
-        reserved_nano=now.reserved_nano,
         requested_epsilon=requested_epsilon,
-        left_epsilon=now.left_epsilon,
-        limit_epsilon=now.limit_epsilon,
-        spent_epsilon=now.spent_epsilon,
-        reserved_epsilon=now.reserved_epsilon,
-        affordable_epsilon=now.affordable_epsilon,
     )
 
 

@@ -14,13 +14,7 @@ from typing import Self
 from sqlalchemy import select, text, tuple_
 from sqlalchemy.orm import Session
 
-from obscura.wire.schemas import (
-    AccountRecord,
-    BalanceFacts,
-    EntryRecord,
-    record_of,
-    to_the_minute,
-)
+from obscura.wire.schemas import AccountRecord, AccountTerms, EntryRecord, record_of, to_the_minute
 from obscura.wire.words import EntryKind
 from service import ledger
 from service.db.ledger_tables import Account, Hold
@@ -33,16 +27,9 @@ ENTRIES_A_PAGE = 40
 CHART_POINTS_MAX = 120  # on 640 pixels
 
 
-@dataclass(frozen=True)
-class DoubtfulAccount:
+class DoubtfulAccount(AccountTerms, arbitrary_types_allowed=True):
     """An account whose log contradicts it or one of its holds: no amount is shown."""
 
-    id: str
-    name: str
-    owner: str
-    delta: float
-    unit: str
-    adjacency: str
     fault: LedgerCorruption
     balance: None = None
 
@@ -52,7 +39,7 @@ Payer = AccountRecord | DoubtfulAccount
 
 def account(row: ledger.Account) -> AccountRecord:
     """Return the record of an account that was compared with its log."""
-    return record_of(AccountRecord, row, balance=record_of(BalanceFacts, ledger.balance_of(row)))
+    return record_of(AccountRecord, row, balance=ledger.balance_of(row))
 
 
 def sound(shown: Payer) -> AccountRecord:
@@ -98,7 +85,7 @@ class Payments:
         if fault is None:
             return account(row)
         get_logger(__name__).error("operator_needed", code=fault.code, message=fault.message, **fault.numbers)
-        return DoubtfulAccount(row.id, row.name, row.owner, row.delta, row.unit, row.adjacency, fault)
+        return record_of(DoubtfulAccount, row, fault=fault, balance=None)
 
     def epsilon_of(self, account_id: str) -> Callable[[int], float]:
         """Return the function from nano-units to epsilon at an account's delta; 0 for an account in doubt."""

@@ -22,6 +22,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
 from benchmarks import chaos_clients
+from obscura.wire.schemas import BalanceFacts
 from obscura.wire.words import DatasetState, EntryKind, HoldState, JobState, Visibility
 from privacy.accounting import certificate
 from privacy.accounting.events import Event
@@ -34,7 +35,6 @@ from service.db.job_tables import Evaluation, FailureCode, Job, Release
 from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, ArrayFile, context_of
-from service.ledger import Balance
 from service.sealing import new_key
 from service.settings import Settings
 from service.storage import storage_of
@@ -160,7 +160,7 @@ class Workshop:
             assert hold_id is not None
             return ledger.get_hold(session, hold_id)
 
-    def balance(self) -> Balance:
+    def balance(self) -> BalanceFacts:
         with transaction(self.factory, read_only=True) as session:
             return ledger.balance(session, self.account_id)
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import obscura.cli
 import service.cli
 from obscura.cli.app import app
+from obscura.wire.schemas import BalanceFacts
 from service import ledger
 from service.cli import ledger as ledger_commands
 from service.cli import machine
@@ -50,7 +51,7 @@ class Watched:
         self.sent: set[tuple[str, str]] = set()
         self.token, self.spent_nano = "", self.balance().spent_nano
 
-    def balance(self) -> ledger.Balance:
+    def balance(self) -> BalanceFacts:
         with transaction(self.served.factory, read_only=True) as session:
             return ledger.balance(session, self.account_id)
 
@@ -73,7 +74,7 @@ class Watched:
         self.compare(before, template)
         return None if page else answer.json()
 
-    def compare(self, before: ledger.Balance, template: str) -> None:
+    def compare(self, before: BalanceFacts, template: str) -> None:
         after = self.balance()
         assert after.spent_nano >= before.spent_nano, template
         assert after.capacity_nano <= before.capacity_nano or template in RAISES, template

@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from obscura.wire.schemas import BalanceFacts
 from service import ledger
 from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
@@ -24,7 +25,7 @@ def faults(page: str) -> dict[str, str]:
     return dict(re.findall(r'data-fault="([\w-]+)">([^<]+)<', page))
 
 
-def balance(site: Site, account_id: str) -> ledger.Balance:
+def balance(site: Site, account_id: str) -> BalanceFacts:
     with transaction(site.factory, read_only=True) as session:
         return ledger.balance(session, account_id)
 

@@ -7,6 +7,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import func, select
 
+from obscura.wire.schemas import BalanceFacts
 from obscura.wire.words import DatasetState, EntryKind, HoldState
 from service import jobs, ledger
 from service.audit.signing import SigningKey
@@ -182,7 +183,7 @@ class Shop:
     def hold_state(self, job_id: str) -> HoldState:
         return self.hold_of(job_id).state
 
-    def balance(self) -> ledger.Balance:
+    def balance(self) -> BalanceFacts:
         return self.read(ledger.balance, self.account_id)
 
     def money(self) -> tuple[int, int]:

@@ -70,7 +70,7 @@ def test_the_running_attempt_alone_reads_the_secret(shop):
 def test_more_than_the_limit_is_refused_with_numbers(shop, epsilon, affordable):
     with pytest.raises(InsufficientBudget, match=f"needs epsilon {epsilon:g}") as caught:
         shop.train(epsilon=epsilon, key="k")
-    assert caught.value.affordable_epsilon == affordable
+    assert caught.value.balance.affordable_epsilon == affordable
     shop.assert_nothing_written()
 
 
@@ -82,11 +82,11 @@ def test_more_than_the_rest_is_refused_with_numbers_and_a_free_alternative(shop)
     told += rf"ask for .*, sample release \*{release_id}\* again at no cost, or ask the owner\.$"
     with pytest.raises(InsufficientBudget, match=told) as caught:
         shop.train(epsilon=5.0)
-    error = caught.value
-    assert error.reserved_nano + error.spent_nano + error.left_nano == error.capacity_nano
-    assert (error.limit_epsilon, error.requested_epsilon, error.numbers["release_id"]) == (8.0, 5.0, release_id)
+    error, balance = caught.value, caught.value.balance
+    assert balance.reserved_nano + balance.spent_nano + balance.left_nano == balance.capacity_nano
+    assert (balance.limit_epsilon, error.requested_epsilon, error.numbers["release_id"]) == (8.0, 5.0, release_id)
     assert shop.counts() == before
-    shop.train(epsilon=error.affordable_epsilon)  # what the error offers is admitted
+    shop.train(epsilon=balance.affordable_epsilon)  # what the error offers is admitted
 
 
 def test_a_price_is_found_anew_only_so_often(shop):

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import text
 
+from obscura.wire.schemas import BalanceFacts
 from obscura.wire.words import HoldState
 from privacy.accounting.filter import open_filter
 from service import ledger
@@ -71,7 +72,7 @@ class AccountBook:
     def freeze(self, frozen: bool, *, reason: str = "an audit", by: str | None = None) -> None:
         self.do(ledger.set_frozen, account_id=self.account_id, frozen=frozen, reason=reason, by=by)
 
-    def balance(self) -> ledger.Balance:
+    def balance(self) -> BalanceFacts:
         return self.read(ledger.balance, self.account_id)
 
     def money(self) -> tuple[int, int, int]:

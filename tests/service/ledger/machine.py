@@ -275,13 +275,14 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
     def _check_balance(self, account_id: str) -> None:
         """I13: shown balances are never negative, and 0 on an account whose limit is below its spending."""
         with transaction(self.place.factory, read_only=True) as session:
-            shown = ledger.balance(session, account_id)
+            row = ledger.get_account(session, account_id)
+            shown, frozen = ledger.balance_of(row), row.frozen
         account = self.model.accounts[account_id]
         promise(shown.left_nano == self.model.left(account_id), "I13: the shown rest is wrong")
         numbers = (shown.spent_epsilon, shown.reserved_epsilon, shown.left_epsilon, shown.affordable_epsilon)
         promise(min(numbers) >= 0, "I13: a negative epsilon is shown")
         if account["spent"] + account["held"] > account["capacity"]:
-            promise(shown.frozen and shown.left_nano == 0, "I13: an overspent account is not frozen at 0")
+            promise(frozen and shown.left_nano == 0, "I13: an overspent account is not frozen at 0")
             promise(shown.left_epsilon == shown.affordable_epsilon == 0, "I13: an overspent account has epsilon left")
 
     def _note(self, command: Command, outcome: Outcome) -> None:

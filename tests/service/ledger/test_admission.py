@@ -23,15 +23,17 @@ def test_a_hold_fits_exactly_or_is_refused_with_every_number(account_book: Accou
     left = CAPACITY - CAPACITY // 2 - held
     with pytest.raises(InsufficientBudget) as caught:
         account_book.hold(left + 1)
-    error = caught.value
-    assert (error.requested_nano, error.left_nano, error.capacity_nano) == (left + 1, left, CAPACITY)
-    assert (error.spent_nano, error.reserved_nano) == (CAPACITY // 2, held)
-    assert error.limit_epsilon == 8.0
+    balance = caught.value.balance
+    assert (caught.value.requested_nano, balance.left_nano, balance.capacity_nano) == (left + 1, left, CAPACITY)
+    assert (balance.spent_nano, balance.reserved_nano) == (CAPACITY // 2, held)
+    assert balance.limit_epsilon == 8.0
     budget = open_filter(8.0, 1e-5)
-    assert error.left_epsilon == pytest.approx(budget.epsilon_of(left))
-    assert error.spent_epsilon == pytest.approx(budget.epsilon_of(CAPACITY // 2))
-    assert 0 < budget.nano_of(error.affordable_epsilon) <= left
-    assert budget.nano_of(error.affordable_epsilon + 0.01) > left
+    assert balance.left_epsilon == pytest.approx(budget.epsilon_of(left))
+    assert balance.spent_epsilon == pytest.approx(budget.epsilon_of(CAPACITY // 2))
+    assert 0 < budget.nano_of(balance.affordable_epsilon) <= left
+    assert budget.nano_of(balance.affordable_epsilon + 0.01) > left
+    numbers = balance.model_dump(exclude={"guaranteed_epsilon", "attacker_certainty_max"})
+    assert {name: caught.value.numbers[name] for name in numbers} == numbers
     account_book.hold(left)
     assert account_book.money() == (CAPACITY // 2, CAPACITY - CAPACITY // 2, 0)
 
@@ -68,7 +70,7 @@ def test_with_nothing_left_only_free_things_are_suggested(account_book: AccountB
     account_book.hold(CAPACITY)
     with pytest.raises(InsufficientBudget, match=r"has 0 left of 8\.0 .*") as caught:
         account_book.hold(1)
-    assert caught.value.affordable_epsilon == 0
+    assert caught.value.balance.affordable_epsilon == 0
     said = caught.value.suggesting("rel_abc").message
     assert "No training fits any more; what was released stays free to draw from and to measure." in said
     asking = "ask for a raise of the limit, which two admins decide."
@@ -114,7 +116,7 @@ def test_a_limit_below_the_spend_shows_zero_and_frozen_never_a_negative(account_
     account_book.lower(1.0)
     balance = account_book.balance()
     assert (balance.left_nano, balance.left_epsilon, balance.affordable_epsilon) == (0, 0.0, 0.0)
-    assert balance.frozen
+    assert account_book.read(ledger.get_account, account_book.account_id).frozen
     with pytest.raises(AccountFrozen):
         account_book.hold(1)
     with pytest.raises(AccountFrozen):  # what has not read the data yet may not start
