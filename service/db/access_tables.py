@@ -9,10 +9,10 @@ from sqlalchemy import ForeignKey, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service.db.base import Base, Id, Name, Sha256, ShortText, check, partial_index, values_of
+from service.db.base import Base, Entity, Id, Name, Sha256, ShortText, check, partial_index, values_of
 
 
-class Person(Base):
+class Person(Entity):
     """A user of the sign-in provider who has signed in, identified by issuer and subject.
 
     The provider last confirmed the person and their groups at `confirmed_at`; their keys work until `keys_until`
@@ -23,7 +23,6 @@ class Person(Base):
     __tablename__ = "people"
     __table_args__ = (UniqueConstraint("issuer", "subject"),)
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     issuer: Mapped[str] = mapped_column(String(500))
     subject: Mapped[str] = mapped_column(String(255))
     name: Mapped[Name]
@@ -35,11 +34,8 @@ class Person(Base):
     refresh_token: Mapped[str | None] = mapped_column(Text)
     asked_until: Mapped[datetime | None]
 
-    def __repr__(self) -> str:
-        return f"Person(id={self.id!r})"
 
-
-class Admin(Base):
+class Admin(Entity):
     """A person who decides, with others, about limits, admins and shares, whichever of their API keys they use.
 
     `project_id` is the project that an owner decides in; None for an admin of the installation. At most one admin of
@@ -56,7 +52,6 @@ class Admin(Base):
         partial_index("uq_admins_alone", "admission", where="admission = 'alone' AND project_id IS NULL", unique=True),
     )
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     name: Mapped[Name] = mapped_column(unique=True)
     admission: Mapped[Admission] = mapped_column(values_of(Admission, "admission"))
     requested_by: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
@@ -67,7 +62,7 @@ class Admin(Base):
     person_id: Mapped[Id | None] = mapped_column(index=True)
 
 
-class Decision(Base):
+class Decision(Entity):
     """A request by one admin that a second one decides: see `service.identity.decisions`.
 
     `requested_by` used the key `requested_with`, `decided_by` the key `decided_with`. A raise is approved against
@@ -103,7 +98,6 @@ class Decision(Base):
         check("state != 'approved' OR decided_with != requested_with", "two_keys"),
     )
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     action: Mapped[DecisionAction] = mapped_column(values_of(DecisionAction, "action"))
     account_id: Mapped[Id | None] = mapped_column(ForeignKey("accounts.id"), index=True)
     epsilon_before: Mapped[float | None]
@@ -126,7 +120,7 @@ class Decision(Base):
     shared_with: Mapped[Id | None]
 
 
-class ApiKey(Base):
+class ApiKey(Entity):
     """An API key. Only the SHA-256 of its 256-bit random token is kept.
 
     `admin_id` is the admin of a key with the scope admin; None for every other key. `created_by` is the key that
@@ -143,7 +137,6 @@ class ApiKey(Base):
         check("admin_id IS NOT NULL OR project_id IS NOT NULL", "of_a_project"),
     )
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     name: Mapped[Name]
     hash: Mapped[Sha256]
     scopes: Mapped[list[str]]
@@ -155,9 +148,6 @@ class ApiKey(Base):
     revoked_at: Mapped[datetime | None]
     project_id: Mapped[Id | None]
     person_id: Mapped[Id | None] = mapped_column(index=True)
-
-    def __repr__(self) -> str:
-        return f"ApiKey(id={self.id!r}, scopes={self.scopes!r})"
 
 
 class SignIn(Base):

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from sqlalchemy import JSON, BigInteger, CheckConstraint, DateTime, Dialect, Enum, Index, MetaData, String, text
-from sqlalchemy.orm import DeclarativeBase, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from obscura.wire.ids import ID_RANDOM_CHARACTERS, id_from
@@ -85,6 +85,17 @@ ShortText = Annotated[str, mapped_column(String(64))]
 Name = Annotated[str, mapped_column(String(200))]
 Sha256 = Annotated[str, mapped_column(String(64))]
 Nano = Annotated[int, mapped_column(BigInteger)]
+
+
+class Entity(Base):
+    """A row with an id."""
+
+    __abstract__ = True
+
+    id: Mapped[Id] = mapped_column(primary_key=True, sort_order=-1)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(id={self.id!r})"
 
 
 def values_of(choices: type[enum.StrEnum], name: str) -> Enum:

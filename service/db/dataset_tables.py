@@ -8,14 +8,14 @@ from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, false
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from obscura.wire.words import DatasetState, Visibility
-from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
+from service.db.base import Base, Entity, Id, Name, Sha256, ShortText, check, values_of
 from service.db.ledger_tables import Account
 from service.db.project_tables import DEFAULT_PROJECT
 
 KEY_MISSING = "key_missing"  # the failure code of a dataset whose key is missing, as after a restore
 
 
-class Dataset(Base):
+class Dataset(Entity):
     """An uploaded set of labelled images. Its owner declares all columns except the hash and the byte count.
 
     `subjects_declared` is an upper bound on the number of subjects; a dataset that has it carries subject ids.
@@ -42,7 +42,6 @@ class Dataset(Base):
         Index(None, "account_id", "created_at"),
     )
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     account_id: Mapped[Id | None] = mapped_column(ForeignKey("accounts.id"))
     name: Mapped[Name]
     visibility: Mapped[Visibility] = mapped_column(values_of(Visibility, "visibility"))

@@ -10,7 +10,7 @@ from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from obscura.wire.words import EarlyEnd, JobState, ReleaseKind, SampleFormat
-from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, partial_index, values_of
+from service.db.base import CanonicalJson, Entity, Id, Name, Nano, Sha256, ShortText, check, partial_index, values_of
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import Account, Hold
 from service.db.project_tables import DEFAULT_PROJECT
@@ -44,13 +44,12 @@ class FailureCode(enum.StrEnum):
     PREVIEW_FAILED = "preview_failed", "The preview did not finish. It costs nothing to ask again."
 
 
-class Sweep(Base):
+class Sweep(Entity):
     """A hyper-parameter search: several trainings on one dataset, whose total price was held in one transaction."""
 
     __tablename__ = "sweeps"
     __table_args__ = (check("cost_nano > 0", "price_positive"),)
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), index=True)
     dataset_id: Mapped[Id] = mapped_column(ForeignKey("datasets.id"))
     name: Mapped[Name]
@@ -59,7 +58,7 @@ class Sweep(Base):
     created_at: Mapped[datetime] = mapped_column(index=True)
 
 
-class Job(Base):
+class Job(Entity):
     """A requested training, or work of another kind (`service.jobs.kinds`).
 
     `release_id` is the release that a sample or an evaluation reads, or a training has published. `secret` seeds the
@@ -89,7 +88,6 @@ class Job(Base):
         Index(None, "recipe", "created_at"),
     )
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(String(32))
     account_id: Mapped[Id | None] = mapped_column(ForeignKey("accounts.id"))
     dataset_id: Mapped[Id | None] = mapped_column(ForeignKey("datasets.id"), index=True)
@@ -122,11 +120,8 @@ class Job(Base):
     dataset: Mapped[Dataset | None] = relationship(lazy="raise_on_sql", viewonly=True, foreign_keys=[dataset_id])
     hold: Mapped[Hold | None] = relationship(lazy="raise_on_sql", viewonly=True)
 
-    def __repr__(self) -> str:
-        return f"Job(id={self.id!r}, kind={self.kind!r}, state={self.state!r}, attempt={self.attempt!r})"
 
-
-class Release(Base):
+class Release(Entity):
     """A published generator with its privacy card. A row exists only together with the capture that paid for it.
 
     `receipt` is the signed statement that this capture is in the account's log. `incomplete` is the part of the plan
@@ -136,7 +131,6 @@ class Release(Base):
     __tablename__ = "releases"
     __table_args__ = (Index(None, "account_id", "created_at"),)
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), unique=True)
     account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"))
     dataset_id: Mapped[Id] = mapped_column(ForeignKey("datasets.id"), index=True)
@@ -155,7 +149,7 @@ class Release(Base):
     dataset: Mapped[Dataset] = relationship(lazy="raise_on_sql", viewonly=True)
 
 
-class Share(Base):
+class Share(Entity):
     """A release that another project, or EVERY_PROJECT, can read, as two people have approved; until it ends."""
 
     __tablename__ = "shares"
@@ -163,7 +157,6 @@ class Share(Base):
         partial_index("uq_shares_open", "release_id", "project_id", where="ended_at IS NULL", unique=True),
     )
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     release_id: Mapped[Id] = mapped_column(ForeignKey("releases.id"))
     project_id: Mapped[Id]
     decision_id: Mapped[Id] = mapped_column(ForeignKey("decisions.id"))
@@ -171,19 +164,15 @@ class Share(Base):
     ended_at: Mapped[datetime | None]
 
 
-class Sample(Base):
+class Sample(Entity):
     """Images from a release; its state is its job's. `path`, `sha256` and `bytes` are set when the job succeeds.
 
     At `removed_at` its files expired; generating them again gives the same.
     """
 
     __tablename__ = "samples"
-    __table_args__ = (
-        check("count > 0", "count_positive"),
-        check("seed >= 0", "seed_not_negative"),
-    )
+    __table_args__ = (check("count > 0", "count_positive"), check("seed >= 0", "seed_not_negative"))
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), unique=True)
     release_id: Mapped[Id] = mapped_column(ForeignKey("releases.id"), index=True)
     count: Mapped[int]
@@ -201,7 +190,7 @@ class Sample(Base):
     release: Mapped[Release] = relationship(lazy="raise_on_sql", viewonly=True)
 
 
-class Evaluation(Base):
+class Evaluation(Entity):
     """An evaluation of a release on a public dataset; its state is its job's. Success sets the results.
 
     `results` is what lists and reports show, `confusion` the counts [true class][predicted class], which may be large.
@@ -214,7 +203,6 @@ class Evaluation(Base):
         check("(results IS NULL) = (finished_at IS NULL)", "results_have_time"),
     )
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), unique=True)
     release_id: Mapped[Id] = mapped_column(ForeignKey("releases.id"), index=True)
     dataset_id: Mapped[Id] = mapped_column(ForeignKey("datasets.id"), index=True)
@@ -229,7 +217,7 @@ class Evaluation(Base):
     dataset: Mapped[Dataset] = relationship(lazy="raise_on_sql", viewonly=True)
 
 
-class Preview(Base):
+class Preview(Entity):
     """A training rehearsed on a public stand-in; its plan and state are its job's. Success sets the results.
 
     The stand-in is the job's evaluation dataset; without one, the worker chooses or generates it.
@@ -238,7 +226,6 @@ class Preview(Base):
     __tablename__ = "previews"
     __table_args__ = (check("(results IS NULL) = (finished_at IS NULL)", "results_have_time"),)
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), unique=True)
     results: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     grid: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)

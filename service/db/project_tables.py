@@ -7,13 +7,13 @@ from datetime import datetime
 from sqlalchemy import BigInteger
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.base import Base, Id, Name
+from service.db.base import Entity, Name
 
 EVERY_PROJECT = "*"  # instead of an id, if a release is shared with all projects
 DEFAULT_PROJECT = "prj_default"  # the project that every installation has
 
 
-class Project(Base):
+class Project(Entity):
     """A department. Its accounts, public datasets and keys never move to another one, and it is never removed.
 
     `jobs_max` limits its unfinished jobs, if set. `turn_at` is when a worker last took its job.
@@ -21,7 +21,6 @@ class Project(Base):
 
     __tablename__ = "projects"
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     name: Mapped[Name] = mapped_column(unique=True)
     created_at: Mapped[datetime]
     jobs_max: Mapped[int | None] = mapped_column(BigInteger)

@@ -7,10 +7,10 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.base import Base, Id, check, partial_index
+from service.db.base import Entity, Id, check, partial_index
 
 
-class Webhook(Base):
+class Webhook(Entity):
     """An address that receives the events of a project, or of the installation.
 
     `secret` signs its requests. It is revoked with the key `made_by`. No request since `failing_since` got a 2xx.
@@ -18,7 +18,6 @@ class Webhook(Base):
 
     __tablename__ = "webhooks"
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     project_id: Mapped[Id | None] = mapped_column(index=True)
     url: Mapped[str] = mapped_column(String(500))
     secret: Mapped[str] = mapped_column(String(80))
@@ -26,11 +25,8 @@ class Webhook(Base):
     created_at: Mapped[datetime]
     failing_since: Mapped[datetime | None]
 
-    def __repr__(self) -> str:
-        return f"Webhook(id={self.id!r}, project_id={self.project_id!r})"
 
-
-class Delivery(Base):
+class Delivery(Entity):
     """A request to a webhook, with its body. Idempotent, because its event has an id.
 
     It is sent, or retried, at `next_at`; None once it was answered or given up.
@@ -43,7 +39,6 @@ class Delivery(Base):
         partial_index("ix_deliveries_due", "next_at", where="next_at IS NOT NULL"),
     )
 
-    id: Mapped[Id] = mapped_column(primary_key=True)
     webhook_id: Mapped[Id] = mapped_column(ForeignKey("webhooks.id"), index=True)
     body: Mapped[str] = mapped_column(Text)
     attempts: Mapped[int]
