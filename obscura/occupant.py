@@ -20,7 +20,6 @@ from obscura.private_files import replace_file
 
 _LOCK, _ADDRESS, _ADMIN_KEY = "service.lock", "service.url", "admin.key"
 _CHARACTERS_MAX = 4096
-_TRY_SECONDS = 2.0  # another process may hold it for a moment to look at it
 _LOOK_SECONDS = 0.05
 
 
@@ -34,11 +33,16 @@ def is_own(path: Path) -> bool:
 
 
 @contextmanager
-def occupied(folder: Path) -> Iterator[bool]:
-    """Lock the data folder for the block; yield whether the lock was acquired."""
+def occupied(folder: Path, *, seconds_max: float = 2.0) -> Iterator[bool]:
+    """Lock the data folder for the block; yield whether the lock was acquired.
+
+    Args:
+        folder: the data folder.
+        seconds_max: to wait for the lock, because another process may hold it for a moment to look at it.
+    """
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "rb") as lock:
-        deadline = time.monotonic() + _TRY_SECONDS
+        deadline = time.monotonic() + seconds_max
         while not (held := _try(lock, fcntl.LOCK_EX)) and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
         yield held

@@ -4,8 +4,6 @@ SQLAlchemy keeps compiled statements by engine, for a process has one. Tests ope
 everything again: a fifth of the time of those that start a service.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import Dialect, Engine

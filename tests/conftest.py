@@ -118,6 +118,27 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield program
 
 
+@contextmanager
+def starting_by(program: str) -> Iterator[None]:
+    """Let this process start services and trainings by a program instead of its own Python."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.executable", program)
+        yield
+
+
+@pytest.fixture
+def warm_starts(warm: str) -> Iterator[None]:
+    """Let a test start services and trainings by the warm program."""
+    with starting_by(warm):
+        yield
+
+
+@pytest.fixture
+def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients retry at once."""
+    monkeypatch.setattr("obscura.client.transport.BACKOFF_SECONDS_MAX", 0.0)
+
+
 @pytest.fixture
 def now() -> datetime:
     """The time at which a test begins."""

@@ -4,6 +4,7 @@ import io
 import struct
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,25 @@ def png(size: tuple[int, int], *chunks: bytes, bits: int = 8, colour_type: int =
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + png_chunk(b"IEND", b"")
 
 
-def archive(*members: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
-    """Pack (name or ZipInfo, bytes) pairs into a zip file."""
+def archive(*members: tuple[str | zipfile.ZipInfo, str | bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    """Pack (name or ZipInfo, content) pairs into a zip file."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", method) as file:
         for name, data in members:
             file.writestr(name, data)
     return buffer.getvalue()
+
+
+def write_files(root: Path, files: Mapping[str, str | bytes | Image.Image | npt.NDArray[Any]]) -> Path:
+    """Write files by their paths below a folder, images in the format that the path names."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str | bytes):
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        else:
+            (Image.fromarray(content) if isinstance(content, np.ndarray) else content).save(path)
+    return root
 
 
 def write_folders(root: Path, counts: dict[str, int], shape: tuple[int, ...] = (8, 8)) -> Path:

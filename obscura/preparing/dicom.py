@@ -30,7 +30,7 @@ HEAD_BYTES = 132
 _WHAT = "Reading DICOM files"
 _NO_TEXT = ("O", "SQ", "UN")  # value representations of bytes and sequences
 _DEFLATED = b"1.2.840.10008.1.2.1.99"  # of the whole file after its meta group (PS3.5, A.5)
-_INFLATED_BYTES_MAX, _META_BYTES_MAX = 2**30, 2**16
+_META_BYTES_MAX = 2**16
 # Names of storage classes of images. The others store descriptions of images, some as pixels: segmentations, doses,
 # reports, presentation states, waveforms, documents (PS3.4, B.5).
 _IMAGES = re.compile(r"Image|US Volume|Map Storage")
@@ -79,7 +79,7 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def open_dicom(data: bytes) -> Dataset:
+def open_dicom(data: bytes, inflated_bytes_max: int = 2**30) -> Dataset:
     """Parse a DICOM file, with or without its preamble of 128 bytes."""
     with extras(_WHAT):
         from pydicom import dcmread
@@ -88,13 +88,13 @@ def open_dicom(data: bytes) -> Dataset:
         if _DEFLATED in data[:_META_BYTES_MAX]:
             meta_bytes = int.from_bytes(data[HEAD_BYTES + 8 : HEAD_BYTES + 12], "little")  # PS3.10, 7.1: (0002,0000)
             stream, left = zlib.decompressobj(-zlib.MAX_WBITS), data[HEAD_BYTES + 12 + meta_bytes :]
-            for _ in range(_INFLATED_BYTES_MAX // 2**20):
+            for _ in range(inflated_bytes_max // 2**20):
                 stream.decompress(left, 2**20)
                 left = stream.unconsumed_tail
                 if not left or stream.eof:
                     break
             else:
-                raise Unreadable(f"it has more than {_INFLATED_BYTES_MAX >> 20} MiB once it is inflated")
+                raise Unreadable(f"it has more than {inflated_bytes_max >> 20} MiB once it is inflated")
         with _quietly():
             dataset = dcmread(io.BytesIO(data), force=True)
             known = "SOPClassUID" in dataset or "Rows" in dataset or begins_like_dicom(data)

@@ -170,7 +170,6 @@ _OTHERS = {
 _PACKED: Mapping[str, Callable[[Path], Any]] = {  # by how the file's name ends
     "gz": gzip.open, "bz2": bz2.open, "xz": lzma.open
 }  # fmt: skip
-UNPACKED_BYTES_MAX = 2**30
 _UTF8_FLAG, _ENCRYPTED_FLAG = 1 << 11, 1
 _ENCODINGS = ("cp437", "cp850", "cp852", "cp866", "cp936", "cp932")
 
@@ -266,9 +265,9 @@ class TarTree(_Members):
 
     _kind = "tar"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, unpacked_bytes_max: int = 2**30) -> None:
         try:
-            self._file = self._opened(path)  # open for as long as the tree
+            self._file = self._opened(path, unpacked_bytes_max)  # open for as long as the tree
             self._archive = tarfile.TarFile(fileobj=self._file)
             infos = [info for info in self._archive if info.isfile() or info.islnk() or info.issym()]
         except (tarfile.TarError, lzma.LZMAError, zlib.error, OSError, EOFError) as error:
@@ -276,15 +275,15 @@ class TarTree(_Members):
         super().__init__(path, [_safe(path.name, info.name) for info in infos], infos)
 
     @staticmethod
-    def _opened(path: Path) -> IO[bytes]:
+    def _opened(path: Path, bytes_max: int) -> IO[bytes]:
         opened = next((opener for suffix, opener in _PACKED.items() if path.name.lower().endswith(suffix)), None)
         if opened is None:
             return path.open("rb")
         with opened(path) as file:
-            data: bytes = file.read(UNPACKED_BYTES_MAX + 1)
-        if len(data) > UNPACKED_BYTES_MAX:
+            data: bytes = file.read(bytes_max + 1)
+        if len(data) > bytes_max:
             raise PackingError(
-                f"{path.name} is packed, so it is read into memory, and it has more than {UNPACKED_BYTES_MAX >> 20} "
+                f"{path.name} is packed, so it is read into memory, and it has more than {bytes_max >> 20} "
                 "MiB: unpack it, and give the folder or the .tar."
             )
         return io.BytesIO(data)

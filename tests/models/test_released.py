@@ -49,7 +49,7 @@ def conditional_dcgan() -> ConditionalDcganGenerator:
     return ConditionalDcganGenerator(ConditionalDcganConfig(2, 1, 8, 8, latent=3, features=4, dense=8), seed=3).eval()
 
 
-def edm(**changes: int) -> EdmDenoiser:
+def edm(**changes: float) -> EdmDenoiser:
     shape = {"classes": 2, "channels": 1, "height": 8, "width": 8, "features": 4, "blocks": 1} | changes
     return EdmDenoiser(EdmConfig(**shape, sampling_steps=3, churn=1.0, guidance=0.5), seed=3)  # type: ignore[arg-type]
 
@@ -58,12 +58,12 @@ def edm_of_patches() -> EdmDenoiser:
     return edm(height=9, width=7, patch=2)  # neither side is a multiple of the patch's
 
 
-def started_edm(**changes: int) -> EdmDenoiser:
-    return edm(start_latent=3, **changes)
+def started_edm(width: int = 9, **changes: int) -> EdmDenoiser:
+    return edm(channels=3, width=width, start_latent=3, start_sigma=3.0, **changes)
 
 
 def edm_from_texture() -> EdmDenoiser:
-    return started_edm(start_clusters=2, start_texture=True)
+    return started_edm(8, start_clusters=2, start_texture=True)
 
 
 DEEP: list[Any] = [conditional_dcgan, dcgan, edm, edm_of_patches, edm_from_texture, guided, selected, textured]

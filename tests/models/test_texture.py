@@ -4,14 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.portable.textured import (
-    FILTER_UNIT,
-    ORIENTATIONS,
-    TextureGradient,
-    filters,
-    render,
-    texture,
-)
+from models.portable.textured import FILTER_UNIT, ORIENTATIONS, TextureGradient, filters, render, texture
 from models.sizes import TEXTURE_MAPS, texture_size
 from tests.models.checks import stream
 

@@ -26,10 +26,9 @@ def test_an_address_stands_while_its_service_runs(tmp_path):
     assert address_of(tmp_path) is None
 
 
-def test_a_second_one_is_told_and_touches_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("obscura.occupant._TRY_SECONDS", 0.1)
+def test_a_second_one_is_told_and_touches_nothing(tmp_path):
     with occupied(tmp_path), announced(tmp_path, URL):
-        with occupied(tmp_path) as held:
+        with occupied(tmp_path, seconds_max=0.1) as held:
             assert not held
         assert address_of(tmp_path) == URL
         assert is_occupied(tmp_path)

@@ -15,6 +15,7 @@ from obscura.cli.app import app
 from obscura.client import Client, DownloadCorrupt, NoRoom, Release, UnexpectedAnswer, contents, transport
 from tests.obscura.client.canned import Answer, answering
 
+pytestmark = pytest.mark.usefixtures("no_backoff")
 HTML = {"Content-Type": "text/html", "Server": "squid\x1b[2J", "Via": "1.1 proxy.lan"}
 JSON = {"Content-Type": "application/json"}
 STRANGE = {
@@ -55,12 +56,6 @@ def bound(client: Client, kind: Any, id: str) -> Any:
     made = kind.model_construct(id=id)
     made._transport = client.transport
     return made
-
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "backoff_seconds", lambda _attempt: 0.0)
-    monkeypatch.setattr(contents, "backoff_seconds", lambda _attempt: 0.0)
 
 
 @pytest.mark.parametrize("strange", STRANGE)

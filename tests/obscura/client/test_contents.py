@@ -1,6 +1,5 @@
 """Both formats of a sample are read alike, and a folder appears as a whole or not at all."""
 
-import io
 import json
 import stat
 import warnings
@@ -9,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from obscura.client import DownloadCorrupt
 from obscura.client.contents import ClassesDiffer, PlaceTaken, combine, read_images, unpack
+from tests.pictures import archive, picture, saved
 from workers.train.packing import describe_folders
 
 LABELS = np.array([2, 0, 2, 0], dtype=np.int64)
@@ -23,14 +22,13 @@ NAMES = ["cat", "1", "dog"]  # no image of label 1
 def test_both_formats_say_the_same(tmp_path, shape):
     pixels = np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8)
     np.savez(tmp_path / "arrays", images=pixels, labels=LABELS, classes=np.array(NAMES))
-    with zipfile.ZipFile(tmp_path / "folders.zip", "w") as archive:
-        lines = []
-        for number, (image, label) in enumerate(zip(pixels, LABELS.tolist(), strict=True)):
-            file = io.BytesIO()
-            Image.fromarray(image).save(file, "PNG")
-            lines.append({"file_name": f"{NAMES[label]}/{number}.png", "label": label, "class": NAMES[label]})
-            archive.writestr(lines[-1]["file_name"], file.getvalue())
-        archive.writestr("metadata.jsonl", "\n".join(map(json.dumps, lines)))
+    lines = [
+        {"file_name": f"{NAMES[label]}/{number}.png", "label": label, "class": NAMES[label]}
+        for number, label in enumerate(LABELS.tolist())
+    ]
+    members = [(line["file_name"], saved(image)) for line, image in zip(lines, pixels, strict=True)]
+    content = archive(*members, ("metadata.jsonl", "\n".join(map(json.dumps, lines))))
+    (tmp_path / "folders.zip").write_bytes(content)
     for file_name, format in (("arrays.npz", "npz"), ("folders.zip", "imagefolder")):
         found = read_images(tmp_path / file_name, format, 4)
         assert np.array_equal(found.pixels, pixels)
@@ -39,9 +37,7 @@ def test_both_formats_say_the_same(tmp_path, shape):
 
 
 def zipped(path: Path, *names: str) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name in names:
-            archive.writestr(name, "content")
+    path.write_bytes(archive(*((name, "content") for name in names)))
     return path
 
 
@@ -59,16 +55,16 @@ def test_a_folder_appears_as_a_whole_or_not_at_all(tmp_path):
 
 def sample_of(path: Path, classes: list[str], *numbers: int) -> tuple[Path, int]:
     """The zip of a sample with one image of each number, of the class that the number names, and their count."""
-    with zipfile.ZipFile(path, "w") as archive:
-        lines = [
-            {"file_name": f"{classes[number]}/000000{number}.png", "label": number, "class": classes[number]}
-            for number in numbers
-        ]
-        for line in lines:
-            archive.writestr(str(line["file_name"]), f"{path.stem} {line['label']}")
-        archive.writestr("metadata.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        archive.writestr("privacy_card.json", json.dumps({"account_id": path.stem}))
-        archive.writestr("croissant.json", describe_folders("a release", {"assumed_public": []}, classes))
+    lines = [
+        {"file_name": f"{classes[number]}/000000{number}.png", "label": number, "class": classes[number]}
+        for number in numbers
+    ]
+    members = {str(line["file_name"]): f"{path.stem} {line['label']}" for line in lines} | {
+        "metadata.jsonl": "".join(json.dumps(line) + "\n" for line in lines),
+        "privacy_card.json": json.dumps({"account_id": path.stem}),
+        "croissant.json": describe_folders("a release", {"assumed_public": []}, classes),
+    }
+    path.write_bytes(archive(*members.items()))
     return path, len(numbers)
 
 
@@ -85,8 +81,8 @@ def test_samples_are_combined_into_one_folder_or_archive(tmp_path):
     assert len(lines) == 4
     cards = {path.name: json.loads(path.read_text())["account_id"] for path in folder.glob("*.privacy_card.json")}
     assert cards == {"smp_a.privacy_card.json": "a", "smp_b.privacy_card.json": "b"}
-    with zipfile.ZipFile(combine(samples, tmp_path / "both.zip")) as archive:
-        packed = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+    with zipfile.ZipFile(combine(samples, tmp_path / "both.zip")) as made:
+        packed = {name: made.read(name) for name in made.namelist() if not name.endswith("/")}
     assert packed == {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for taken in ("both", "both.zip"):
         with pytest.raises(PlaceTaken):
@@ -107,11 +103,9 @@ def test_samples_of_other_classes_are_not_combined(tmp_path, others):
 @pytest.mark.parametrize("content", ["7", "{}", '{"file_name": 7}', "not JSON", '{"recordSet": [{"@id": "classes"}]}'])
 def test_a_damaged_sample_is_not_combined(tmp_path, name, content):
     path, count = sample_of(tmp_path / "a.zip", ["boot"], 0)
-    with zipfile.ZipFile(path) as archive:
-        files = {each: archive.read(each) for each in archive.namelist()}
-    with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
-        for each, text in (files | {name: content.encode()}).items():
-            archive.writestr(each, text)
+    with zipfile.ZipFile(path) as made:
+        files = {each: made.read(each) for each in made.namelist()}
+    (tmp_path / "b.zip").write_bytes(archive(*(files | {name: content}).items()))
     with pytest.raises(DownloadCorrupt):
         combine({"smp_a": (path, count), "smp_b": (tmp_path / "b.zip", count)}, tmp_path / "both")
     assert {path.name for path in tmp_path.iterdir()} == {"a.zip", "b.zip"}
@@ -142,30 +136,26 @@ HOSTILE = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_archive_is_refused_and_leaves_nothing(tmp_path, kind):
-    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive, warnings.catch_warnings():
+    for info, _ in HOSTILE[kind]:
+        info.compress_type = zipfile.ZIP_DEFLATED
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for info, content in HOSTILE[kind]:
-            info.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(info, content)
+        (tmp_path / "a.zip").write_bytes(archive(*HOSTILE[kind]))
     with pytest.raises(DownloadCorrupt):
         unpack(tmp_path / "a.zip", tmp_path / "in" / "side", 10)
     assert {path.name for path in tmp_path.rglob("*")} == {"a.zip", "in"}
 
 
 def test_a_hostile_description_is_refused(tmp_path):
-    image, huge = io.BytesIO(), io.BytesIO()
-    Image.new("L", (8, 8)).save(image, "PNG")
-    Image.new("1", (4000, 4000)).save(huge, "PNG")
+    image, huge = picture(size=(8, 8)), picture(mode="1", size=(4000, 4000), value=0)
     for line, content in (
         ({"file_name": "a.png", "label": 10**15, "class": "a"}, image),
         ({"file_name": "a.png", "label": "a", "class": "a"}, image),
         ({"file_name": "b.png", "label": 0, "class": "a"}, image),
         ({"label": 0}, image),
         ({"file_name": "a.png", "label": 0, "class": "a"}, huge),
-        ({"file_name": "a.png", "label": 0, "class": "a"}, io.BytesIO(b"no image")),
+        ({"file_name": "a.png", "label": 0, "class": "a"}, b"no image"),
     ):
-        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-            archive.writestr("metadata.jsonl", json.dumps(line))
-            archive.writestr("a.png", content.getvalue())
+        (tmp_path / "a.zip").write_bytes(archive(("metadata.jsonl", json.dumps(line)), ("a.png", content)))
         with pytest.raises(DownloadCorrupt):
             read_images(tmp_path / "a.zip", "imagefolder", 1)

@@ -18,13 +18,12 @@ VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FIL
 
 
 @pytest.fixture(autouse=True)
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def environment(no_backoff: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(transport, "backoff_seconds", lambda _attempt: 0.0)
     transport.trusted.cache_clear()
     yield
     transport.trusted.cache_clear()

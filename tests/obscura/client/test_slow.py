@@ -5,7 +5,6 @@ import sys
 from contextlib import ExitStack
 
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 from obscura.cli import connection
@@ -14,6 +13,7 @@ from obscura.client import ApiError, Client, ConnectionFailed, ServiceFailed
 from obscura.client.local_service import LocalService
 from obscura.occupant import announced, occupied
 from tests.obscura.client.canned import Answer, answering
+from tests.pictures import write_folders
 
 BUSY = Answer(
     503,
@@ -62,8 +62,7 @@ def test_an_absent_service_is_not_waited_for():
 
 
 def test_quickstart_waits_for_a_busy_service_that_is_named(tmp_path):
-    (tmp_path / "pets" / "cat").mkdir(parents=True)
-    Image.new("L", (8, 8)).save(tmp_path / "pets" / "cat" / "a.png")
+    write_folders(tmp_path / "pets", {"cat": 1})
     with answering(busy_for(2)) as server:
         target = ["--url", server.url, "--token", "key"]
         place = ["--out", str(tmp_path / "out"), "--yes", "--at-most", "9", "--classes", "cat"]

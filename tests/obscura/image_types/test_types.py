@@ -13,7 +13,7 @@ from obscura.preparing.images import Target, prepare_image
 from obscura.preparing.preparation import prepare
 from obscura.wire.faults import Fault, Refused
 from service.ingest.pictures import decode_picture
-from tests.obscura.preparing.conftest import fill, saved
+from tests.pictures import saved, write_files
 from tests.service.ingest.conftest import request_of
 
 PIXELS = np.arange(64, dtype=np.uint8).reshape(8, 8)
@@ -30,12 +30,11 @@ def size(data: bytes) -> tuple[int, int]:
 PCX = types.ImageType("PCX", (".pcx",), lambda data: data.startswith(b"\x0a"), size)
 
 
-@pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(types, "TYPES", (*types.TYPES, PCX))
+@pytest.fixture(autouse=True, params=[PCX])
+def known(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(types, "TYPES", (*types.TYPES, request.param))
 
 
-@pytest.mark.usefixtures("known")
 def test_a_new_type_is_sent_as_it_is_and_read_by_the_service():
     suffix, content = prepare_image(FILE, GREY)
     assert (suffix, content) == (".pcx", FILE)
@@ -43,16 +42,15 @@ def test_a_new_type_is_sent_as_it_is_and_read_by_the_service():
     assert types.names_of(taken=True, last="and") == "PNG, JPEG, WEBP, BMP and PCX"
 
 
-@pytest.mark.usefixtures("known")
 def test_a_new_type_is_made_to_fit_and_found_in_folders(tmp_path):
-    package = prepare(fill(tmp_path, {"cat/one.pcx": FILE}), Choices(size=16, grey=True, classes=["cat"]))
+    package = prepare(write_files(tmp_path, {"cat/one.pcx": FILE}), Choices(size=16, grey=True, classes=["cat"]))
     assert (package.private_records, package.width, package.channels) == (1, 16, 1)
     suffix, content = prepare_image(FILE, replace(GREY, width=16, height=16))
     assert (suffix, types.image_header(content)[1:]) == (".png", (16, 16))
 
 
-def test_a_type_that_only_clients_read_becomes_a_png(monkeypatch):
-    monkeypatch.setattr(types, "TYPES", (*types.TYPES, replace(PCX, size=None)))
+@pytest.mark.parametrize("known", [replace(PCX, size=None)], indirect=True)
+def test_a_type_that_only_clients_read_becomes_a_png():
     suffix, content = prepare_image(FILE, GREY)
     assert suffix == ".png"
     np.testing.assert_array_equal(decode_picture(content, REQUEST), PIXELS)

@@ -1,46 +1,22 @@
 """Folders of images as people have them, and the images that are sent."""
 
-import io
-import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.pictures import png, png_chunk, saved, write_files
+
 Array = np.ndarray
-
-
-def saved(image: Image.Image | Array, kind: str = "PNG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(file, kind, **options)
-    return file.getvalue()
 
 
 def deep_png(values: Array) -> bytes:
     """A PNG with 16 bits a channel, which Pillow cannot write in colour. values: (h, w, 3) up to 65,535."""
-    height, width, _ = values.shape
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
-    chunks = ((b"IHDR", struct.pack(">2I5B", width, height, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)))
-    body = b"\x89PNG\r\n\x1a\n"
-    for kind, data in (*chunks, (b"IEND", b"")):
-        body += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    return body
-
-
-def fill(root: Path, files: Mapping[str, str | bytes | Image.Image | Array]) -> Path:
-    """Write files by their paths below a folder, images in the format that the path names."""
-    for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, str | bytes):
-            path.write_bytes(content.encode() if isinstance(content, str) else content)
-        else:
-            (Image.fromarray(content) if isinstance(content, np.ndarray) else content).save(path)
-    return root
+    return png(values.shape[1::-1], png_chunk(b"IDAT", zlib.compress(rows)), bits=16, colour_type=2)
 
 
 @pytest.fixture
@@ -62,7 +38,7 @@ def motley(tmp_path: Path, colours: Callable[..., Array]) -> Path:
     opaque, clear = (np.dstack([colours(), np.full((48, 48), 255, np.uint8)]) for _ in range(2))
     clear[:10, :, 3] = 100
     frames = [Image.fromarray(colours()).convert("P") for _ in range(3)]
-    root = fill(
+    root = write_files(
         tmp_path / "motley",
         {
             **{f"cat/plain.{suffix}": image for suffix in ("png", "jpg", "bmp")},

@@ -1,18 +1,15 @@
 """Archives as trees: names, what is refused, and that large packed tars are not taken into memory."""
 
-from __future__ import annotations
-
 import io
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from obscura.preparing import PackingError, trees
+from obscura.preparing import PackingError
 from obscura.preparing.errors import Unreadable
-from obscura.preparing.trees import FolderTree, Tree, all_files, open_archive
-from tests.obscura.preparing.conftest import fill
+from obscura.preparing.trees import FolderTree, TarTree, Tree, all_files, open_archive
+from tests.pictures import archive, write_files
 
 FILES = {"a/1.png": b"one", "a/b/2.png": b"two", "3.txt": b"three"}
 
@@ -20,9 +17,7 @@ FILES = {"a/1.png": b"one", "a/b/2.png": b"two", "3.txt": b"three"}
 def packed(folder: Path, name: str, files: dict[str, bytes] = FILES) -> Path:
     path = folder / name
     if name.endswith(".zip"):
-        with zipfile.ZipFile(path, "w") as archive:
-            for member, data in files.items():
-                archive.writestr(member, data)
+        path.write_bytes(archive(*files.items()))
         return path
     with tarfile.open(path, "w:gz" if name.endswith("gz") else "w") as tar:
         for member, data in files.items():
@@ -35,7 +30,7 @@ def packed(folder: Path, name: str, files: dict[str, bytes] = FILES) -> Path:
 def tree_of(folder: Path, name: str) -> Tree:
     if name != "folder":
         return open_archive(packed(folder, name))
-    return FolderTree(fill(folder, FILES))
+    return FolderTree(write_files(folder, FILES))
 
 
 @pytest.mark.parametrize("name", ["folder", "x.zip", "x.tar", "x.tar.gz", "x.tgz"])
@@ -58,15 +53,14 @@ def test_names_that_lead_out_are_refused(tmp_path: Path, name: str, member: str)
         open_archive(packed(tmp_path, name, {member: b"one"}))
 
 
-def test_a_large_packed_tar_is_not_taken_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "UNPACKED_BYTES_MAX", 1000)
+def test_a_large_packed_tar_is_not_taken_into_memory(tmp_path: Path) -> None:
     with pytest.raises(PackingError, match="unpack it"):
-        open_archive(packed(tmp_path, "x.tar.gz", {"a.png": bytes(2000)}))
-    assert open_archive(packed(tmp_path, "x.tar", {"a.png": bytes(2000)})) is not None
+        TarTree(packed(tmp_path, "x.tar.gz", {"a.png": bytes(2000)}), 1000)
+    assert TarTree(packed(tmp_path, "x.tar", {"a.png": bytes(2000)}), 1000).files("") == ["a.png"]
 
 
 def test_what_is_no_archive(tmp_path: Path) -> None:
-    fill(tmp_path, {"a.png": b"\x89PNG", "a.tar": b"no tar"})
+    write_files(tmp_path, {"a.png": b"\x89PNG", "a.tar": b"no tar"})
     assert open_archive(tmp_path / "a.png") is None
     with pytest.raises(PackingError, match="cannot be read as a tar"):
         open_archive(tmp_path / "a.tar")

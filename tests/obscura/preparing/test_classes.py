@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 
 from obscura.preparing import Arrays, Choices, PackingError, prepare
-from tests.obscura.preparing.conftest import fill
+from tests.pictures import write_files
 
 
 @pytest.fixture
 def animals(tmp_path: Path) -> Path:
-    return fill(tmp_path / "animals", dict.fromkeys(["cat/a.png", "dog/a.png"], Image.new("RGB", (8, 8))))
+    return write_files(tmp_path / "animals", dict.fromkeys(["cat/a.png", "dog/a.png"], Image.new("RGB", (8, 8))))
 
 
 def test_stated_classes_of_a_folder_may_be_more_than_it_has_and_not_fewer(animals):

@@ -14,8 +14,9 @@ from obscura.preparing import ChoiceNeeded, PackingError, prepare
 from obscura.preparing.choices import Choices
 from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
 from obscura.preparing.images import Target, look, prepare_image
-from tests.obscura.preparing.conftest import deep_png, fill, saved
+from tests.obscura.preparing.conftest import deep_png
 from tests.obscura.preparing.dicom_files import dicom_file
+from tests.pictures import saved, write_files
 
 SIDE = 16
 RAMP = np.arange(SIDE * SIDE, dtype=np.uint16).reshape(SIDE, SIDE) * 16  # 0 to 4,080
@@ -34,7 +35,9 @@ def folder(root: Path, *files: bytes) -> Path:
     def suffix(content: bytes) -> str:
         return ".dcm" if content[128:132] == b"DICM" else ".png" if content.startswith(PNG_MAGIC) else ".tif"
 
-    return fill(root, {f"{'ab'[place % 2]}/{place}{suffix(content)}": content for place, content in enumerate(files)})
+    return write_files(
+        root, {f"{'ab'[place % 2]}/{place}{suffix(content)}": content for place, content in enumerate(files)}
+    )
 
 
 def asked(root: Path, **choices: Any) -> tuple[str, ...]:
@@ -158,17 +161,11 @@ def test_an_offset_of_colour_images_is_asked_about(tmp_path):
         np.where(NOISE.random((64, 64)) < 0.8, 0, NOISE.integers(0, 65536, (64, 64))).astype(np.uint16),
         (NOISE.integers(0, 256, (64, 64)) * 257).astype(np.uint16),  # eight bits, saved as sixteen
         (NOISE.beta(4, 4, (64, 64)) * 65535).astype(np.uint16),
+        *(dull.astype(np.uint8) for dull in (np.full((9, 9), 3), np.eye(9) * 255, np.arange(9)[None] + 99)),
     ],
 )
-def test_drawings_and_images_with_contrast_are_not_asked_about(tmp_path, values):
+def test_drawings_images_with_contrast_and_those_of_eight_bits_are_not_asked_about(tmp_path, values):
     assert prepare(folder(tmp_path, saved(values), saved(np.flipud(values).copy())), Choices()).private_records == 2
-
-
-def test_eight_bits_with_little_contrast_are_not_asked_about(tmp_path):
-    files = [
-        saved(values.astype(np.uint8)) for values in (np.full((9, 9), 3), np.eye(9) * 255, np.arange(9)[None] + 99)
-    ]
-    assert prepare(folder(tmp_path, *files), Choices()).private_records == 3
 
 
 def test_the_question_names_no_number_of_the_images(tmp_path):
@@ -189,16 +186,14 @@ def test_what_does_not_go_with_the_images_is_refused(tmp_path, files, scale, say
         prepare(folder(tmp_path, *files), Choices(depth=scale.depth, window=scale.window))
 
 
-@pytest.mark.parametrize("window", ["", "5", "5,4", "3,3", "a,b", "0,inf", "1,2,3", "nan,3", (4, 1)])
-def test_windows_that_are_none(window):
-    with pytest.raises(PackingError, match="--window"):
-        read_scale(None, window)
+NO_WINDOWS = ["", "5", "5,4", "3,3", "a,b", "0,inf", "1,2,3", "nan,3", (4, 1)]
+NO_DEPTHS = [0, 8, 33, "twelve", "", -12]
 
 
-@pytest.mark.parametrize("depth", [0, 8, 33, "twelve", "", -12])
-def test_depths_that_are_none(depth):
-    with pytest.raises(PackingError, match="--depth"):
-        read_scale(depth, None)
+@pytest.mark.parametrize(("depth", "window"), [*((None, no) for no in NO_WINDOWS), *((no, None) for no in NO_DEPTHS)])
+def test_depths_and_windows_that_are_none(depth, window):
+    with pytest.raises(PackingError, match="--window" if depth is None else "--depth"):
+        read_scale(depth, window)
 
 
 def test_what_is_stated_is_read():

@@ -1,7 +1,5 @@
 """What a label is, the same in every format: an integer or a text, never a number that was rounded to one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

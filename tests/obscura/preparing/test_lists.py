@@ -11,7 +11,7 @@ from obscura.preparing import ChoiceNeeded, Choices, PackingError, prepare
 from obscura.preparing.subjects import read_ids, require_plain_ids
 from obscura.preparing.survey import screen
 from obscura.preparing.tables import read_lines, read_renames
-from tests.obscura.preparing.conftest import fill
+from tests.pictures import write_files
 
 ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"]
 
@@ -119,7 +119,7 @@ def test_ids_that_were_joined_may_differ_in_zeros_and_decimals():
 
 
 def images(tmp_path: Path, *paths: str) -> Path:
-    return fill(tmp_path / "p", {path: Image.new("L", (16, 16), number) for number, path in enumerate(paths)})
+    return write_files(tmp_path / "p", {path: Image.new("L", (16, 16), number) for number, path in enumerate(paths)})
 
 
 def of_records(tmp_path: Path, head: str, *cells: str) -> Path:

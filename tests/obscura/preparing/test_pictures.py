@@ -15,7 +15,8 @@ from obscura.preparing.errors import Unreadable
 from obscura.preparing.images import Target, look, prepare_image
 from obscura.preparing.sources import PIXELS_MAX
 from service.ingest.pictures import decode_picture
-from tests.obscura.preparing.conftest import deep_png, saved
+from tests.obscura.preparing.conftest import deep_png
+from tests.pictures import png, png_chunk, saved
 from tests.service.ingest.conftest import request_of
 
 WHITE, BLACK = (255, 255, 255), (0, 0, 0)
@@ -161,21 +162,17 @@ def test_a_stream_that_breaks_off_inside_a_whole_file_is_damage(colours):
     at = content.index(b"IDAT")
     length = int.from_bytes(content[at - 4 : at], "big")
     stream = content[at + 4 : at + 4 + length // 2] + bytes(length - length // 2)
-    chunk = b"IDAT" + stream
-    broken = content[:at] + chunk + struct.pack(">I", zlib.crc32(chunk)) + content[at + 8 + length :]
+    broken = content[: at - 4] + png_chunk(b"IDAT", stream) + content[at + 8 + length :]
     with pytest.raises(Unreadable, match="damaged"):
         look(broken)
 
 
 def test_bombs_are_judged_by_their_headers(colours):
     """The largest would take 3.6 gigabytes of pixels: a look that decoded it would not come back soon."""
-    png = saved(Image.new("L", (16, 16)))
     for side in (9_000, 60_000):
         assert side * side > PIXELS_MAX
-        header = png[12:16] + struct.pack(">2I", side, side) + png[24:29]
-        content = png[:12] + header + struct.pack(">I", zlib.crc32(header)) + png[33:]
         with pytest.raises(Unreadable, match="80,000,000"):
-            look(content)
+            look(png((side, side), png_chunk(b"IDAT", zlib.compress(bytes(100)))))
     webp = bytearray(saved(Image.fromarray(colours()), "WEBP", lossless=True))
     webp[21:25] = struct.pack("<I", 16_383 | 16_383 << 14)
     with pytest.raises(Unreadable, match="16,384"):

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from obscura.preparing import ChoiceNeeded, Choices, PackingError, prepare
-from tests.obscura.preparing.conftest import fill
 from tests.obscura.preparing.layouts.test_idx import write_pair
+from tests.pictures import write_files
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def folders(tmp_path: Path) -> Path:
         for name, count in (("dog", 2), ("cat", 3))
         for number in range(count)
     }
-    return fill(tmp_path / "images", {**files, "cat/notes.txt": "CANARY"})
+    return write_files(tmp_path / "images", {**files, "cat/notes.txt": "CANARY"})
 
 
 def sent(path: Path, **given: Any) -> bytes:
@@ -81,7 +81,7 @@ def people(tmp_path: Path) -> Path:
         for folder, count in (("cat/Zoë", 2), ("cat/CANARY-bert", 1), ("dog/Zoe\u0308", 3), ("dog/carl", 1))
         for number in range(count)
     }
-    return fill(tmp_path / "people", files)
+    return write_files(tmp_path / "people", files)
 
 
 def owners_in(body: bytes) -> Counter[tuple[str, str]]:

@@ -43,19 +43,13 @@ def test_the_same_people_have_the_same_numbers_in_another_upload(key: Path) -> N
     assert all(0 <= int(number) < 2**63 for number in first)
 
 
-def test_another_secret_gives_others_and_a_newline_at_the_end_is_none(key: Path, tmp_path: Path) -> None:
-    other, same = tmp_path / "other.key", tmp_path / "same.key"
-    other.write_text(SECRET[::-1])
-    same.write_text(f"{SECRET}\n")
-    numbers = [pushed(["anna"], path)[0] for path in (key, other, same)]
-    assert numbers[0] == numbers[2] != numbers[1]
+SAVED = [SECRET.encode(), f"{SECRET}\n".encode(), *(f"{SECRET}\r\n".encode(how) for how in ("utf-8-sig", "utf-16"))]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_an_editor_that_saves_the_secret_anew_does_not_change_it(key: Path, tmp_path: Path, encoding: str) -> None:
-    saved = tmp_path / "saved.key"
-    saved.write_bytes(f"{SECRET}\r\n".encode(encoding))
-    assert pushed(["anna"], key)[0] == pushed(["anna"], saved)[0]
+@pytest.mark.parametrize(("content", "same"), [*((saved, True) for saved in SAVED), (SECRET[::-1].encode(), False)])
+def test_another_secret_gives_other_numbers_and_another_way_to_save_it_does_not(key, tmp_path, content, same) -> None:
+    (tmp_path / "saved.key").write_bytes(content)
+    assert (pushed(["anna"], tmp_path / "saved.key") == pushed(["anna"], key)) is same
 
 
 def test_without_a_secret_numbers_are_those_of_one_upload() -> None:

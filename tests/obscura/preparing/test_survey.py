@@ -12,7 +12,7 @@ from obscura.preparing import Arrays, BrokenImages, Choices, PackingError, prepa
 from obscura.preparing.preparation import _Members
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.survey import survey
-from tests.obscura.preparing.conftest import fill
+from tests.pictures import write_files
 
 Colours = Callable[..., np.ndarray]
 
@@ -25,7 +25,7 @@ def asked(flags: tuple[str, ...]) -> Choices:
 
 def folder_of(root: Path, *images: Image.Image | np.ndarray) -> Path:
     """Write one class for each image."""
-    return fill(root, {f"{name}/1.png": image for name, image in zip("ab", images, strict=False)})
+    return write_files(root, {f"{name}/1.png": image for name, image in zip("ab", images, strict=False)})
 
 
 def test_a_motley_folder_goes_in_as_it_is(motley):
@@ -53,7 +53,7 @@ def test_the_line_says_what_was_done_to_how_many(motley):
 
 def test_broken_images_are_named_before_anything_is_done(motley):
     torn = (motley / "cat" / "plain.png").read_bytes()[:200]
-    fill(motley, {"cat/torn.png": torn, "dog/phone.heic": b"\0\0\0\x18ftypheic"})
+    write_files(motley, {"cat/torn.png": torn, "dog/phone.heic": b"\0\0\0\x18ftypheic"})
     with pytest.raises(BrokenImages) as error:
         prepare(motley)
     assert error.value.flags == ("--skip-broken",)
@@ -70,7 +70,7 @@ def test_broken_images_are_named_before_anything_is_done(motley):
 def test_of_many_broken_images_a_few_are_named(tmp_path):
     folder = tmp_path / "a" / "b"
     broken = dict.fromkeys((f"{number:02}.png" for number in range(12)), b"?")
-    fill(folder, {**broken, "whole.png": Image.new("L", (9, 9))})
+    write_files(folder, {**broken, "whole.png": Image.new("L", (9, 9))})
     with pytest.raises(BrokenImages, match=r"b/04\.png .* and 7 more"):
         prepare(folder.parent)
     (folder / "whole.png").unlink()

@@ -1,7 +1,5 @@
 """How tables are cut into cells, which columns are which, and which image a cell means."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

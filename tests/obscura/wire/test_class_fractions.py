@@ -9,8 +9,7 @@ FOUR = {"normal": 90.0, "sick": 5.0, "a=b, c": 4.0, "7": 1.0}
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["90,5,4,1", " 90 , 5.0,4e0,1 ", "normal=90,sick=5,a=b, c=4,7=1", "7 = 1, a=b, c = 4 ,sick=5, normal= 9e1"],
+    "text", ["90,5,4,1", " 90 , 5.0,4e0,1 ", "normal=90,sick=5,a=b, c=4,7=1", "7 = 1, a=b, c = 4 ,sick=5, normal= 9e1"]
 )
 def test_numbers_and_names_say_the_same(text):
     read = read_class_fractions(text, CLASSES)

@@ -1,7 +1,5 @@
 """Jobs priced as a whole: every inequality of docs/accounting.md, against oracles and dp-accounting."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Calibration: the smallest noise and the largest count, to the last nano-unit."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -34,11 +32,8 @@ def test_calibrated_discrete_noise_fits(sensitivity: float, budget_nano: int, co
 def test_affordable_releases_fill_the_budget_and_no_more() -> None:
     event = GaussianEvent(2 * math.sqrt(200), 5000.0)
     n = affordable_releases(event, ACCOUNT.capacity_nano)
-    assert (
-        ACCOUNT.cost_nano(replace(event, count=n))
-        <= ACCOUNT.capacity_nano
-        < ACCOUNT.cost_nano(replace(event, count=n + 1))
-    )
+    fits, exceeds = (ACCOUNT.cost_nano(replace(event, count=count)) for count in (n, n + 1))
+    assert fits <= ACCOUNT.capacity_nano < exceeds
     assert affordable_releases(event, ACCOUNT.cost_nano(event) - 1) == 0
     assert affordable_releases(event, 0) == 0
 

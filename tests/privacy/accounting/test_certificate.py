@@ -1,7 +1,5 @@
 """Certificates: complete, consistent with the filter, and silent about data."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import math

@@ -1,9 +1,8 @@
 """Events: validation, repetition, JSON, and the price of discrete noise."""
 
-from __future__ import annotations
-
 import json
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -31,13 +30,9 @@ BAD_FIELDS: dict[str, tuple[type[GaussianEvent | PoissonGaussianEvent], list[Any
 @pytest.mark.parametrize(("field", "bad"), [(name, bad) for name, (_, each) in BAD_FIELDS.items() for bad in each])
 def test_fields_out_of_range_are_refused_by_name(field: str, bad: object) -> None:
     kind = BAD_FIELDS[field][0]
-    good = (
-        {"sensitivity": 1.0, "stddev": 2.0}
-        if kind is GaussianEvent
-        else {"sampling_probability": 0.5, "noise_multiplier": 1.0}
-    )
+    good = GaussianEvent(1.0, 2.0) if kind is GaussianEvent else PoissonGaussianEvent(0.5, 1.0)
     with pytest.raises(InvalidParameter) as caught:
-        kind(**{**good, field: bad})
+        replace(good, **{field: bad})
     assert caught.value.name == field
 
 

@@ -1,7 +1,5 @@
 """The filter: what an account holds and what things cost, against an oracle in high precision and dp-accounting."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

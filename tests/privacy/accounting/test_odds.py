@@ -1,7 +1,5 @@
 """How sure anyone can become: against independent arithmetic, and against analysts who try to do better."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

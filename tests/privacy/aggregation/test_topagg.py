@@ -1,7 +1,5 @@
 """TopAgg: equal to a slow loop over the paper's lines, with the sensitivity that is paid for; its parameters."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """The many-draw bounds, on mechanisms whose privacy is known."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

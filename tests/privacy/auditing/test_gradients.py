@@ -4,8 +4,6 @@ Verdicts are asked for with a confidence of 1 - 1e-7, as for the releases beside
 expected to be lies more than five of its standard deviations above the claimed mu.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The one-run bounds: against slow exact sums, against mechanisms whose privacy is known, and what they refuse."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

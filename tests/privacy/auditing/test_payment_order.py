@@ -1,7 +1,5 @@
 """The order of payment: production pays first, and a budget that is asked afterwards is caught at its first release."""
 
-from __future__ import annotations
-
 import secrets
 from dataclasses import replace
 from typing import Any

@@ -6,8 +6,6 @@ so its error rates are expected at Phi(-1.5) = 0.067 or below, and to escape, on
 0.12 in 600 draws: a chance below 1e-6. The histogram's claim is 0.25, where 20,000 draws do the same.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections.abc import Callable
@@ -18,13 +16,7 @@ import pytest
 
 from benchmarks import broken_mechanisms as broken
 from benchmarks.audited import Audited
-from benchmarks.audited_releases import (
-    audited_mechanisms,
-    audited_scatter,
-    audited_votes,
-    vote_config,
-    vote_scores,
-)
+from benchmarks.audited_releases import audited_mechanisms, audited_scatter, audited_votes, vote_config, vote_scores
 from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.auditing.distinguishing import Errors, epsilon_lower_bound, mu_lower_bound
 from privacy.auditing.one_run import epsilon_lower_bound as one_run_epsilon

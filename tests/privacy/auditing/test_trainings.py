@@ -1,7 +1,5 @@
 """Whole trainings by moments and by DataLens on digits with hundreds of canaries, audited in one run each."""
 
-from __future__ import annotations
-
 import secrets
 from typing import Any
 

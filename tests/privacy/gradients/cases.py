@@ -1,7 +1,5 @@
 """Small networks with records of theirs, and every estimator with options that a test may change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """A record's numbers come from that record alone, wherever in a pass it stands and whoever stands beside it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 

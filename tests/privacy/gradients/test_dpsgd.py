@@ -1,7 +1,5 @@
 """DP-SGD's estimate: noisy as priced, and the plain gradient where nothing is clipped."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from scipy import stats

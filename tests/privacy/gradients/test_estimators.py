@@ -1,7 +1,5 @@
 """Every estimator attains its sensitivity in a worst case; TopAgg, GEP and freeze do what their papers say."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

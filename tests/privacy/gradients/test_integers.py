@@ -1,7 +1,5 @@
 """What a unit adds is a vector of integers that is never longer than the bound, and sums of them are exact."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

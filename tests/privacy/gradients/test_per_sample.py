@@ -1,7 +1,5 @@
 """Gradients taken apart by record agree with torch's own vmap over single records."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """RGP: carriers from released weights, gradients of carriers by record, and the projection of Corollary 2.1.1."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Clipping: the bound holds exactly, and the direction stays."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

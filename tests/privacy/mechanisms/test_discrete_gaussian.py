@@ -1,7 +1,5 @@
 """The discrete Gaussian: its distribution, the proof obligations of its table, and tests that can reject."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -14,14 +12,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from privacy.errors import InvalidParameter
-from privacy.mechanisms.discrete_gaussian import (
-    PREFIX_BITS,
-    SLACK,
-    draw,
-    exact_below,
-    exp_bounds,
-    step_table,
-)
+from privacy.mechanisms.discrete_gaussian import PREFIX_BITS, SLACK, draw, exact_below, exp_bounds, step_table
 from privacy.mechanisms.noise import SecureNoise
 
 STDDEVS = [0.3, 0.5, 1.0, 2.7, 31.4, 64.0, 100.3, 5000.0, 123456.7, 1e7, 2.0**45]
@@ -63,38 +54,31 @@ def fit(drawn: npt.NDArray[np.int64], stddev: float) -> float:
 
 
 @pytest.mark.parametrize("stddev", STDDEVS)
-def test_draws_have_the_distribution(stddev: float) -> None:
-    assert fit(fresh("fit").discrete_gaussian(400_000, stddev), stddev) > 1e-3
-
-
-@pytest.mark.parametrize("stddev", [s for s in STDDEVS if 0.5 <= s <= 1e7])
-@pytest.mark.parametrize("factor", [2 / 3, 3 / 2])
-def test_the_test_rejects_two_thirds_and_three_halves_of_the_scale(stddev: float, factor: float) -> None:
-    assert fit(fresh("scale").discrete_gaussian(400_000, stddev * factor), stddev) < ALARM
-
-
-@pytest.mark.parametrize("stddev", [0.5, 1.0])
-def test_the_test_rejects_a_rounded_continuous_gaussian(stddev: float) -> None:
-    rounded = np.rint(np.random.default_rng(1).normal(0.0, stddev, 400_000)).astype(np.int64)
-    assert fit(rounded, stddev) < ALARM
-
-
-@pytest.mark.parametrize("stddev", [s for s in STDDEVS if s >= 0.5])
-def test_the_test_rejects_a_shift(stddev: float) -> None:
-    shift = max(1, round(stddev / 20))
-    assert fit(fresh("shift").discrete_gaussian(400_000, stddev) + shift, stddev) < ALARM
-
-
-@pytest.mark.parametrize("stddev", STDDEVS)
-def test_moments(stddev: float) -> None:
+def test_draws_have_the_distribution_and_its_moments(stddev: float) -> None:
     n = 400_000
-    x = fresh("moments").discrete_gaussian(n, stddev) / stddev
+    drawn = fresh("fit").discrete_gaussian(n, stddev)
+    assert fit(drawn, stddev) > 1e-3
+    x = drawn / stddev
     z = np.arange(-200, 201) / stddev
     weights = np.exp(-0.5 * z * z) if stddev < 5 else None
     variance = 1.0 if weights is None else float((z * z * weights).sum() / weights.sum())
     fourth = 3.0 if weights is None else float((z**4 * weights).sum() / weights.sum())
     assert abs(x.mean()) < 5 * math.sqrt(variance / n)
     assert abs((x * x).mean() - variance) < 5 * math.sqrt((fourth - variance**2) / n)
+
+
+@pytest.mark.parametrize("stddev", [s for s in STDDEVS if s >= 0.5])
+def test_the_test_rejects_a_shift_and_two_thirds_and_three_halves_of_the_scale(stddev: float) -> None:
+    shift = max(1, round(stddev / 20))
+    assert fit(fresh("shift").discrete_gaussian(400_000, stddev) + shift, stddev) < ALARM
+    for factor in (2 / 3, 3 / 2) if stddev <= 1e7 else ():
+        assert fit(fresh("scale").discrete_gaussian(400_000, stddev * factor), stddev) < ALARM
+
+
+@pytest.mark.parametrize("stddev", [0.5, 1.0])
+def test_the_test_rejects_a_rounded_continuous_gaussian(stddev: float) -> None:
+    rounded = np.rint(np.random.default_rng(1).normal(0.0, stddev, 400_000)).astype(np.int64)
+    assert fit(rounded, stddev) < ALARM
 
 
 @pytest.mark.parametrize("stddev", [2.7, 5000.0, 1e7])
@@ -105,11 +89,8 @@ def test_tails_beyond_three_and_four_stddev(stddev: float) -> None:
         first = math.ceil(reach * stddev)
         z = np.arange(first, 40 * first + 40) if stddev < 1000 else None
         mass = math.sqrt(2 * math.pi) * stddev
-        expected = (
-            2
-            * n
-            * (special.ndtr(-(first - 0.5) / stddev) if z is None else np.exp(-0.5 * (z / stddev) ** 2).sum() / mass)
-        )
+        tail = special.ndtr(-(first - 0.5) / stddev) if z is None else np.exp(-0.5 * (z / stddev) ** 2).sum() / mass
+        expected = 2 * n * tail
         assert abs((magnitude >= first).sum() - expected) < 5 * math.sqrt(expected)
 
 
@@ -159,11 +140,7 @@ def test_every_weight_dominates_its_cell(stddev: float, reach: int) -> None:
         assert dominated <= min(table.weights[-2:])
 
 
-@given(
-    numerator=st.integers(0, 10**12),
-    denominator=st.integers(1, 10**10),
-    bits=st.integers(1, 300),
-)
+@given(numerator=st.integers(0, 10**12), denominator=st.integers(1, 10**10), bits=st.integers(1, 300))
 @settings(max_examples=100, deadline=None)
 def test_exp_bounds_enclose(numerator: int, denominator: int, bits: int) -> None:
     x = Fraction(numerator, denominator)

@@ -1,7 +1,5 @@
 """Key stream and key derivation."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 
@@ -34,24 +32,14 @@ def test_draws_repeat_for_a_key_and_go_on_within_it() -> None:
 
 def test_every_label_separates_keys() -> None:
     labels: list[tuple[str | int, ...]] = [
-        ("noise",),
-        ("noise", 1),
-        ("noise", "1"),
-        ("noise", 1, 0),
-        ("noise", 10),
-        ("noise", -1),
-        ("noise1",),
-        ("n", "oise"),
-        ("noise", 1, "votes"),
-        ("noise", 2, "votes"),
-        ("s5:noise",),
+        *(("noise", *more) for more in ((), (1,), ("1",), (1, 0), (10,), (-1,), (1, "votes"), (2, "votes"))),
+        *(("noise1",), ("n", "oise"), ("s5:noise",)),
     ]
     keys = {derive_key(SECRET, *sequence) for sequence in labels} | {derive_key(bytes(32), "noise")}
     assert len(keys) == len(labels) + 1
     assert all(len(key) == 32 for key in keys)
-    assert SecureNoise.derive(SECRET, "a", 1).random_bytes(64) == SecureNoise(derive_key(SECRET, "a", 1)).random_bytes(
-        64
-    )
+    derived, made = SecureNoise.derive(SECRET, "a", 1), SecureNoise(derive_key(SECRET, "a", 1))
+    assert derived.random_bytes(64) == made.random_bytes(64)
 
 
 @pytest.mark.parametrize("labels", [(), (True,), (1.5,), (None,)])

@@ -1,7 +1,5 @@
 """Shards and one record of each subject: stable under the presence of others, disjoint, keyed, even."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

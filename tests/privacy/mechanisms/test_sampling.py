@@ -1,7 +1,5 @@
 """Units are sampled by secret coins and dealt into passes of one size; a unit's group depends on its own coin alone."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

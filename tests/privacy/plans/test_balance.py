@@ -1,7 +1,5 @@
 """Plans say which classes the noise drowns, by a balance that is stated, and change nothing else by it."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plans of class_histogram and select_public: noise from the budget, and refusals that teach."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

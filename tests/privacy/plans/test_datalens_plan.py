@@ -1,7 +1,5 @@
 """A DataLens plan fits its budget for every filter, says what it was asked, and refuses the rest by name."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

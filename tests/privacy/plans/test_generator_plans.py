@@ -1,7 +1,5 @@
 """Plans of dpgan and dp_diffusion: what they cost, what they say, and what they refuse."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

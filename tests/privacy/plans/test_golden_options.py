@@ -26,10 +26,3 @@ def test_stored_plans_are_read_as_they_were_written(document):
 
 def test_what_does_not_go_together_is_refused_as_before():
     assert golden_options.refused_together() == GOLDEN["together"]
-
-
-@pytest.mark.parametrize(
-    ("recipe", "name"), [(recipe, name) for recipe in GOLDEN["values"] for name in GOLDEN["values"][recipe]]
-)
-def test_each_value_is_taken_or_refused_as_before(recipe, name):
-    assert golden_options.verdicts(recipe, name) == GOLDEN["values"][recipe][name]

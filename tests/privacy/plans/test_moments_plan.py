@@ -1,7 +1,5 @@
 """Plans of moments: they fit their budget, report what will be visible, and choose defaults; given values win."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -1,5 +1,8 @@
 """Options: one model says what is taken, and all that is served or written about it follows."""
 
+import math
+from typing import Any
+
 import jsonschema_rs
 import pytest
 from pydantic import Field
@@ -10,13 +13,18 @@ from privacy.plans.datalens import config_from_options
 from privacy.plans.moments import config_that_follows
 from privacy.plans.options import RecipeConfig, options_schema, read_options
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json
-from tests.privacy.plans.golden_options import ACCOUNT, FACTS, VALUES
+from tests.privacy.plans.golden_options import ACCOUNT, FACTS
 from workers.recipes.registry import TRAINERS
 
 OPTIONS = [(recipe, option) for recipe, known in RECIPES.items() for option in known.config.model_fields]
-OF_JSON = [
-    value for value in VALUES if not isinstance(value, float) or abs(value) < 1e300
-]  # neither NaN nor infinities
+OF_JSON: tuple[Any, ...] = (
+    *(True, False, None, "", "x", "1", [], {}, [1], 10**400),
+    *(-(10**9), -1, -1e-9, 0, 0.0, 1e-31, 1e-30, 9.99e-9, 1e-8, 1e-7, 1e-6, 9e-4, 1e-3, 0.3, 0.5, 0.6, 0.9, 0.91),
+    *(0.99, 0.991, 0.999, 0.9991, 0.99999, 0.999991, 1, 1.0, 1.01, 2, 3, 4, 7, 8, 9, 10, 10.5, 20, 21, 64, 65, 80, 81),
+    *(99, 100, 101, 256, 257, 512, 513, 1000, 1001, 1024, 1025, 4096, 4097, 10_000, 10_001, 20_000, 20_001, 65_536),
+    *(65_537, 100_000, 100_001, 200_000, 200_001, 1_000_000, 1_000_001, 10**9, 10**9 + 1, 2**31 - 1, 2**31),
+)
+NOT_OF_JSON = (math.nan, math.inf, -math.inf)
 
 
 class SmallConfig(RecipeConfig):
@@ -32,19 +40,28 @@ class SmallConfig(RecipeConfig):
 
 @pytest.mark.parametrize(("recipe", "option"), OPTIONS)
 def test_the_schema_takes_what_the_field_takes(recipe, option):
-    """But 1.0 where an integer is asked for, which JSON Schema calls an integer, and the model does not."""
+    """But 1.0 where an integer is asked for, which JSON Schema calls an integer, and the model does not.
+
+    The pages of the recipes list the schema's bounds, and a test of the documents compares them.
+    """
     known = RECIPES[recipe]
     schema = known.options["properties"][option]
     validator = jsonschema_rs.validator_for(schema)
     words = values_in_words(schema)
     for value in OF_JSON:
+        taken, refusal = True, ""
         try:
             known.config(**{option: value})
-            taken = True
         except InvalidParameter as error:
-            taken = not (error.name == option and error.why.removeprefix("it is ").removeprefix("choose ") == words)
+            why, refusal = error.why.removeprefix("it is ").removeprefix("choose "), str(error)
+            taken = not (error.name == option and why == words)
+        assert taken or repr(value) in refusal
         if not (isinstance(value, float) and value.is_integer()):
             assert validator.is_valid(value) == taken, (value, words)
+    for value in NOT_OF_JSON:
+        with pytest.raises(InvalidParameter) as refused:
+            known.config(**{option: value})
+        assert refused.value.name == option
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

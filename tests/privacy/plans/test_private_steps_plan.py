@@ -1,7 +1,5 @@
 """Plans of the DP-SGD family: noise that follows from budget and steps, and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

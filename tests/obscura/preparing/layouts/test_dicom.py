@@ -13,8 +13,8 @@ from pydicom import dcmread
 from obscura.extras import MissingExtra
 from obscura.preparing import BrokenImages, PackingError, prepare
 from obscura.preparing.choices import Choices
-from tests.obscura.preparing.conftest import fill
 from tests.obscura.preparing.dicom_files import CANARIES, dicom_file
+from tests.pictures import write_files
 
 RAMP = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
 
@@ -22,7 +22,7 @@ RAMP = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
 def write(root: Path, files: dict[str, dict[str, Any]]) -> Path:
     """Write files by path, each with these tags besides the usual ones."""
     usual = {"values": RAMP, "BitsStored": 12, "BurnedInAnnotation": "NO"}
-    return fill(root, {name: dicom_file(**(usual | tags)) for name, tags in files.items()})
+    return write_files(root, {name: dicom_file(**(usual | tags)) for name, tags in files.items()})
 
 
 def two_by_two(root: Path, name: str = "{kind}/{patient}/IM{number}", **tags: Any) -> Path:
@@ -39,7 +39,7 @@ def test_public_files_may_be_of_one_person_and_a_class_without_pixels_is_lost(tm
     write(root, {"masks/1.dcm": {"PatientID": "P9", "Modality": "SEG"}})
     with pytest.raises(BrokenImages, match="class masks"):
         prepare(root, subjects=True)
-    fill(root, {"odd/notes.txt": "no image"})
+    write_files(root, {"odd/notes.txt": "no image"})
     with pytest.raises(BrokenImages, match=r"2 classes \((odd, masks|masks, odd)\)"):
         prepare(root, subjects=True)
 

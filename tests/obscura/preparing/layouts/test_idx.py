@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.intake.ways import images_of
 from obscura.preparing import Choices, PackingError, prepare
-from tests.obscura.preparing.conftest import fill
+from tests.pictures import write_files
 
 
 def write_pair(folder: Path, split: str, images: np.ndarray, *, packed: bool) -> None:
@@ -18,7 +18,7 @@ def write_pair(folder: Path, split: str, images: np.ndarray, *, packed: bool) ->
         f"{split}-images-idx3-ubyte": struct.pack(">4I", 0x803, *images.shape) + images.tobytes(),
         f"{split}-labels-idx1-ubyte": struct.pack(">2I", 0x801, len(images)) + labels,
     }
-    fill(folder, {f"{name}.gz": gzip.compress(body) for name, body in files.items()} if packed else files)
+    write_files(folder, {f"{name}.gz": gzip.compress(body) for name, body in files.items()} if packed else files)
 
 
 @pytest.mark.parametrize("inside", [".", "raw", "MNIST/raw", "FashionMNIST/raw"])

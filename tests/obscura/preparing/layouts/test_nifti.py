@@ -12,7 +12,7 @@ from obscura.preparing.choices import Choices
 from obscura.preparing.depth import FORMAT_SCALE, Scale, eight_bits
 from obscura.preparing.errors import Unreadable
 from obscura.preparing.layouts.nifti import open_volume
-from tests.obscura.preparing.conftest import fill
+from tests.pictures import write_files
 
 RAS = np.diag([1.0, 1.0, 1.0, 1.0])
 LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
@@ -33,7 +33,7 @@ def body(kind: type = np.uint8) -> np.ndarray:
 
 
 def volumes(root: Path, *names: str, content: bytes | None = None) -> Path:
-    return fill(root, dict.fromkeys(names, content or nifti(body())))
+    return write_files(root, dict.fromkeys(names, content or nifti(body())))
 
 
 @pytest.mark.parametrize("affine", [RAS, LPS])
@@ -72,7 +72,7 @@ def test_paths_say_whose_they_are(tmp_path):
 
 def test_what_is_asked_and_what_is_refused(tmp_path):
     root = volumes(tmp_path, "sick/a.nii", "ok/b.nii")
-    fill(root, {"ok/c.nii": nifti(body(np.int16))})
+    write_files(root, {"ok/c.nii": nifti(body(np.int16))})
     with pytest.raises(ChoiceNeeded) as needed:
         prepare(root, Choices(slices="axial"))
     assert needed.value.flags == ("--window 0,1",)
