@@ -79,7 +79,7 @@ class EdmDenoiser(nn.Module):
         )
         if config.start_latent:
             sizes = (config.classes, config.channels, config.height, config.width, config.start_latent)
-            first = GeneratorConfig(*sizes, features=0, clusters=config.start_clusters)
+            first = GeneratorConfig(*sizes, clusters=config.start_clusters)
             self.first = new_generator(first, config.start_texture, *_START_TEXTURE)
 
     def forward(self, packed: Tensor) -> Tensor:

@@ -267,7 +267,7 @@ class TexturedGenerator(Generator):
     config: TexturedConfig
 
     def decode(self, latents: Tensor, labels: Tensor) -> Tensor:
-        """Map bent latents (n, d) of classes (n,) to images (n, c, h, w) in [0, 1]."""
+        """Map latents (n, d) of classes (n,) to images (n, c, h, w) in [0, 1]."""
         values, config = self.values(latents, labels), self.config
         images = values[:, : config.pixels].view(-1, config.channels, config.height, config.width)
         return render(images, values[:, config.pixels :], config.steps, config.rate)

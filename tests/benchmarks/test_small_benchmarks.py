@@ -90,7 +90,7 @@ def test_without_privacy_members_are_told_apart_and_with_it_they_are_not(monkeyp
 
 
 def test_drawing_is_seeded_and_every_batch_is_timed() -> None:
-    made = TexturedGenerator(TexturedConfig(2, 1, 8, 8, components=3, features=0))
+    made = TexturedGenerator(TexturedConfig(2, 1, 8, 8, components=3))
     made.mean += torch.rand(made.mean.shape, generator=random_stream(0))
     made.factor += torch.rand(made.factor.shape, generator=random_stream(1)) / 10
     pixels, labels, milliseconds = drawing.draw(made, 2, 300, seed=1)

@@ -1,31 +1,26 @@
 """The released generator: its formula, and images that depend on public seeds only."""
 
-import dataclasses
-
 import torch
 
 from models.portable.generator import Generator, GeneratorConfig
 from tests.models.checks import stream
 
-CONFIG = GeneratorConfig(classes=3, channels=3, height=4, width=5, components=6, features=7)
+CONFIG = GeneratorConfig(classes=3, channels=3, height=4, width=5, components=6)
 
 
-def bent(config: GeneratorConfig = CONFIG) -> Generator:
+def filled() -> Generator:
     """A generator with something in every buffer."""
-    generator = Generator(config)
+    generator = Generator(CONFIG)
     generator.mean.uniform_(generator=stream(1))
     generator.factor.normal_(generator=stream(2)).mul_(0.1)
-    generator.bend.normal_(generator=stream(3)).mul_(0.2)
     return generator.eval()
 
 
 def test_an_image_follows_the_formula():
-    generator, labels = bent(), torch.tensor([2, 0, 1, 2])
+    generator, labels = filled(), torch.tensor([2, 0, 1, 2])
     images = generator.sample(labels, stream(5))
     for image, z, label in zip(images, torch.randn(4, 6, generator=stream(5)), labels.tolist(), strict=True):
-        psi = torch.cat([torch.ones(1), z, torch.tanh(generator.directions @ z + generator.offsets)])
-        latent = z + generator.bend[label] @ psi
-        pixels = (generator.mean[label] + generator.factor[label] @ latent).clamp(0, 1)
+        pixels = (generator.mean[label] + generator.factor[label] @ z).clamp(0, 1)
         torch.testing.assert_close(image, pixels.view(3, 4, 5))
 
 
@@ -37,7 +32,7 @@ def test_a_new_generator_draws_its_means():
 
 
 def test_images_are_in_the_unit_interval():
-    generator, labels = bent(), torch.arange(60) % 3
+    generator, labels = filled(), torch.arange(60) % 3
     far = generator.decode(torch.randn(60, 6, generator=stream()) * 1e4, labels)
     assert far.shape == (60, 3, 4, 5)
     assert (far.min(), far.max()) == (0.0, 1.0)
@@ -45,24 +40,17 @@ def test_images_are_in_the_unit_interval():
 
 def test_drawn_images_follow_from_the_seeds_and_labels():
     labels = torch.arange(30) % 3
-    images = bent().sample(labels, stream(8))
+    images = filled().sample(labels, stream(8))
     assert images.dtype == torch.float32
-    assert torch.equal(images, bent().sample(labels, stream(8)))
-    assert not torch.equal(images, bent().sample(labels, stream(9)))
-    assert not torch.equal(images, bent(dataclasses.replace(CONFIG, feature_seed=1)).sample(labels, stream(8)))
+    assert torch.equal(images, filled().sample(labels, stream(8)))
+    assert not torch.equal(images, filled().sample(labels, stream(9)))
 
 
 def test_nothing_outside_is_asked_for_randomness():
     before = torch.get_rng_state()
-    bent().sample(torch.tensor([0]), stream())
+    filled().sample(torch.tensor([0]), stream())
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_no_label_no_image():
-    assert bent().sample(torch.zeros(0, dtype=torch.int64), stream()).shape == (0, 3, 4, 5)
-
-
-def test_latents_need_no_features():
-    config = GeneratorConfig(classes=1, channels=1, height=1, width=1, components=1, features=0)
-    assert config.basis == 2
-    assert bent(config).sample(torch.zeros(5, dtype=torch.int64), stream()).shape == (5, 1, 1, 1)
+    assert filled().sample(torch.zeros(0, dtype=torch.int64), stream()).shape == (0, 3, 4, 5)

@@ -16,7 +16,6 @@ from packaging.requirements import Requirement
 from PIL import Image
 
 from models.portable.edm import EdmConfig, EdmDenoiser
-from models.portable.generator import Generator
 from models.program import PROGRAMS, write_program
 from models.released import NETWORKS, ReleasedGenerator, save_released
 from service.cards import folder_names
@@ -41,15 +40,8 @@ def started_edm_with_texture() -> EdmDenoiser:
     return started_edm(width=8, start_clusters=3, start_texture=True)
 
 
-def gaussians() -> Generator:
-    """A warm start that nothing bends: it has no features, so some of its tensors are empty."""
-    made = affine()
-    return Generator(type(made.config)(**{**vars(made.config), "features": 0}))
-
-
 EVERY = [
     affine,
-    gaussians,
     guided,
     selected,
     textured,

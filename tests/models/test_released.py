@@ -23,16 +23,16 @@ from tests.models.checks import filled, stream
 
 
 def affine() -> Generator:
-    return Generator(GeneratorConfig(classes=2, channels=1, height=8, width=8, components=3, features=2))
+    return Generator(GeneratorConfig(classes=2, channels=1, height=8, width=8, components=3))
 
 
 def textured() -> TexturedGenerator:
-    shape = {"classes": 2, "channels": 3, "height": 8, "width": 12, "components": 3, "features": 0}
+    shape = {"classes": 2, "channels": 3, "height": 8, "width": 12, "components": 3}
     return TexturedGenerator(TexturedConfig(**shape, steps=4, rate=RATE))
 
 
 def guided() -> GuidedGenerator:
-    shape = {"classes": 2, "channels": 3, "height": 8, "width": 12, "components": 3, "features": 0}
+    shape = {"classes": 2, "channels": 3, "height": 8, "width": 12, "components": 3}
     return GuidedGenerator(GuidedConfig(**shape, steps=4, rate=RATE, textured=True, guide_steps=2))
 
 

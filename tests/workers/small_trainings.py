@@ -186,7 +186,7 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def random_generator(channels: int = 1, height: int = 6, width: int = 5) -> Generator:
-    made = Generator(GeneratorConfig(3, channels, height, width, components=4, features=3))
+    made = Generator(GeneratorConfig(3, channels, height, width, components=4))
     stream = torch.Generator().manual_seed(1)
     made.mean.copy_(torch.rand(made.mean.shape, generator=stream))
     made.factor.copy_(torch.randn(made.factor.shape, generator=stream) * 0.1)

@@ -52,7 +52,7 @@ def train(run: Run) -> Generator:
         time.sleep(float(os.environ.get("TINY_PAUSE", "0")))
     if done < USEFUL_STEPS:
         raise NothingUseful
-    generator = Generator(GeneratorConfig(len(facts.classes), facts.channels, facts.height, facts.width, 4, 4))
+    generator = Generator(GeneratorConfig(len(facts.classes), facts.channels, facts.height, facts.width, 4))
     generator.mean.copy_((total / max(done, 1) / 1e5).clamp(0, 1))
     generator.factor.normal_(generator=torch.Generator().manual_seed(0)).mul_(0.1)
     return generator

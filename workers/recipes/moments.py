@@ -52,7 +52,7 @@ def empty_generator(config: MomentsConfig, facts: PublicFacts) -> Generator:
     """Return a generator of zeros with room for the moments."""
     sizes = (len(facts.classes), facts.channels, facts.height, facts.width, config.latent_size(facts))
     clusters = config.clusters * ORDER[config.symmetry] if config.clusters > 1 else 1  # each has twins
-    return new_generator(GeneratorConfig(*sizes, features=0, clusters=clusters), config.texture)
+    return new_generator(GeneratorConfig(*sizes, clusters=clusters), config.texture)
 
 
 def _start(run: Run, config: MomentsConfig, generator: Generator) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def test_centres_become_latents():
 
 
 def test_a_generator_draws_around_the_centres_by_their_shares():
-    config = GeneratorConfig(classes=2, channels=1, height=2, width=2, components=3, features=0, clusters=2)
+    config = GeneratorConfig(classes=2, channels=1, height=2, width=2, components=3, clusters=2)
     generator = Generator(config)
     generator.mean.fill_(0.5)
     generator.factor[:, 0, 0] = 1e-2

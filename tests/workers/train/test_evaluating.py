@@ -94,7 +94,7 @@ def test_of_large_images_as_many_are_kept_whole_as_are_compared(tmp_path, monkey
     monkeypatch.setattr(evaluate, "IMAGES_MAX", 300)
     drawn, request = {}, SampleRequest(count=600, seed=0, names=("a", "b"))
     for side in (60, 80):
-        generator = Generator(GeneratorConfig(classes=2, channels=1, height=side, width=side, components=2, features=0))
+        generator = Generator(GeneratorConfig(classes=2, channels=1, height=side, width=side, components=2))
         generator.mean.copy_(torch.linspace(0.1, 0.9, side * side).expand(2, -1))
         save_released(generator, tmp_path)
         drawn[side] = evaluate.drawn_images(generator, request, lambda **_: False)
