@@ -39,7 +39,6 @@ from workers.recipes.datalens import PixelStudent
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.released_sums import quantised
 from workers.recipes.teacher_stage import Release
-from workers.recipes.warm_start import NoiseScales
 
 Array = npt.NDArray[np.float64]
 _GREY, _AMPLITUDE = 64, 63
@@ -151,9 +150,9 @@ def tapped(tap: Tap) -> Iterator[None]:
             tap.scatters.append(noisy_scatter(rows, clip, stddev, noise, blocks))
         return tap.scatters[-1]
 
-    def watched_descent(student: PixelStudent, releases: list[Release]) -> None:
-        tap.releases.append(releases[-1])
-        descend(student, releases)
+    def watched_descent(student: PixelStudent, release: Release) -> None:
+        tap.releases.append(release)
+        descend(student, release)
 
     def watched_update(teachers: KernelTeachers, real: Any, fake: torch.Tensor, labels: torch.Tensor) -> None:
         tap.shown.append((fake, labels))
@@ -192,8 +191,7 @@ def decode(projections: Array, gram: Array, noise: float = 1.0) -> Array:
 def warm_start_scores(tap: Tap, plan: Plan, population: Population, noise: float = 1.0) -> Array:
     """Decode the coins from the three warm start releases, (m,), believing in that share of the claimed noise."""
     config, facts = plan.config_of(MomentsConfig), population.facts
-    noise_stddev = plan.noise_stddev
-    scales = NoiseScales(*(noise_stddev[name] for name in (MEANS, POOLED, BY_CLASS)))
+    stddevs = plan.noise_stddev
     basis, size = coefficients.image_basis(config, facts), float(np.sqrt(facts.pixels / 784))
     public = len(population.images)
     images = np.concatenate([population.images, population.canary_images])
@@ -205,8 +203,8 @@ def warm_start_scores(tap: Tap, plan: Plan, population: Population, noise: float
 
     rows = coefficients.coefficients(images, basis)
     clip = config.mean_clip * size
-    adds = np.column_stack([quantised(rows, clip), np.full(len(rows), QUANTISATION)]) / scales.means
-    sums = np.column_stack([means * counts[:, None] / clip, counts]) * (QUANTISATION / scales.means)
+    adds = np.column_stack([quantised(rows, clip), np.full(len(rows), QUANTISATION)]) / stddevs[MEANS]
+    sums = np.column_stack([means * counts[:, None] / clip, counts]) * (QUANTISATION / stddevs[MEANS])
     for label in range(population.classes):
         sums[label] -= presence[labels == label] @ adds[labels == label]
     adds = adds[public:]
@@ -215,7 +213,7 @@ def warm_start_scores(tap: Tap, plan: Plan, population: Population, noise: float
 
     rows = rows - means[labels]
     clip = config.deviation_clip * size
-    part, product = _scatter_projections(tap.scatters[0], rows, presence, clip, scales.pooled)
+    part, product = _scatter_projections(tap.scatters[0], rows, presence, clip, stddevs[POOLED])
     projections, gram = projections + part, gram + product
 
     values, vectors = np.linalg.eigh(tap.scatters[0])
@@ -225,7 +223,7 @@ def warm_start_scores(tap: Tap, plan: Plan, population: Population, noise: float
     for label in range(population.classes):
         own = labels == label
         canaries = np.flatnonzero(own[public:])
-        part, product = _scatter_projections(tap.scatters[1 + label], rows[own], presence[own], clip, scales.by_class)
+        part, product = _scatter_projections(tap.scatters[1 + label], rows[own], presence[own], clip, stddevs[BY_CLASS])
         projections[canaries] += part
         gram[np.ix_(canaries, canaries)] += product
     return decode(projections, gram, noise)

@@ -56,7 +56,7 @@ def train(run: Run) -> ConditionalDcganGenerator:
     images = np.asarray(run.data.private_images)
     images = np.moveaxis(images, 3, 1) if images.ndim == 4 else images
     private_records = torch.from_numpy(np.array(images, order="C")).flatten(1)  # copied: torch takes no read-only map
-    if not _vote(run, config, private_records, student):
+    if not _vote(run, config, private_records, student).iteration:
         raise NothingUseful
     network.settle()
     return network.cpu()
@@ -88,10 +88,9 @@ class PixelStudent:
             images: Tensor = self.network(self._z, labels)
         return images.flatten(1)
 
-    def learn(self, releases: list[Release]) -> None:
-        """Descend the squared distance to the last release's targets."""
-        last = releases[-1]
-        loss = (self.network(self._z, last.released_labels).flatten(1) - last.released_targets).square().sum()
+    def learn(self, release: Release) -> None:
+        """Descend the squared distance to the release's targets."""
+        loss = (self.network(self._z, release.released_labels).flatten(1) - release.released_targets).square().sum()
         self._optimiser.zero_grad()
         loss.backward()
         self._optimiser.step()
@@ -137,7 +136,7 @@ def shards_of(run: Run, teachers: int, private_records: Tensor) -> Shards:
     return Shards(private_records, private_labels, members, device=run.device)
 
 
-def _vote(run: Run, config: DataLensConfig, private_records: Tensor, student: PixelStudent) -> list[Release]:
+def _vote(run: Run, config: DataLensConfig, private_records: Tensor, student: PixelStudent) -> TeacherStageState:
     private_shards = shards_of(run, config.teachers, private_records)
     stage = stage_config(run.plan, run.facts)
     state = TeacherStageState(_teachers(run, stage, private_shards))
@@ -150,7 +149,8 @@ def _vote(run: Run, config: DataLensConfig, private_records: Tensor, student: Pi
         state = {"stage": reached.tensors(), "student": student.state()}
         save_checkpoint(run.checkpoints, step=reached.iteration, state=state)
 
-    return run_teacher_stage(stage, private_shards, student, state, run, checkpoint)
+    run_teacher_stage(stage, private_shards, student, state, run, checkpoint)
+    return state
 
 
 def _require_memory(run: Run, config: DataLensConfig) -> None:

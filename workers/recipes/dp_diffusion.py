@@ -235,7 +235,7 @@ def _start_from_central_images(
         classes=len(facts.classes),
         channels=facts.channels,
         size=config.half_size(facts),
-        bound=config.central_bound(facts),
+        sensitivity=config.central_bound(facts),
         event=event,
         expected_each=event.sampling_probability * facts.units_declared / len(facts.classes),
     )
@@ -276,22 +276,17 @@ class CentralConfig:
 
     Attributes:
         size: height and width of a central image.
-        bound: C, the largest L2 norm of one unit's part, and the sensitivity: each of a unit's rows adds an image of
-            norm at most C / rows to one class's sum, in whole numbers.
+        sensitivity: C, the largest L2 norm of one unit's part: each of a unit's rows adds an image of norm at most
+            C / rows to one class's sum, in whole numbers.
         expected_each: units of each class that a sample would have if classes were equally frequent.
     """
 
     classes: int
     channels: int
     size: tuple[int, int]
-    bound: float
+    sensitivity: float
     event: PoissonGaussianEvent
     expected_each: float
-
-    @property
-    def sensitivity(self) -> float:
-        """C: each of a unit's rows adds an image of norm at most C / rows to one class's sum, in whole numbers."""
-        return self.bound
 
 
 def noisy_central_images(
@@ -328,7 +323,7 @@ def private_sums(config: CentralConfig, data: TrainingData, records: npt.NDArray
     with exact_arithmetic():
         images = functional.adaptive_avg_pool2d(pixels_of(data.private_images, records).double(), config.size)
     rows = (images.flatten(1) * (_STEPS / rows_each)).round().long().numpy()  # (records, d)
-    clipped = clip_integer_rows(rows, config.bound * (_STEPS / rows_each))
+    clipped = clip_integer_rows(rows, config.sensitivity * (_STEPS / rows_each))
     sums = torch.zeros(config.classes, rows.shape[1], dtype=torch.int64)
     sums.index_add_(0, labels_of(data.private_labels, records), torch.from_numpy(clipped))
     return sums.reshape(config.classes, *images.shape[1:])

@@ -8,7 +8,7 @@ the raw noisy sums, keep every release, and learn from them for as long as it li
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -42,7 +42,7 @@ class Teachers(Protocol):
 
 @dataclass(frozen=True)
 class TeacherStageConfig:
-    """Public parameters of the stage, in the paper's letters where it has one; validated at construction.
+    """Public parameters of the stage, in the paper's letters where it has one; the plan has validated them.
 
     Attributes:
         aggregation: N, k, c, sigma, beta and the ablation switches.
@@ -68,19 +68,6 @@ class TeacherStageConfig:
     gamma: float = 0.1
     charge_iterations: int = 5
     stage: str = "votes"
-
-    def __post_init__(self) -> None:
-        for name in ("images", "iterations", "shard_batch", "charge_iterations"):
-            if getattr(self, name) < 1:
-                raise InvalidParameter(name, getattr(self, name), "it is a positive integer")
-        for name in ("teacher_steps", "first_steps", "shown"):
-            if getattr(self, name) < 0:
-                raise InvalidParameter(name, getattr(self, name), "it is not negative")
-
-    @property
-    def releases(self) -> int:
-        """Aggregated images over all iterations."""
-        return self.images * self.iterations
 
     def event(self, iterations: int) -> GaussianEvent:
         """Return the event of so many iterations: m releases each."""
@@ -112,8 +99,8 @@ class Student(Protocol):
     def propose(self, labels: torch.Tensor) -> torch.Tensor:
         """Return synthetic inputs x (m, d) for labels (m,)."""
 
-    def learn(self, releases: list[Release]) -> None:
-        """Learn from all releases so far; the last one belongs to the last proposal."""
+    def learn(self, release: Release) -> None:
+        """Learn from the release that belongs to the last proposal."""
 
 
 @dataclass
@@ -122,7 +109,6 @@ class TeacherStageState:
 
     ensemble: Teachers
     iteration: int = 0
-    releases: list[Release] = field(default_factory=list)
 
     def tensors(self) -> dict[str, Any]:
         """Return the state for `restore` (PRIVATE). Every rank calls it; rank 0's result holds all teachers."""
@@ -130,7 +116,6 @@ class TeacherStageState:
         return {
             "iteration": self.iteration,
             "teachers": {name: join_on_first(value) if value.dim() else value for name, value in teachers.items()},
-            "releases": [vars(release) for release in self.releases],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -138,7 +123,6 @@ class TeacherStageState:
         teachers: Mapping[str, torch.Tensor] = state["teachers"]
         own = {name: value[share(len(value))] if value.dim() else value for name, value in teachers.items()}
         self.ensemble.load_state_dict(own)
-        self.releases = [Release(**release) for release in state["releases"]]
         self.iteration = int(state["iteration"])
 
 
@@ -149,8 +133,8 @@ def run_teacher_stage(
     state: TeacherStageState,
     curator: TrustedCurator,
     checkpoint: Callable[[TeacherStageState], None] = lambda _: None,
-) -> list[Release]:
-    """Run Algorithm 1 from `state.iteration` to the end, or to the end of the budget; return all releases.
+) -> None:
+    """Run Algorithm 1 from `state.iteration` to the end, or to the end of the budget.
 
     The state is new or restored, and advances in place. The curator pays for up to
     `charge_iterations` iterations before the first of them draws noise; `checkpoint` is called after each such group.
@@ -194,13 +178,11 @@ def run_teacher_stage(
             votes += topagg.count_votes(g, agg, coins, active[block])  # TopkStoSignGrad, summed
         g_star = curator.privatise(votes, add_noise)  # Phase II, paid above
         g_bar = topagg.threshold(g_star, agg)
-        state.releases += [Release(x, y, g_star.float(), g_bar, x + cfg.gamma * g_bar)]
-        student.learn(state.releases)
+        student.learn(Release(x, y, g_star.float(), g_bar, x + cfg.gamma * g_bar))
         state.iteration += 1
         if state.iteration == paid_until:
             checkpoint(state)
         curator.progress(stage=cfg.stage, step=state.iteration, steps=cfg.iterations)
-    return state.releases
 
 
 def uniform_labels(count: int, classes: int, generator: torch.Generator) -> torch.Tensor:

@@ -85,26 +85,17 @@ class ClassGaussians:
     clusters: Clusters | None = None
 
 
-@dataclass(frozen=True)
-class NoiseScales:
-    """Parameters of the discrete Gaussian of the releases, for integers of norm QUANTISATION; None: not released."""
-
-    means: float
-    pooled: float | None
-    by_class: float | None
-    clusters: float | None = None
-
-
 def warm_start(
     private_images: npt.NDArray[np.uint8],
     private_labels: npt.NDArray[np.int64],
     config: MomentsConfig,
     facts: PublicFacts,
-    scales: NoiseScales,
+    stddevs: Mapping[str, float],
     releases: Kept,
 ) -> ClassGaussians:
     """Make the missing releases and fit one Gaussian per class to all of them.
 
+    `stddevs` of the discrete Gaussian are by stage, for integers of norm QUANTISATION. Other stages are not released.
     Raise BudgetExceeded if means or pooled covariance cannot be paid (again, after a crash between payment and
     keeping). If only the classes' own covariances cannot, the pooled one stands in for them.
     """
@@ -116,16 +107,18 @@ def warm_start(
     blocks = seen.action.blocks()
     may_differ = blocks[0][0]  # means of all other numbers are zero, as a declared symmetry says
 
+    mean_clip = config.mean_clip * size
+
     def counts_and_means(drawn: Noise) -> Array:
         rows = private[:, may_differ]
-        return np.column_stack(noisy_means(rows, private_labels, classes, config.mean_clip * size, scales.means, drawn))
+        return np.column_stack(noisy_means(rows, private_labels, classes, mean_clip, stddevs[MEANS], drawn))
 
     table = releases.once(MEANS, counts_and_means)  # (classes, 1 + f)
     counts, released = table[:, 0], table[:, 1:]
     if config.shrink:
         sums = released * counts[:, None]
-        counts = shrink_counts(counts, scales.means / COUNT_WEIGHT)
-        noise_stddev = scales.means * config.mean_clip * size / QUANTISATION
+        counts = shrink_counts(counts, stddevs[MEANS] / COUNT_WEIGHT)
+        noise_stddev = stddevs[MEANS] * config.mean_clip * size / QUANTISATION
         released = shrink_means(sums, counts, expected[may_differ], noise_stddev)
     means = np.zeros((classes, len(shape)))
     means[:, may_differ] = released
@@ -133,18 +126,17 @@ def warm_start(
         private[private_labels == label] -= mean_of_class
 
     def pooled_scatter(drawn: Noise) -> Array:
-        assert scales.pooled is not None
         parts = [part for pair in blocks for part in pair]
-        return noisy_scatter(private, config.deviation_clip * size, scales.pooled, drawn, parts)
+        return noisy_scatter(private, config.deviation_clip * size, stddevs[POOLED], drawn, parts)
 
-    if scales.pooled is None:
+    if POOLED not in stddevs:
         covariance = np.diag(WITHIN * expected)
     else:
         covariance = releases.once(POOLED, pooled_scatter) / counts.sum()
-    noise_stddev = (scales.pooled or 0.0) * (config.deviation_clip * size / QUANTISATION) ** 2 / counts.sum()
+    noise_stddev = stddevs.get(POOLED, 0.0) * (config.deviation_clip * size / QUANTISATION) ** 2 / counts.sum()
 
     def fit_pooled(part: Array, places: Places, noise_stddev: float) -> Array:
-        kept = scales.pooled is None or not config.shrink
+        kept = POOLED not in stddevs or not config.shrink
         return part if kept else shrink_pooled(part, expected[places], noise_stddev)
 
     covariance = block_by_block(covariance, blocks, noise_stddev, fit_pooled) * np.outer(shape, shape)
@@ -152,20 +144,20 @@ def warm_start(
     components, pooled = found.vectors, np.maximum(found.variances, _FLOOR)  # (f, d) and (d,)
     clusters = None
     roots = [np.diag(np.sqrt(pooled)) for _ in range(classes)]
-    if scales.by_class is not None:
+    if BY_CLASS in stddevs:
         leading = found.leading
         own_shape = noise_shape(pooled[:leading], config.noise_shape)  # (d,), as noise is shaped in coefficients
         private *= shape
         private = exact_product(private, components[:, :leading], largest=_FAR * size) / own_shape
         middle, clip = pooled[:leading] / own_shape**2, config.component_clip * size
-        if scales.clusters is not None:
-            rounds = KMeans(config.clusters, clip, scales.clusters, found.action)
+        if CLUSTERS in stddevs:
+            rounds = KMeans(config.clusters, clip, stddevs[CLUSTERS], found.action)
             clusters = noisy_clusters(private, private_labels, middle, counts, rounds, releases)
             if clusters is not None:
                 private -= clusters.centres[private_labels, clusters.nearest(private, private_labels)]
         rows = [private[private_labels == label] for label in range(classes)]
         own_blocks = found.action.blocks()
-        own = _own(rows, counts, clip, scales.by_class, own_blocks, releases)
+        own = _own(rows, counts, clip, stddevs[BY_CLASS], own_blocks, releases)
 
         def fit_own(part: Array, places: Places, noise_stddev: float) -> Array:
             fitted = shrink(part, middle[places], noise_stddev)
@@ -248,10 +240,8 @@ def noisy_gaussians(
         return PaidNoise(lambda: run.budget.charge(event, stage), lambda: run.noise("warm start", name))
 
     tell(released)
-    of_covariances = noise_stddev.get(POOLED), noise_stddev.get(BY_CLASS)
-    scales = NoiseScales(noise_stddev[MEANS], *of_covariances, noise_stddev.get(CLUSTERS))
     kept = Kept({name: tensor.cpu().numpy() for name, tensor in released.items()}, noise, keep_arrays)
-    return warm_start(private_images, private_labels, config, run.facts, scales, kept)
+    return warm_start(private_images, private_labels, config, run.facts, noise_stddev, kept)
 
 
 def put_into(generator: Generator, gaussians: ClassGaussians) -> None:

@@ -17,13 +17,23 @@ from privacy.gradients.per_sample import trace_gradients
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
-from privacy.plans.warm_start import CLUSTER_ROUNDS, CLUSTERS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, action_of
+from privacy.plans.warm_start import (
+    BY_CLASS,
+    CLUSTER_ROUNDS,
+    CLUSTERS,
+    COUNT_WEIGHT,
+    MEANS,
+    POOLED,
+    QUANTISATION,
+    WARM_START,
+    action_of,
+)
 from tests.workers.small_trainings import Constant, Purse
 from workers.recipes import dp_classifier
 from workers.recipes.interface import TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task
 from workers.recipes.released_sums import Kept
-from workers.recipes.warm_start import NoiseScales, warm_start
+from workers.recipes.warm_start import warm_start
 
 BLOCK = 32  # images whose features are computed together here
 
@@ -61,8 +71,8 @@ def change_by_one(
         found: dict[str, Any] = {}
         releases = Kept(earlier, lambda drawn: noise if drawn == stage else Constant(), found.update)
         labels = np.zeros(count, dtype=np.int64)
-        scales = NoiseScales(10.0, 10.0, 10.0, 10.0 if config.clusters > 1 else None)
-        warm_start(images[:count], labels, config, facts, scales, releases)
+        stages = WARM_START if config.clusters > 1 else (MEANS, POOLED, BY_CLASS)
+        warm_start(images[:count], labels, config, facts, dict.fromkeys(stages, 10.0), releases)
         table = found[stage]
         if not counting:
             return np.rint(table * (QUANTISATION / clip) ** 2)

@@ -18,7 +18,7 @@ from workers.recipes.dp_diffusion import CentralConfig, noisy_central_images, pr
 from workers.recipes.interface import TrainingData
 from workers.recipes.records import Units
 
-CONFIG = CentralConfig(10, 1, (4, 4), bound=1.2, event=PoissonGaussianEvent(1.0, 0.5), expected_each=150.0)
+CONFIG = CentralConfig(10, 1, (4, 4), sensitivity=1.2, event=PoissonGaussianEvent(1.0, 0.5), expected_each=150.0)
 
 
 def noisy_images(config: CentralConfig, data: TrainingData, units: Units | None = None) -> torch.Tensor:
@@ -35,10 +35,11 @@ def test_sums_are_those_of_a_slow_loop():
     expected = np.zeros((10, 4, 4))
     for image, label in zip(data.private_images / 255.0, data.private_labels, strict=True):
         half = image.reshape(4, 2, 4, 2).mean(axis=(1, 3))
-        expected[label] += half * min(1.0, CONFIG.bound / np.linalg.norm(half))
+        expected[label] += half * min(1.0, CONFIG.sensitivity / np.linalg.norm(half))
     found = private_sums(CONFIG, data, np.arange(60), 1)[:, 0]
     np.testing.assert_allclose(found.numpy() / STEPS, expected, rtol=0, atol=60 / STEPS)  # a step for each image
-    assert np.linalg.norm(data.private_images[0].reshape(4, 2, 4, 2).mean(axis=(1, 3)) / 255) > CONFIG.bound, "clips"
+    halved = data.private_images[0].reshape(4, 2, 4, 2).mean(axis=(1, 3)) / 255
+    assert np.linalg.norm(halved) > CONFIG.sensitivity, "clips"
 
 
 def test_the_brightest_image_attains_the_bound_and_a_subject_never_passes_it():
@@ -66,7 +67,7 @@ def test_sums_are_divided_by_a_public_constant_whatever_was_drawn(monkeypatch):
 
 def test_the_noise_is_as_large_as_was_paid_for():
     """Measured where nothing is clamped: on sums of one half of full brightness."""
-    config = dataclasses.replace(CONFIG, size=(8, 8), bound=100.0, expected_each=4000.0)
+    config = dataclasses.replace(CONFIG, size=(8, 8), sensitivity=100.0, expected_each=4000.0)
     data = flat(np.full((4000, 8, 8), 127, np.uint8), [label % 10 for label in range(4000)])
     config = dataclasses.replace(config, expected_each=400.0, event=PoissonGaussianEvent(1.0, 0.2))
     error = (noisy_images(config, data) - 127 / 255) * 400.0
@@ -84,4 +85,4 @@ def test_a_sample_is_poisson_and_its_units_are_the_accounts():
     assert float(noisy_images(rare, owned, units).max()) < 1e-6, "nobody is drawn, and next to no noise is added"
     images = noisy_images(dataclasses.replace(CONFIG, event=PoissonGaussianEvent(1.0, 1e-6)), owned, units)
     total = float(images.sum()) * CONFIG.expected_each
-    assert 0 < total <= 20 * CONFIG.bound * 4, "twenty subjects, each at most C in L2, so 4 C in L1"
+    assert 0 < total <= 20 * CONFIG.sensitivity * 4, "twenty subjects, each at most C in L2, so 4 C in L1"

@@ -11,6 +11,7 @@ import torch
 from models.portable.generator import Generator
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
+from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
 from tests.workers.small_trainings import secret
 from workers.recipes import coefficients, released_sums
 from workers.recipes.coefficients import (
@@ -24,7 +25,7 @@ from workers.recipes.coefficients import (
 )
 from workers.recipes.moments import empty_generator
 from workers.recipes.released_sums import Kept
-from workers.recipes.warm_start import NoiseScales, put_into, warm_start
+from workers.recipes.warm_start import put_into, warm_start
 
 Numbers = npt.NDArray[np.float64]
 Images = npt.NDArray[np.uint8]
@@ -146,10 +147,10 @@ def test_a_training_on_large_images_is_what_the_matrix_makes_of_them(monkeypatch
     facts, config = facts_of(68, 66, 3), COLOUR.with_values(coefficients=60, shrink=True)
     images, labels = pictures(90, 68, 66, 3) // 8, np.arange(90) % 3
     images += (np.arange(90) % 5 * 40)[:, None, None, None].astype(np.uint8)  # what is left when noise is averaged
-    scales = NoiseScales(100.0, 1e5, 1e5)
+    stddevs = {MEANS: 100.0, POOLED: 1e5, BY_CLASS: 1e5}
     one, two = both(
         monkeypatch,
-        lambda: generator_of(config, facts, warm_start(images, labels, config, facts, scales, Kept({}, secret))),
+        lambda: generator_of(config, facts, warm_start(images, labels, config, facts, stddevs, Kept({}, secret))),
     )
     assert float(one.mean.std()) > 1e-3
     np.testing.assert_allclose(one.mean.numpy(), two.mean.numpy(), atol=1e-3)
@@ -176,8 +177,8 @@ def test_however_few_records_are_worked_on_at_once_the_generator_is_the_same(sym
     images, labels = pictures(90, 16, 16, 3), np.arange(90) % 3
 
     def make() -> Generator:
-        scales = NoiseScales(100.0, 1e5, 1e5)
-        return generator_of(config, facts, warm_start(images, labels, config, facts, scales, Kept({}, secret)))
+        stddevs = {MEANS: 100.0, POOLED: 1e5, BY_CLASS: 1e5}
+        return generator_of(config, facts, warm_start(images, labels, config, facts, stddevs, Kept({}, secret)))
 
     whole = make()
     monkeypatch.setattr(released_sums, "_BLOCK", 7)

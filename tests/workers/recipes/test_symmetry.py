@@ -15,7 +15,7 @@ from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from privacy.plans.symmetry import ORDER, Action, Symmetry
-from privacy.plans.warm_start import BY_CLASS, CLUSTERS, MEANS, POOLED, action_of, warm_start_event
+from privacy.plans.warm_start import BY_CLASS, CLUSTERS, MEANS, POOLED, WARM_START, action_of, warm_start_event
 from tests.workers.recipes.conftest import change_by_one
 from tests.workers.small_trainings import Purse, secret
 from workers.recipes.coefficients import LARGE, numbers_of
@@ -23,7 +23,7 @@ from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments import train
 from workers.recipes.released_sums import Kept, KMeans, noisy_clusters
 from workers.recipes.shrinkage import principal_components
-from workers.recipes.warm_start import ClassGaussians, NoiseScales, warm_start
+from workers.recipes.warm_start import ClassGaussians, warm_start
 
 FACTS = PublicFacts(("a", "b", "c"), 8, 8, 3, 6000, "record")
 SHARES = {
@@ -127,7 +127,7 @@ def gaussians(symmetry: Symmetry, stddev: float, **options: Any) -> ClassGaussia
     rng = np.random.default_rng(2)
     images, labels = pictures(300), rng.integers(0, 3, 300)
     config = CONFIG.with_values(symmetry=symmetry, shrink=True, **options)
-    return warm_start(images, labels, config, FACTS, NoiseScales(*[stddev] * 4), Kept({}, secret))
+    return warm_start(images, labels, config, FACTS, dict.fromkeys(WARM_START, stddev), Kept({}, secret))
 
 
 def moments_of(found: ClassGaussians) -> tuple[Numbers, Numbers]:

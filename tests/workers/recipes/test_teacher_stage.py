@@ -61,8 +61,8 @@ class Pupil:
     def propose(self, labels: torch.Tensor) -> torch.Tensor:
         return torch.randn(len(labels), INPUTS, generator=self.stream) * 0.1
 
-    def learn(self, releases: list[Release]) -> None:
-        self.lessons.append(releases[-1])
+    def learn(self, release: Release) -> None:
+        self.lessons.append(release)
 
 
 def quiet(*, stage: str, step: int, steps: int) -> None: ...
@@ -77,20 +77,21 @@ def run(
     attempt: int = 1,
     progress: Any = quiet,
     **options: Any,
-) -> tuple[list[Release], TeacherStageState, Pupil]:
+) -> tuple[list[Release], TeacherStageState]:
     pupil = Pupil()
     means = TrustedCurator(budget=purse or Purse(), secret=SECRET, attempt=attempt, progress=progress)
     state = state or start(shards)
-    return run_teacher_stage(cfg, shards, pupil, state, means, **options), state, pupil
+    run_teacher_stage(cfg, shards, pupil, state, means, **options)
+    return pupil.lessons, state
 
 
 def test_it_pays_one_release_per_image_in_groups(shards):
     purse, cfg = Purse(), config()
-    releases, state, pupil = run(cfg, shards, purse=purse)
+    releases, state = run(cfg, shards, purse=purse)
     assert [(stage, event.count) for stage, event in purse.paid] == [("votes", 12), ("votes", 12), ("votes", 6)]
-    assert sum(event.count for event in purse.events) == cfg.releases == 30
+    assert sum(event.count for event in purse.events) == cfg.images * cfg.iterations == 30
     assert {event.sensitivity for event in purse.events} == {cfg.aggregation.sensitivity}
-    assert len(releases) == len(pupil.lessons) == state.iteration == 5
+    assert len(releases) == state.iteration == 5
 
 
 def test_a_release_follows_the_algorithm(shards):
@@ -106,7 +107,7 @@ def test_a_release_follows_the_algorithm(shards):
 
 def test_teachers_point_towards_their_records(shards):
     cfg = aggregation(stddev=2.1)
-    releases, _, _ = run(cfg, shards, state=TeacherStageState(LinearTeachers(shards, CLASSES)))
+    releases, _ = run(cfg, shards, state=TeacherStageState(LinearTeachers(shards, CLASSES)))
     assert releases[-1].released_sums.mean() > 0
 
 
@@ -116,7 +117,7 @@ def test_teachers_point_towards_their_records(shards):
 )
 def test_ablations_run_and_are_paid_as_they_are(fields, most, shards):
     purse, cfg = Purse(), aggregation(**fields)
-    releases, _, _ = run(cfg, shards, purse=purse)
+    releases, _ = run(cfg, shards, purse=purse)
     assert purse.events[0].sensitivity == pytest.approx(2 * most**0.5)
     if not cfg.aggregation.threshold:
         torch.testing.assert_close(releases[0].released_direction, releases[0].released_sums / TEACHERS)
@@ -131,7 +132,7 @@ def test_a_removed_record_changes_each_vote_sum_by_at_most_the_sensitivity(left_
     sums = []
     for present in (np.ones(120, dtype=bool), np.arange(120) != left_out):
         members = [np.flatnonzero((owner == i) & present) for i in range(TEACHERS)]
-        releases, _, _ = run(config(), Shards(records, torch.arange(120) % CLASSES, members))
+        releases, _ = run(config(), Shards(records, torch.arange(120) % CLASSES, members))
         sums.append(torch.stack([release.released_sums for release in releases]))
     change = (sums[0] - sums[1]).norm(dim=2)  # (iterations, images)
     assert change.max() <= config().aggregation.sensitivity
@@ -160,12 +161,11 @@ def test_a_resumed_stage_pays_for_the_rest_with_fresh_noise(shards):
     purse = Purse()
     state = start(shards, seed=2)
     state.restore(saved[0])
-    releases, _, _ = run(config(), shards, purse=purse, state=state, attempt=2)
+    releases, state = run(config(), shards, purse=purse, state=state, attempt=2)
     assert [event.count for event in purse.events] == [12, 6]  # iterations 2-3 again, then 4
-    assert len(releases) == 5
+    assert (len(releases), state.iteration) == (3, 5)
     first_time = run(config(), shards)[0]
-    assert torch.equal(releases[1].released_sums, first_time[1].released_sums)
-    assert not torch.equal(releases[2].released_sums, first_time[2].released_sums)
+    assert not torch.equal(releases[0].released_sums, first_time[2].released_sums)
 
 
 def test_labels_are_spread_evenly():
@@ -174,7 +174,5 @@ def test_labels_are_spread_evenly():
 
 
 def test_misfits_are_refused(shards):
-    with pytest.raises(InvalidParameter, match="images"):
-        config(images=0)
     with pytest.raises(InvalidParameter, match="shards"):
         run(aggregation(teachers=TEACHERS + 1), shards)

@@ -35,7 +35,7 @@ from workers.recipes import released_sums as module
 from workers.recipes.coefficients import coefficients, exact_product, image_basis
 from workers.recipes.released_sums import Kept, noisy_means, noisy_scatter, off_diagonal_stddev
 from workers.recipes.shrinkage import shrink
-from workers.recipes.warm_start import ClassGaussians, NoiseScales, warm_start
+from workers.recipes.warm_start import ClassGaussians, warm_start
 
 Q = QUANTISATION
 CLIP = 1.5
@@ -208,7 +208,7 @@ def test_the_noise_test_rejects_another_scale(factor):
 def test_each_paid_statistic_gets_noise_once_with_its_own_scale():
     noise = Constant()
     images, labels = np.zeros((9, 8, 8), dtype=np.uint8), np.arange(9) % 3
-    warm_start(images, labels, CONFIG, FACTS, NoiseScales(10.0, 20.0, 30.0), Kept({}, lambda _: noise))
+    warm_start(images, labels, CONFIG, FACTS, {MEANS: 10.0, POOLED: 20.0, BY_CLASS: 30.0}, Kept({}, lambda _: noise))
     f, d, off = 64, 12, off_diagonal_stddev
     assert noise.drawn == [
         (3 * (f + 1), 10.0),
@@ -310,8 +310,8 @@ def fit(
     images: npt.NDArray[np.uint8], labels: Labels, facts: PublicFacts = FACTS, stddev: float = 1e4, **options: Any
 ) -> ClassGaussians:
     config = CONFIG.with_values(**options)
-    scales = NoiseScales(stddev, stddev * Q, stddev * Q)
-    gaussians = warm_start(images, labels, config, facts, scales, Kept({}, partial(secret, "fit")))
+    stddevs = {MEANS: stddev, POOLED: stddev * Q, BY_CLASS: stddev * Q}
+    gaussians = warm_start(images, labels, config, facts, stddevs, Kept({}, partial(secret, "fit")))
     assert_sound(gaussians, config, facts)
     return gaussians
 

@@ -46,12 +46,14 @@ class Pupil:
 
     def __init__(self) -> None:
         self.stream, self.mean = torch.Generator().manual_seed(1), torch.zeros(INPUTS)
+        self.lessons = list[Release]()
 
     def propose(self, labels: torch.Tensor) -> torch.Tensor:
         return self.mean + torch.randn(len(labels), INPUTS, generator=self.stream) * 0.1
 
-    def learn(self, releases: list[Release]) -> None:
-        self.mean = self.mean + 0.1 * releases[-1].released_direction.mean(dim=0)
+    def learn(self, release: Release) -> None:
+        self.lessons.append(release)
+        self.mean = self.mean + 0.1 * release.released_direction.mean(dim=0)
 
 
 class SeeingTeachers(LinearTeachers):
@@ -115,14 +117,15 @@ def run_votes(left: int = 10**9) -> dict[str, Any]:
         teachers = {name: value.clone() for name, value in saved["teachers"].items()}
         kept.append({"iteration": saved["iteration"], "teachers": teachers})
         again = TeacherStageState(SeeingTeachers(shards))
-        again.restore({**object_from_first(kept[-1]), "releases": []})
+        again.restore(object_from_first(kept[-1]))
         restored = again.tensors()["teachers"]
         kept[-1]["survived"] = all(torch.equal(restored[name], value) for name, value in teachers.items())
 
-    releases = run_teacher_stage(cfg, shards, Pupil(), state, means, keep)
+    pupil = Pupil()
+    run_teacher_stage(cfg, shards, pupil, state, means, keep)
     return {
-        "sums": [release.released_sums for release in releases],
-        "inputs": [release.released_inputs for release in releases],
+        "sums": [release.released_sums for release in pupil.lessons],
+        "inputs": [release.released_inputs for release in pupil.lessons],
         "paid": paid(purse),
         "kept": kept,
         "own_teachers": state.ensemble.teachers,
