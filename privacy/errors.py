@@ -31,27 +31,12 @@ class EventRefused(PrivacyError):
 
 
 class BudgetExceeded(PrivacyError):
-    """An event costs more than is left. Nothing was charged and nothing may be released.
+    """An event costs more than is left, in nano-units of mu^2. Nothing was charged and nothing may be released."""
 
-    Both amounts are in nano-units of mu^2 and, where the caller knows them, epsilons.
-    """
-
-    def __init__(
-        self,
-        requested_nano: int,
-        remaining_nano: int,
-        requested_epsilon: float | None = None,
-        remaining_epsilon: float | None = None,
-    ) -> None:
-        asked, left = f"{requested_nano} nano-units", f"{remaining_nano}"
-        if requested_epsilon is not None and remaining_epsilon is not None:
-            asked += f" (epsilon {requested_epsilon:.4g})"
-            left += f" (epsilon {remaining_epsilon:.4g})"
+    def __init__(self, requested_nano: int, remaining_nano: int) -> None:
         super().__init__(
-            f"this needs {asked} and {left} are left; ask for fewer releases, "
-            "for more noise, or sample an existing release, which costs nothing"
+            f"this needs {requested_nano} nano-units and {remaining_nano} are left; ask for fewer releases, for more "
+            "noise, or sample an existing release, which costs nothing"
         )
         self.requested_nano = requested_nano
         self.remaining_nano = remaining_nano
-        self.requested_epsilon = requested_epsilon
-        self.remaining_epsilon = remaining_epsilon

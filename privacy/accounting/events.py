@@ -95,13 +95,8 @@ class GaussianEvent:
         return self.stddev / self.sensitivity
 
     @property
-    def mu_squared(self) -> float:
-        """Return the square of the GDP parameter of one release; twice its zCDP rho."""
-        return (self.sensitivity / self.stddev) ** 2
-
-    @property
     def mu_squared_exact(self) -> Fraction:
-        """Return `mu_squared` without rounding, for prices."""
+        """Return the square of the GDP parameter of one release, twice its zCDP rho, without rounding."""
         return (Fraction(self.sensitivity) / Fraction(self.stddev)) ** 2
 
     def dp_event(self) -> dp_accounting.DpEvent:

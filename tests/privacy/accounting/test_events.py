@@ -58,7 +58,7 @@ def test_json_outside_the_closed_set_is_refused(document: dict[str, object]) -> 
 
 def test_a_count_leaves_the_price_of_one_release() -> None:
     event = GaussianEvent(3.0, 12.0, 20)
-    assert event.mu_squared == GaussianEvent(3.0, 12.0, 5).mu_squared == 1 / 16
+    assert event.mu_squared_exact == GaussianEvent(3.0, 12.0, 5).mu_squared_exact == 1 / 16
     assert event.noise_multiplier == 4.0
 
 
@@ -100,6 +100,6 @@ def test_discrete_noise_keeps_the_tradeoff_curve_it_is_priced_with(stddev: float
     violated = 0
     for epsilon in np.linspace(0.01, 2.5, 250):
         delta = discrete_delta(stddev, shift, float(epsilon))
-        assert delta <= math.exp(gaussian_log_delta(math.sqrt(priced.mu_squared), float(epsilon))) * (1 + 1e-9)
-        violated += delta > math.exp(gaussian_log_delta(math.sqrt(naive.mu_squared), float(epsilon))) * (1 + 1e-9)
+        assert delta <= math.exp(gaussian_log_delta(math.sqrt(priced.mu_squared_exact), float(epsilon))) * (1 + 1e-9)
+        violated += delta > math.exp(gaussian_log_delta(math.sqrt(naive.mu_squared_exact), float(epsilon))) * (1 + 1e-9)
     assert violated > 0

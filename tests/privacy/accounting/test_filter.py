@@ -42,7 +42,7 @@ def test_queries_relative_to_the_papers_conversion(epsilon: float) -> None:
 
 def test_images_of_the_papers_setting() -> None:
     event = GaussianEvent(2 * math.sqrt(200), 5000.0)
-    assert math.floor(papers_mu_squared(1.0, DELTA) / event.mu_squared) == 1301
+    assert math.floor(papers_mu_squared(1.0, DELTA) / event.mu_squared_exact) == 1301
     assert open_filter(1.0, DELTA, 0.0).capacity_nano // open_filter(1.0, DELTA).cost_nano(event) == 2245
     assert open_filter(1.0, DELTA).capacity_nano // open_filter(1.0, DELTA).cost_nano(event) == 2217
 
