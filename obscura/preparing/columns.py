@@ -77,11 +77,7 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
     labels, classes = _labels(table, choices, {files, owners})
     whose = folders if owners is None else table.cells(owners)
     return Contents(
-        [Row(*cells) for cells in zip(table.cells(files), labels, whose, strict=True)],
-        classes,
-        owned,
-        grouped,
-        files,
+        [Row(*cells) for cells in zip(table.cells(files), labels, whose, strict=True)], classes, owned, grouped, files
     )
 
 

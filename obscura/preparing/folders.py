@@ -132,12 +132,7 @@ def _inside(base: str, name: str, kind: str) -> str:
 
 
 def base_of(
-    tree: Tree,
-    choices: Choices,
-    *,
-    subjects: bool,
-    holds: Callable[[str], bool] | None = None,
-    kinds: bool = False,
+    tree: Tree, choices: Choices, *, subjects: bool, holds: Callable[[str], bool] | None = None, kinds: bool = False
 ) -> tuple[str, str]:
     """Return (path of the class folders, title), inside wrapper folders and the selected part.
 

@@ -43,10 +43,7 @@ _ALPHA, _FLOAT, _COMPLEX, _APART = frozenset({1, 2}), 3, (5, 6), 2
 _INTEGER_BITS, _FLOAT_BITS, _COLOUR_BITS_MAX = (1, 2, 4, 8, 12, 16, 32), (32,), 16
 _SAVE = ", which is not read here: save it as PNG or JPEG"
 _OTHERS = (
-    (
-        rb"II[*+]\0|MM\0[*+]",
-        "a TIFF of an unsupported kind: save it with 8 or 16 bits a channel, grey or in colour",
-    ),
+    (rb"II[*+]\0|MM\0[*+]", "a TIFF of an unsupported kind: save it with 8 or 16 bits a channel, grey or in colour"),
     (rb"....ftyp(?:hei|hev|mif|msf)", f"a HEIC image{_SAVE}"),
     (rb"....ftypavi", f"an AVIF image{_SAVE}"),
     (rb"....ftyp|\x1aE\xdf\xa3", f"a film{_SAVE}"),

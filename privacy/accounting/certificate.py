@@ -74,12 +74,7 @@ class Certificate:
 
 
 def build_certificate(
-    *,
-    filter: Filter,
-    events: Sequence[Event],
-    unit: Unit,
-    assumed_public: Sequence[str],
-    cost_nano: int | None = None,
+    *, filter: Filter, events: Sequence[Event], unit: Unit, assumed_public: Sequence[str], cost_nano: int | None = None
 ) -> Certificate:
     """Certify the events of one release against the account's filter.
 

@@ -231,7 +231,4 @@ def _carrier_shares(trace: LayerTrace, left: torch.Tensor, right: torch.Tensor) 
         return left_shares, aligned_products(left[index].mT, g.mT)
     a = trace.activations.reshape(n, -1, trace.activations.shape[-1])  # (n, t, d)
     g = trace.backprops.reshape(n, -1, trace.backprops.shape[-1])  # (n, t, p)
-    return (
-        aligned_products(g.mT, aligned_linear(a, right).mT),
-        aligned_products(aligned_linear(g, left.mT).mT, a.mT),
-    )
+    return (aligned_products(g.mT, aligned_linear(a, right).mT), aligned_products(aligned_linear(g, left.mT).mT, a.mT))

@@ -100,14 +100,7 @@ class TopAggSgd(Estimator):
         common: of every estimator; the noise multiplier is noise deviation over sqrt(k) C.
     """
 
-    def __init__(
-        self,
-        shapes: Mapping[str, torch.Size],
-        *,
-        clip: float,
-        keep: float,
-        **common: Unpack[Common],
-    ) -> None:
+    def __init__(self, shapes: Mapping[str, torch.Size], *, clip: float, keep: float, **common: Unpack[Common]) -> None:
         super().__init__(shapes, **common)
         self.clip = positive_finite("clip", clip)
         if not 0 < keep <= 1:

@@ -98,8 +98,7 @@ class MomentsConfig(ClassFractionsConfig):
         0.0, ge=0, le=1, description="Noise grows with a coefficient's expected power to this exponent; 0: equal noise."
     )
     texture: bool = Field(
-        False,
-        description="Release the texture of images along with their coefficients, and draw images that have it.",
+        False, description="Release the texture of images along with their coefficients, and draw images that have it."
     )
     texture_waves: int = Field(
         TEXTURE_MAX,
@@ -170,14 +169,10 @@ class MomentsConfig(ClassFractionsConfig):
             + self.cluster_fraction
         )
         if not math.isclose(whole, 1.0, abs_tol=1e-9):
-            raise self.refusal(
-                "mean_fraction",
-                "the mean, pooled, class and cluster fractions must add up to 1",
-            )
+            raise self.refusal("mean_fraction", "the mean, pooled, class and cluster fractions must add up to 1")
         if (self.clusters > 1) != (self.cluster_fraction > 0):
             raise self.refusal(
-                "clusters",
-                "more than one needs a cluster_fraction, and one takes no fraction: give all four fractions",
+                "clusters", "more than one needs a cluster_fraction, and one takes no fraction: give all four fractions"
             )
         if self.clusters > 1 and self.class_covariance_fraction == 0:
             raise self.refusal(

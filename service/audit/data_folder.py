@@ -27,14 +27,7 @@ from service.db.job_tables import Job, Release, Sample
 from service.db.ledger_tables import ACCEPTS_A_LOSS, EVERYWHERE, Account, ArmingStop, Checkpoint, Entry, Hold
 from service.db.session import among
 from service.storage.interface import UNFINISHED, Storage
-from service.storage.journals import (
-    Journalled,
-    Uploaded,
-    all_journalled,
-    journalled,
-    journalled_jobs,
-    read_uploaded,
-)
+from service.storage.journals import Journalled, Uploaded, all_journalled, journalled, journalled_jobs, read_uploaded
 
 _NAMED_MAX = 500  # jobs in one statement
 _WHY = "it is older than the data folder, or belongs to another installation."

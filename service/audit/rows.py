@@ -43,10 +43,7 @@ _CHECKPOINTS = (
 _POSTGRESQL_TIME = "replace(to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.USBC'), 'AD', '')"
 _CHECKED_TABLES = ("accounts", "entries", "holds", "checkpoints", "jobs", "releases", "decisions")
 _APPEND_ONLY = ("entries", "checkpoints", "audit_events")
-_TRIGGERS = {
-    "sqlite": ("no_update", "no_delete", "no_replace"),
-    "postgresql": ("no_update_delete", "no_truncate"),
-}
+_TRIGGERS = {"sqlite": ("no_update", "no_delete", "no_replace"), "postgresql": ("no_update_delete", "no_truncate")}
 _STANDING = {
     "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger'",
     "postgresql": "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') "

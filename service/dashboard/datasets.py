@@ -48,11 +48,7 @@ _FIELDS = TypeAdapter(dict[str, str])
 
 
 @router.get("/datasets")
-def dataset_list(
-    request: Request,
-    service: Running,
-    filters: Annotated[Filters, Depends()],
-) -> HTMLResponse:
+def dataset_list(request: Request, service: Running, filters: Annotated[Filters, Depends()]) -> HTMLResponse:
     with transaction(service.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Dataset, ("q", "state", "account"), states=list(DatasetState))
         rows, older_than = newest(session, Dataset, *narrowed, limit=DATASETS_A_PAGE, before=filters.before)

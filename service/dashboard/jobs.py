@@ -26,11 +26,7 @@ JOBS_A_PAGE = 25
 
 
 @router.get("/jobs")
-def job_list(
-    request: Request,
-    service: Running,
-    filters: Annotated[Filters, Depends()],
-) -> HTMLResponse:
+def job_list(request: Request, service: Running, filters: Annotated[Filters, Depends()]) -> HTMLResponse:
     now = service.clock()
     first = filters.before is None
     with transaction(service.factory, read_only=True) as session:

@@ -28,14 +28,7 @@ from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
-from service.api.problems import (
-    OPERATOR_ONLY,
-    RETRY_CODES,
-    RETRY_SECONDS,
-    SECURITY_HEADERS,
-    STATUSES,
-    TooManyRequests,
-)
+from service.api.problems import OPERATOR_ONLY, RETRY_CODES, RETRY_SECONDS, SECURITY_HEADERS, STATUSES, TooManyRequests
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
 

@@ -35,11 +35,7 @@ DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
 
 
 @router.get("/releases")
-def release_list(
-    request: Request,
-    service: Running,
-    filters: Annotated[Filters, Depends()],
-) -> HTMLResponse:
+def release_list(request: Request, service: Running, filters: Annotated[Filters, Depends()]) -> HTMLResponse:
     with transaction(service.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Release, ("q", "account"))
         shown, older_than = views.views(session, *narrowed, limit=RELEASES_A_PAGE, before=filters.before)

@@ -272,11 +272,7 @@ def look_up(factory: SessionFactory, digests: Fingerprints, subjects: Fingerprin
 
 
 def settle(
-    session: Session,
-    dataset: Dataset,
-    digests: Fingerprints,
-    known: Known,
-    subjects: Fingerprints,
+    session: Session, dataset: Dataset, digests: Fingerprints, known: Known, subjects: Fingerprints
 ) -> str | None:
     """Return the id of the account that pays for an upload being accepted; None if the dataset is public.
 

@@ -22,14 +22,7 @@ from obscura.private_files import flush_directory, make_file_once, new_private_f
 from service.db.session import SessionFactory
 from service.errors import Conflict, NotFound
 from service.failpoints import failpoint
-from service.ingest.array_files import (
-    IMAGES_NAME,
-    LABELS_NAME,
-    SEALED_SUFFIX,
-    SUBJECTS_NAME,
-    ArrayFile,
-    context_of,
-)
+from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, ArrayFile, context_of
 from service.sealing import KEY_BYTES, SealBroken, SealedReader, new_key
 from service.settings import Settings
 from service.storage import storage_of

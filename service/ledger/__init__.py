@@ -33,13 +33,7 @@ from service.ledger.holds import (
     return_hold,
     settle,
 )
-from service.ledger.limits import (
-    LIMIT_EFFECTS,
-    lower_limit,
-    record_missing,
-    request_raise,
-    set_frozen,
-)
+from service.ledger.limits import LIMIT_EFFECTS, lower_limit, record_missing, request_raise, set_frozen
 from service.ledger.rows import (
     audited_accounts,
     audited_holds,

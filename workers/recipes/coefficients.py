@@ -32,14 +32,7 @@ from models.sizes import TEXTURE_CELL, texture_size
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.symmetry import Action, Symmetry, Waves
-from privacy.plans.warm_start import (
-    COLOUR_MIX,
-    LUMA_CHROMA,
-    action_of,
-    coefficients_of,
-    power_of,
-    texture_waves,
-)
+from privacy.plans.warm_start import COLOUR_MIX, LUMA_CHROMA, action_of, coefficients_of, power_of, texture_waves
 from workers.recipes.records import computed_alike
 
 Array = npt.NDArray[np.float64]

@@ -307,10 +307,7 @@ def noisy_central_images(
     for some in passes:
         sums += private_sums(config, data, units.records(some, coins), units.rows_each)
     noisy = noisy_sum(
-        sums,
-        bound=config.sensitivity * _STEPS,
-        noise_multiplier=config.event.noise_multiplier,
-        noise=noise,
+        sums, bound=config.sensitivity * _STEPS, noise_multiplier=config.event.noise_multiplier, noise=noise
     )
     return (noisy.double() / (config.expected_each * _STEPS)).clamp(0, 1).float()
 

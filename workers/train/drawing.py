@@ -66,10 +66,7 @@ class SampleRequest:
 
 
 def draw(
-    generator: ReleasedGenerator,
-    request: SampleRequest,
-    *,
-    on_drawn: Callable[[int], None] = lambda _drawn: None,
+    generator: ReleasedGenerator, request: SampleRequest, *, on_drawn: Callable[[int], None] = lambda _drawn: None
 ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
     """Yield batches of `(b, h, w, c)` uint8 images and their `(b,)` int64 labels, `request.count` in all.
 

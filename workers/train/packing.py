@@ -144,10 +144,7 @@ def _write_parquet(archive: ZipArchive, request: SampleRequest, drawn: _Drawn, f
         metadata={"huggingface": json.dumps({"info": {"features": features}})},  # by which `datasets` knows the types
     )
     pictures = enumerate(_pictures(drawn))
-    with (
-        archive.open(PARQUET_FILE) as entry,
-        parquet.ParquetWriter(entry, schema, use_dictionary=["label"]) as table,
-    ):
+    with archive.open(PARQUET_FILE) as entry, parquet.ParquetWriter(entry, schema, use_dictionary=["label"]) as table:
         while rows := list(itertools.islice(pictures, _ROWS_IN_A_GROUP)):
             images = [{"bytes": png, "path": f"{number:07d}.png"} for number, (png, _) in rows]
             table.write_batch(

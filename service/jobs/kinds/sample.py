@@ -68,9 +68,7 @@ def accept(
     )
     drawn |= {"format": SampleFormat(format)}
     return queue_job(
-        session,
-        job,
-        Sample(id=new_id("smp"), job_id=job.id, release_id=release.id, created_at=ask.now, **drawn),
+        session, job, Sample(id=new_id("smp"), job_id=job.id, release_id=release.id, created_at=ask.now, **drawn)
     )
 
 

@@ -62,10 +62,4 @@ def run(context: Context) -> None:
             storage.publish(staging, key)
             failpoint("sample.after")
     path = storage.open(key, name)
-    context.end(
-        kind.finish,
-        at="drawn",
-        path=f"{key}/{name}",
-        sha256=digest_file(path),
-        size_bytes=path.stat().st_size,
-    )
+    context.end(kind.finish, at="drawn", path=f"{key}/{name}", sha256=digest_file(path), size_bytes=path.stat().st_size)
