@@ -133,7 +133,7 @@ class OutcomeFacts(ApiRecord):
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
 
 
-class PreviewRecord(DatedRecord, OutcomeFacts):
+class PreviewRecord(OutcomeFacts, DatedRecord):
     """A plan tried on public images with the declared shape; its state is that of its job."""
 
     dataset_id: str = Field(description="The labelled images.")
@@ -164,7 +164,7 @@ class ProgressRecord(ApiRecord):
     sample_id: str | None = Field(description="The drawing; null for other jobs.")
 
 
-class JobRecord(DatedRecord, ProgressRecord):
+class JobRecord(ProgressRecord, DatedRecord):
     """A requested training, sampling or evaluation."""
 
     kind: str

@@ -93,7 +93,7 @@ class SimilarityFacts(ApiRecord):
     images: int = Field(description="So many of each side were compared.")
 
 
-class EvaluationRecord(DatedRecord, OutcomeFacts):
+class EvaluationRecord(OutcomeFacts, DatedRecord):
     """One evaluation of a release on a public dataset; its state is that of its job."""
 
     release_id: str = Field(description="The release.")
@@ -123,7 +123,7 @@ class SampleRequest(ApiRequest):
     format: SampleFormat = Field(description="Kind of file.")
 
 
-class SampleRecord(DatedRecord, OutcomeFacts):
+class SampleRecord(OutcomeFacts, DatedRecord):
     """A set of synthetic images, which can be downloaded after its job has succeeded."""
 
     release_id: str = Field(description="The release.")
