@@ -28,7 +28,7 @@ from obscura.wire.words import DecisionAction, Outcome
 class AdmissionRequest(ReasonRequest):
     """Request that a person becomes an admin."""
 
-    name: Name = Field(description="For people.")
+    name: Name
     introduction: Text = Field(description="`key_...:SHA-256`, of the token that the person made and keeps.")
     project_id: Identifier | None = Field(
         default=None, description="The project to own. Absent: the requesting key's project, or the installation."
@@ -94,7 +94,7 @@ class AdminAnswer(ApiRecord):
 class ProjectRequest(ApiRequest):
     """Create or rename a project."""
 
-    name: Name = Field(description="For people.")
+    name: Name
 
 
 class ProjectRecord(DatedRecord, NamedRecord):
@@ -117,7 +117,7 @@ class ProjectUseRecord(ProjectRecord):
 class KeyRequest(ApiRequest):
     """Create an API key."""
 
-    name: Name = Field(description="For people.")
+    name: Name
     scopes: list[Scope] = Field(
         default=[],
         max_length=7,

@@ -9,8 +9,11 @@ from pydantic import AfterValidator, Field
 from obscura.wire.budgets import Unit
 from obscura.wire.schemas import (
     OPTIONS,
+    AccountId,
     ApiRecord,
     ApiRequest,
+    CostNano,
+    DatasetId,
     DatedRecord,
     Delta,
     Epsilon,
@@ -20,6 +23,8 @@ from obscura.wire.schemas import (
     Name,
     NamedRecord,
     Options,
+    RecipeName,
+    SpentNano,
     Text,
     up_to_the_minute,
 )
@@ -69,13 +74,13 @@ class StageFacts(ApiRecord):
     releases: int = Field(description="Noisy releases of this kind.")
     repeats: int = Field(0, description="Further releases that the price pays for, should a crash make them necessary.")
     noise_multiplier: float = Field(description="Standard deviation of the noise over the sensitivity.")
-    cost_nano: int = Field(description="The price, in nano-units of mu^2.")
+    cost_nano: CostNano
 
 
 class BudgetFacts(ApiRecord):
     """The account before this job, and its remaining budget afterwards."""
 
-    account_id: str = Field(description="The population whose budget pays.")
+    account_id: AccountId
     limit_epsilon: float = Field(description="The lifetime limit, at the account's delta.")
     left_epsilon: LeftEpsilon
     left_nano: int = Field(description="What is left, in nano-units of mu^2.")
@@ -87,13 +92,13 @@ class BudgetFacts(ApiRecord):
 class PlanRecord(ApiRecord):
     """What a job would do and cost, computed from public parameters only."""
 
-    recipe: str = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
-    dataset_id: str = Field(description="The labelled images.")
+    recipe: RecipeName
+    dataset_id: DatasetId
     epsilon: float = Field(description="Asked for.")
     delta: Delta
     unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
     adjacency: str = Field(description="Which datasets count as neighbours: those that differ by one whole unit.")
-    cost_nano: int = Field(description="The price, in nano-units of mu^2.")
+    cost_nano: CostNano
     cost_epsilon: float = Field(description="What the stages cost together; at most the epsilon asked for.")
     stages: list[StageFacts] = Field(description="The kinds of noisy releases, in their order.")
     facts: dict[str, Any] = Field(description="Public facts about what the plan makes.")
@@ -136,8 +141,8 @@ class OutcomeFacts(ApiRecord):
 class PreviewRecord(OutcomeFacts, DatedRecord):
     """A plan tried on public images with the declared shape; its state is that of its job."""
 
-    dataset_id: str = Field(description="The labelled images.")
-    recipe: str = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
+    dataset_id: DatasetId
+    recipe: RecipeName
     epsilon: float = Field(description="Privacy loss at the account's delta.")
     options: RecordedOptions
     stand_in: str | None = Field(description="What stood in for the private images; null until it has ended.")
@@ -174,7 +179,7 @@ class JobRecord(ProgressRecord, DatedRecord):
     recipe: str | None = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
     epsilon: float | None = Field(description="Privacy loss at the account's delta.")
     options: RecordedOptions
-    cost_nano: int = Field(description="The price, in nano-units of mu^2.")
+    cost_nano: CostNano
     cost_epsilon: float = Field(description="The price, as an epsilon at the account's delta.")
     ended_early: str | None = Field(
         description="Why it charges no more: `cancelled` or a failure code, and publishes what it has; or `discarded`."
@@ -214,7 +219,7 @@ class TrialRequest(ApiRequest):
 class SweepRequest(ApiRequest):
     """Request a hyperparameter search; the cost of all trials is reserved at once, or nothing is."""
 
-    name: Name = Field(description="For people.")
+    name: Name
     dataset_id: Identifier = Field(description="The labelled images.")
     recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
     epsilon: Epsilon | None = Field(default=None, description="Of each trial that names none.")
@@ -229,7 +234,7 @@ class TrialFacts(OutcomeFacts):
     epsilon: float = Field(description="Privacy loss at the account's delta.")
     reserved_nano: int = Field(description="Still reserved; 0 once the trial has ended.")
     charged_nano: int = Field(description="What was charged, in nano-units of mu^2; it stays spent.")
-    spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
+    spent_nano: SpentNano
     spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
     accuracy: dict[str, float] | None = Field(description="On the public evaluation dataset, by classifier.")
     balanced_accuracy: dict[str, float] | None = Field(default=None, description="Mean of the classes' accuracies.")
@@ -245,9 +250,9 @@ class TrialFacts(OutcomeFacts):
 class SweepTotals(ApiRecord):
     """Sums over the trials, in nano-units of mu^2 and as epsilons at the account's delta."""
 
-    cost_nano: int = Field(description="The price, in nano-units of mu^2.")
+    cost_nano: CostNano
     reserved_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
-    spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
+    spent_nano: SpentNano
     returned_nano: int = Field(description="What returned to the account, in nano-units of mu^2.")
     cost_epsilon: float = Field(description="The price, as an epsilon at the account's delta.")
     spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
@@ -256,9 +261,9 @@ class SweepTotals(ApiRecord):
 class SweepRecord(DatedRecord, NamedRecord):
     """A hyperparameter search. Every trial is paid for; choosing the best on public data is free."""
 
-    account_id: str = Field(description="The population whose budget pays.")
-    dataset_id: str = Field(description="The labelled images.")
-    recipe: str = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
+    account_id: AccountId
+    dataset_id: DatasetId
+    recipe: RecipeName
     state: str = Field(description="`open` while a trial or its evaluation is queued or running; else `ended`.")
     trials: list[TrialFacts] = Field(description="Its trainings, in the order in which they run.")
     totals: SweepTotals = Field(description="Sums over the trials.")

@@ -11,14 +11,17 @@ from obscura.wire.class_fractions import SHARE_MAX, SHARE_MIN
 from obscura.wire.formats import SampleFormat
 from obscura.wire.job_schemas import OutcomeFacts
 from obscura.wire.schemas import (
+    AccountId,
     ApiRecord,
     ApiRequest,
+    DatasetId,
     DatedRecord,
     Delta,
     Identifier,
     Minute,
     NamedRecord,
     ReasonRequest,
+    RecipeName,
     Text,
 )
 
@@ -55,9 +58,9 @@ class ReleaseRecord(DatedRecord, NamedRecord):
 
     kind: str = Field(description="`generator` (images can be drawn from it), `classifier` or `histogram`.")
     job_id: str = Field(description="The job.")
-    account_id: str = Field(description="The population whose budget pays.")
-    dataset_id: str = Field(description="The labelled images.")
-    recipe: str = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
+    account_id: AccountId
+    dataset_id: DatasetId
+    recipe: RecipeName
     epsilon: float = Field(description="What the release cost, at the account's delta.")
     delta: Delta
     unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
@@ -97,7 +100,7 @@ class EvaluationRecord(OutcomeFacts, DatedRecord):
     """One evaluation of a release on a public dataset; its state is that of its job."""
 
     release_id: str = Field(description="The release.")
-    dataset_id: str = Field(description="The labelled images.")
+    dataset_id: DatasetId
     samples: int | None = Field(description="Synthetic images that were measured; null for what is no generator.")
     seed: int = Field(description="Public: the same request gives the same result.")
     accuracy: dict[str, float] | None = Field(description="In [0, 1], by classifier; null until it has ended.")

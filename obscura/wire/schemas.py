@@ -72,12 +72,17 @@ RECORDS_MAX = 2**31 - 1  # of a database column
 
 Minute = Annotated[datetime, AfterValidator(to_the_minute)]  # the form of every time; see service.times
 Text = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX), AfterValidator(clean_text)]
-Name = Text  # a new name; other texts refer to existing things
+Name = Annotated[Text, Field(description="For people.")]  # a new name; other texts refer to existing things
 Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")]
 Epsilon = Annotated[float, Field(ge=EPSILON_LEAST, le=EPSILON_MOST)]
 OPTIONS = "Options of the recipe, as `GET /v1/recipes` describes them; absent ones take the recipe's own value."
 Options = Annotated[dict[str, Any], AfterValidator(plain), Field(description=OPTIONS)]
 Delta = Annotated[float, Field(description="Of (epsilon, delta)-differential privacy; at most 1/n.")]
+DatasetId = Annotated[str, Field(description="The labelled images.")]
+AccountId = Annotated[str, Field(description="The population whose budget pays.")]
+RecipeName = Annotated[str, Field(description="Name of the training loop; `GET /v1/recipes` has them.")]
+CostNano = Annotated[int, Field(description="The price, in nano-units of mu^2.")]
+SpentNano = Annotated[int, Field(description="What was spent, in nano-units of mu^2. It never decreases.")]
 LeftEpsilon = Annotated[float, Field(description="What is left, at the account's delta; epsilons do not add up.")]
 Reason = Annotated[
     str,
@@ -142,7 +147,7 @@ class DatedRecord(IdRecord):
 class AccountRequest(ApiRequest):
     """Open an account: a population with one privacy budget. Privacy parameters have no defaults."""
 
-    name: Name = Field(description="For people.")
+    name: Name
     owner: Name = Field(description="Who is asked about the account.")
     epsilon: Epsilon = Field(description="Lifetime budget of the population.")
     delta: Delta = Field(ge=DELTA_LEAST, le=DELTA_MOST)
@@ -159,7 +164,7 @@ class BalanceFacts(ApiRecord):
     """The budget in integer nano-units of mu^2, and as epsilons at the account's delta."""
 
     capacity_nano: int = Field(description="The whole lifetime budget, in nano-units of mu^2.")
-    spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
+    spent_nano: SpentNano
     reserved_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
     left_nano: int = Field(description="What is left, in nano-units of mu^2.")
     limit_epsilon: float = Field(description="The lifetime limit, at the account's delta.")
@@ -226,14 +231,14 @@ class LimitChangeRequest(ReasonRequest):
 class EntryRecord(ApiRecord):
     """One immutable ledger row with the balances after it: enough to recompute the hash chain."""
 
-    account_id: str = Field(description="The population whose budget pays.")
+    account_id: AccountId
     sequence: int = Field(description="Number of the entry, from 1 without a gap.")
     kind: str = Field(description="`open`, `hold`, `arm`, `charge`, `capture`, `return`, `limit`, `freeze`, `accept`.")
     hold_id: str | None = Field(description="The reservation that the entry moves; null for others.")
     job_id: str | None = Field(description="The job.")
     amount_nano: int = Field(description="What the entry is about, in nano-units of mu^2.")
     capacity_nano: int = Field(description="The whole lifetime budget, in nano-units of mu^2.")
-    spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
+    spent_nano: SpentNano
     reserved_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
     details: dict[str, Any] = Field(description="More about the entry, by its kind; covered by its hash.")
     previous_hash: str = Field(description="The hash of the entry before; zeros for the first.")
@@ -247,10 +252,10 @@ class EntryRecord(ApiRecord):
 class DatasetRequest(ApiRequest):
     """Declare a dataset. The whole declaration is public: it appears in plans, cards and reports."""
 
-    name: Name = Field(description="For people.")
+    name: Name
     account_id: Identifier | None = Field(default=None, description="Required for private datasets, absent for public.")
     visibility: Visibility = Field(description="`private`: has an account; `public`: costs nothing, protects nobody.")
-    classes: list[Name] = Field(min_length=1, max_length=1000, description="Class names, in the order of the labels.")
+    classes: list[Text] = Field(min_length=1, max_length=1000, description="Class names, in the order of the labels.")
     height: int = Field(ge=1, le=1024, description="Pixels of an image, top to bottom.")
     width: int = Field(ge=1, le=1024, description="Pixels of an image, left to right.")
     channels: Literal[1, 3] = Field(description="1 for grey, 3 for colour.")
