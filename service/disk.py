@@ -41,12 +41,18 @@ class OutOfDisk(ObscuraError):
         )
 
 
+def sqlite_file(database_url: str) -> Path | None:
+    """Return the file of an SQLite database; None for PostgreSQL."""
+    database = make_url(database_url)
+    return Path(database.database or "") if database.get_backend_name() == "sqlite" else None
+
+
 def folders_written_to(settings: Settings) -> dict[str, Path]:
     """Return the folders that may be on separate disks, by purpose."""
     folders = {"data": settings.data_dir, "keys": settings.keys_path, "work": settings.work_path}
-    database = make_url(settings.database_url)
-    if database.get_backend_name() == "sqlite" and database.database:
-        folders["database"] = Path(database.database).parent
+    database = sqlite_file(settings.database_url)
+    if database is not None:
+        folders["database"] = database.parent
     for name, folder in folders.items():  # or the one above it, in which it will be made
         folders[name] = next((path for path in (folder, *folder.parents) if path.is_dir()), folder)
     return folders

@@ -19,47 +19,10 @@ from dataclasses import dataclass
 
 VARIABLE = "OBSCURA_FAILPOINT"
 # docs/crashes.md describes what each leaves behind.
-NAMES = frozenset(
-    {
-        "accept.before",
-        "accept.after",
-        "hold.after",
-        "ring.before",
-        "ring.after",
-        "upload.before",
-        "upload.after",
-        "delete.after",
-        "shred.after",
-        "withdraw.after",
-        "anew.before",
-        "anew.after",
-        "ack.after",
-        "claim.before",
-        "claim.after",
-        "spawn.after",
-        "arm.before",
-        "arm.after",
-        "charge.before",
-        "charge.after",
-        "journal.after",
-        "checkpoint.before",
-        "checkpoint.after",
-        "trained.before",
-        "trained.after",
-        "artifact.before",
-        "artifact.after",
-        "publish.before",
-        "publish.after",
-        "sample.before",
-        "sample.after",
-        "drawn.before",
-        "drawn.after",
-        "evaluated.before",
-        "evaluated.after",
-        "settle.before",
-        "settle.after",
-    }
-)
+_AROUND = {"accept", "ring", "upload", "anew", "claim", "arm", "charge", "checkpoint", "trained", "artifact", "publish"}
+_AROUND |= {"sample", "drawn", "evaluated", "settle"}
+_AFTER = {"hold", "delete", "shred", "withdraw", "ack", "spawn", "journal"}
+NAMES = frozenset({f"{place}.before" for place in _AROUND} | {f"{place}.after" for place in _AROUND | _AFTER})
 _FORM = re.compile(r"(?P<name>[a-z]+\.[a-z]+):kill(?:@(?P<hit>[1-9][0-9]{0,5}))?(?:;once=(?P<once>.+))?")
 
 

@@ -16,7 +16,7 @@ from obscura.wire.words import NoticeKind
 from service.db.access_tables import ApiKey, Person
 from service.db.base import canonical_text, new_id
 from service.db.ledger_tables import Account
-from service.db.project_tables import DEFAULT_PROJECT, Project
+from service.db.project_tables import ONE_PROJECT
 from service.db.webhook_tables import Delivery, Webhook
 from service.logs import get_logger
 
@@ -26,9 +26,8 @@ MINUTE = timedelta(minutes=1)
 
 def tell_of_job(session: Session, project_id: str, *, now: datetime, **facts: str) -> None:
     """Notify webhooks that a job has ended: the project's, and the installation's while there is one project."""
-    alone = not_(exists().where(Project.id != DEFAULT_PROJECT))
-    mine = and_(Webhook.project_id.is_(None), alone)
-    _tell(session, NoticeKind.JOB_ENDED, or_(Webhook.project_id == project_id, mine), project_id, now, facts)
+    whose = or_(Webhook.project_id == project_id, and_(Webhook.project_id.is_(None), ONE_PROJECT))
+    _tell(session, NoticeKind.JOB_ENDED, whose, project_id, now, facts)
 
 
 def tell_of_decision(session: Session, project_id: str | None, *, now: datetime, **facts: str) -> None:

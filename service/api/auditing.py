@@ -23,12 +23,11 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from obscura.wire.words import Outcome
-from service.api.middleware import NOT_ANSWERED, Middleware, method_of, route_of
+from service.api.middleware import NOT_ANSWERED, Middleware, known, method_of, route_of
 from service.api.problems import problem_response
 from service.api.rates import client_address
 from service.background import Background
 from service.db.session import SessionFactory, transaction
-from service.identity.access import Principal
 from service.identity.recording import (
     AuditLogUnavailable,
     Event,
@@ -288,12 +287,6 @@ class Audit(Middleware):
             whose = event.key_id or client_address(Request(note.scope))
             return self._writer.put_refusal(event, whose, status)
         return self._writer.put(event)
-
-
-def known(scope: Scope) -> Principal | None:
-    """Return the caller whose valid key came with a request, or None."""
-    principal: Principal | None = scope.get("state", {}).get("known")
-    return principal
 
 
 def is_logged(scope: Scope) -> bool:

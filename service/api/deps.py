@@ -26,7 +26,7 @@ from service.disk import DiskProbe
 from service.errors import InvalidInput, ObscuraError, Unauthorized
 from service.identity.access import Principal, Scope, on_behalf
 from service.identity.auth import KeyUses, authenticate, claimed_id
-from service.identity.sessions import SignedIn, find_session, form_token
+from service.identity.sessions import SignedIn, find_session
 from service.ledger.stops import require_unlocked
 from service.metrics import Metrics
 from service.settings import Settings
@@ -104,30 +104,18 @@ def identify(service: Service, request: Request, token: str) -> Principal:
     return principal
 
 
-def signed_in_by_cookie(service: Service, request: Request) -> tuple[str, SignedIn] | None:
-    """Return the session cookie of a request and who signed in with it, or None."""
+def signed_in_by_cookie(service: Service, request: Request) -> SignedIn | None:
+    """Return who signed in with the session cookie of a request, or None."""
     cookie = request.cookies.get(cookie_name(request))
     if cookie is None:
         return None
     now = service.clock()
     with transaction(service.factory, read_only=True) as session:
         signed_in = find_session(session, cookie, now=now)
-    if signed_in is None:
-        return None
-    service.key_uses.note(signed_in.principal.id, now)
-    return cookie, signed_in
-
-
-def _identify_page(service: Service, request: Request) -> Principal | None:
-    """Return who signed in, for a request of a page's script: same origin, session cookie and that session's token."""
-    require_same_origin(request)
-    found = signed_in_by_cookie(service, request)
-    if found is None:
-        return None
-    cookie, signed_in = found
-    require_token(request.headers[FORM_TOKEN], form_token(cookie))
-    request.state.known = signed_in.principal
-    return signed_in.principal
+    if signed_in is not None:
+        service.key_uses.note(signed_in.principal.id, now)
+        request.state.known = signed_in.principal
+    return signed_in
 
 
 def authenticate_request(service: Service, request: Request, credentials: Credentials) -> Principal:
@@ -135,13 +123,18 @@ def authenticate_request(service: Service, request: Request, credentials: Creden
     known: Principal | None = getattr(request.state, "known", None)
     if known is not None:
         return known
-    principal = None if credentials is None else identify(service, request, credentials.credentials)
-    if principal is None and FORM_TOKEN in request.headers:
-        principal = _identify_page(service, request)
+    principal, needed = None, "Send an API key: 'Authorization: Bearer obs_...'."
+    if credentials is not None:
+        principal = identify(service, request, credentials.credentials)
+    elif FORM_TOKEN in request.headers:  # of a page's script
+        require_same_origin(request)
+        signed_in, needed = signed_in_by_cookie(service, request), "Your session has ended."
+        if signed_in is not None:
+            require_token(request.headers[FORM_TOKEN], signed_in.form_token)
+            principal = signed_in.principal
     if principal is None:
         service.rates.pass_address(request)
-        ended = FORM_TOKEN in request.headers
-        raise Unauthorized("Your session has ended." if ended else "Send an API key: 'Authorization: Bearer obs_...'.")
+        raise Unauthorized(needed)
     service.rates.pass_key(request, principal.id, principal.project_id)
     return principal
 

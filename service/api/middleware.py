@@ -22,6 +22,7 @@ from service.api.problems import SECURITY_HEADERS, problem_response
 from service.api.rates import client_address
 from service.api.uploading import content_length
 from service.errors import TooLarge
+from service.identity.access import Principal
 from service.logs import get_logger
 
 BODY_BYTES_MAX = 64 * 1024  # of a route that declares no other limit
@@ -116,9 +117,15 @@ class Traffic(Middleware):
             method, route = method_of(scope), route_of(scope)
             self._count(method, route, status, seconds)
             if self._logged:
-                known = scope.get("state", {}).get("known")
-                key_id = known and known.id
+                caller = known(scope)
+                key_id = caller and caller.id
                 get_logger(__name__).info("request", method=method, route=route, status=status, key_id=key_id)
+
+
+def known(scope: Scope) -> Principal | None:
+    """Return the caller whose valid key came with a request, or None."""
+    principal: Principal | None = scope.get("state", {}).get("known")
+    return principal
 
 
 def method_of(scope: Scope) -> str:

@@ -128,10 +128,11 @@ class TooManyWrongKeys(ObscuraError):
     code: ClassVar[str] = "too_many_wrong_keys"
 
     def __init__(self, message: str, seconds: float) -> None:
-        self.seconds = math.ceil(seconds)
+        wait = math.ceil(seconds)
+        self.headers = {"Retry-After": str(wait)}
         super().__init__(
-            f"{message} Too many such keys came from your address: wait {self.seconds} seconds, or send a valid one.",
-            seconds=self.seconds,
+            f"{message} Too many such keys came from your address: wait {wait} seconds, or send a valid one.",
+            seconds=wait,
         )
 
 
@@ -141,7 +142,7 @@ class TooManyRequests(ObscuraError):
     code: ClassVar[str] = "too_many_requests"
 
     def __init__(self, policy: str, requests_max: int, seconds: int) -> None:
-        self.seconds = seconds
+        self.headers = {"Retry-After": str(seconds)}
         whose = "Your address, without a key," if policy == "address" else f"This {policy}"
         super().__init__(
             f"{whose} has sent {requests_max} requests in a minute, the most it may: wait {seconds} seconds. "
@@ -157,8 +158,8 @@ class RangeNotSatisfiable(ObscuraError):
     code: ClassVar[str] = "range_not_satisfiable"
 
     def __init__(self, size: int) -> None:
+        self.headers = {"Content-Range": f"bytes */{size}"}
         super().__init__(f"The content has {size} bytes; ask for a range inside it.", size=size)
-        self.size = size
 
 
 def install(app: FastAPI) -> None:
@@ -213,9 +214,7 @@ def problem_response(
         errors=errors,
         **{name: value for name, value in numbers.items() if name not in Problem.model_fields},
     )
-    all_headers = dict(headers)
-    if code in RETRY_CODES:
-        all_headers.setdefault("Retry-After", str(RETRY_SECONDS))
+    all_headers = {**retry_headers(code), **headers}
     if status == 401:
         all_headers.setdefault("WWW-Authenticate", 'Bearer realm="obscura"')
     body = problem.model_dump_json(exclude_none=True, fallback=str)
@@ -226,15 +225,20 @@ def _on_obscura_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ObscuraError)
     if error.code not in STATUSES:
         return _on_unexpected_error(request, error)
+    message, numbers, headers = shown(error)
+    return problem_response(request, error.code, message, numbers=numbers, headers=headers)
+
+
+def shown(error: ObscuraError) -> tuple[str, Mapping[str, Any], Mapping[str, str]]:
+    """Return the message, numbers and headers of the answer to an error. Details for the operator only are logged."""
     if error.code in OPERATOR_ONLY:
         get_logger(__name__).error("operator_needed", code=error.code, message=error.message, **error.numbers)
-        return problem_response(request, error.code, OPERATOR_ONLY[error.code])
-    headers = {}
-    if isinstance(error, RangeNotSatisfiable):
-        headers["Content-Range"] = f"bytes */{error.size}"
-    if isinstance(error, TooManyWrongKeys | TooManyRequests):
-        headers["Retry-After"] = str(error.seconds)
-    return problem_response(request, error.code, error.message, numbers=error.numbers, headers=headers)
+        return OPERATOR_ONLY[error.code], {}, retry_headers(error.code)
+    return error.message, error.numbers, retry_headers(error.code) | getattr(error, "headers", {})
+
+
+def retry_headers(code: str) -> dict[str, str]:
+    return {"Retry-After": str(RETRY_SECONDS)} if code in RETRY_CODES else {}
 
 
 def _on_privacy_error(request: Request, error: Exception) -> Response:

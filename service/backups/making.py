@@ -24,7 +24,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection, Engine, create_engine, inspect, make_url, text
-from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
@@ -32,6 +31,7 @@ from obscura.private_files import make_private_folder, make_tree_private, new_pr
 from service import installation
 from service.audit.signing import RECEIPTS, trusted_keys
 from service.db.session import SessionFactory, transaction
+from service.disk import sqlite_file
 from service.errors import NotFound, ObscuraError
 from service.ledger.chain import utc_text
 from service.settings import Settings
@@ -219,50 +219,49 @@ def copy_database(url: str, target: Path) -> tuple[str, dict[str, list[str]]]:
     Returns:
         Its migration, and the names of its datasets, releases and samples with files, by folder of the storage.
     """
-    parsed = make_url(url)
+    file = sqlite_file(url)
     new_private_file(target).close()
-    if parsed.get_backend_name() == "sqlite":
-        _copy_sqlite(str(parsed.database), target)
+    if file is not None:
+        _copy_sqlite(file, target)
         with create_engine(f"sqlite:///{target}", poolclass=NullPool).connect() as connection:
             return _named(connection)
-    with _postgresql(parsed).connect() as connection, connection.begin():
+    with _postgresql(url).connect() as connection, connection.begin():
         moment = connection.execute(text("SELECT pg_export_snapshot()")).scalar_one()
-        _run("pg_dump", parsed, "--format=custom", f"--snapshot={moment}", f"--file={target}")
+        _run("pg_dump", url, "--format=custom", f"--snapshot={moment}", f"--file={target}")
         return _named(connection)
 
 
 def put_back(copy: Path, url: str) -> None:
     """Restore a copy into an empty database of the same kind."""
     require_empty(url)
-    parsed = make_url(url)
-    if parsed.get_backend_name() == "sqlite":
-        target = Path(str(parsed.database))
+    target = sqlite_file(url)
+    if target is not None:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new_private_file(target).close()
-        _copy_sqlite(str(copy), target)
+        _copy_sqlite(copy, target)
         return
-    _run("pg_restore", parsed, "--single-transaction", "--exit-on-error", "--dbname", str(parsed.database), str(copy))
+    name = str(make_url(url).database)
+    _run("pg_restore", url, "--single-transaction", "--exit-on-error", "--dbname", name, str(copy))
 
 
 def require_empty(url: str) -> None:
     """Raise BackupRefused unless a database is empty or missing."""
-    parsed = make_url(url)
-    if parsed.get_backend_name() == "sqlite":
-        path = Path(str(parsed.database))
+    path = sqlite_file(url)
+    if path is not None:
         if any(path.with_name(path.name + suffix).exists() for suffix in ("", "-wal", "-shm")):
             raise BackupRefused(
                 f"There is a database at {path} already. Move it away as it is, with its -wal and -shm: it may know "
                 "what was spent since the backup."
             )
         return
-    if inspect(_postgresql(parsed)).get_table_names():
+    if inspect(_postgresql(url)).get_table_names():
         raise BackupRefused(
-            f"The database {parsed.database} holds tables already. Rename it (ALTER DATABASE ... RENAME TO ...), "
-            "because it may know what was spent since the backup, and create an empty one."
+            f"The database {make_url(url).database} holds tables already. Rename it (ALTER DATABASE ... RENAME TO "
+            "...), because it may know what was spent since the backup, and create an empty one."
         )
 
 
-def _copy_sqlite(database: str, target: Path) -> None:
+def _copy_sqlite(database: Path, target: Path) -> None:
     with (
         closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as source,
         closing(sqlite3.connect(target)) as copy,
@@ -271,8 +270,8 @@ def _copy_sqlite(database: str, target: Path) -> None:
         copy.execute("PRAGMA journal_mode=DELETE")  # one file, not three
 
 
-def _postgresql(url: URL) -> Engine:
-    address = url.set(drivername="postgresql+psycopg")
+def _postgresql(url: str) -> Engine:
+    address = make_url(url).set(drivername="postgresql+psycopg")
     return create_engine(address, poolclass=NullPool, hide_parameters=True, isolation_level="REPEATABLE READ")
 
 
@@ -288,16 +287,13 @@ def _named(connection: Connection) -> tuple[str, dict[str, list[str]]]:
     return schema, named
 
 
-def _run(program: str, url: URL, *arguments: str) -> None:
+def _run(program: str, url: str, *arguments: str) -> None:
     """Run a program of PostgreSQL. The password is passed in the environment, which other users cannot read."""
-    address: dict[str, Any] = {
-        "PGHOST": url.host,
-        "PGPORT": url.port,
-        "PGUSER": url.username,
-        "PGPASSWORD": url.password,
-    }
-    address |= {f"PG{name.upper()}": value for name, value in url.query.items() if name.startswith("ssl")}
-    variables = {name: str(value) for name, value in (address | {"PGDATABASE": url.database}).items() if value}
+    parsed = make_url(url)
+    named: dict[str, Any] = {"host": parsed.host, "port": parsed.port, "user": parsed.username}
+    named |= {"password": parsed.password, "database": parsed.database}
+    named |= {name: value for name, value in parsed.query.items() if name.startswith("ssl")}
+    variables = {f"PG{name.upper()}": str(value) for name, value in named.items() if value}
     command = [program, "--no-password", "--no-owner", "--no-privileges", *arguments]
     try:
         done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)

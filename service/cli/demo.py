@@ -14,7 +14,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -273,29 +272,22 @@ def is_fashion_mnist(folder: Path) -> bool:
 
 
 def _fashion_folders(cache: Path, say: Callable[[str], None]) -> Iterator[tuple[str, Path]]:
-    yield "local cache", cache
+    """Yield each folder that may hold Fashion-MNIST, with its source: on this machine, cached, then downloaded."""
     yield "files on this machine", Path(os.environ.get("OBSCURA_FASHION_MNIST", str(DEBIAN_FOLDER)))
-    with tempfile.TemporaryDirectory(prefix="obscura-") as name:
-        scratch = Path(name)
-        if shutil.which("apt-get") and shutil.which("dpkg-deb"):
-            say("Looking for Fashion-MNIST in Debian's archive ...")
-            limits = [f"-oAcquire::http::Timeout={CONNECT_SECONDS_MAX}", "-oAcquire::Retries=0"]
-            _run(["apt-get", "-qq", *limits, "download", DEBIAN_PACKAGE], APT_SECONDS_MAX, cwd=scratch)
-            for package in scratch.glob("*.deb"):
-                _run(["dpkg-deb", "-x", str(package), str(scratch)], APT_SECONDS_MAX)
-            yield "Debian package", _cached(scratch / DEBIAN_FOLDER.relative_to("/"), cache)
-        say("Looking for Fashion-MNIST with torchvision ...")
-        _run([sys.executable, "-c", _TORCHVISION, str(scratch)], DOWNLOAD_SECONDS_MAX)
-        yield "torchvision", _cached(scratch / "FashionMNIST" / "raw", cache)
-
-
-def _cached(folder: Path, cache: Path) -> Path:
-    if is_fashion_mnist(folder):
-        cache.mkdir(parents=True, exist_ok=True)
-        for name in CHECKSUMS:
-            member = _member(folder, name)
-            shutil.copyfile(member, cache / member.name)
-    return cache
+    unpacked, downloaded = cache / DEBIAN_FOLDER.relative_to("/"), cache / "FashionMNIST" / "raw"
+    yield from (("local cache", folder) for folder in (unpacked, downloaded))
+    cache.mkdir(parents=True, exist_ok=True)
+    if shutil.which("apt-get") and shutil.which("dpkg-deb"):
+        say("Looking for Fashion-MNIST in Debian's archive ...")
+        limits = [f"-oAcquire::http::Timeout={CONNECT_SECONDS_MAX}", "-oAcquire::Retries=0"]
+        _run(["apt-get", "-qq", *limits, "download", DEBIAN_PACKAGE], APT_SECONDS_MAX, cwd=cache)
+        for package in cache.glob("*.deb"):
+            _run(["dpkg-deb", "-x", str(package), str(cache)], APT_SECONDS_MAX)
+            package.unlink()
+        yield "Debian package", unpacked
+    say("Looking for Fashion-MNIST with torchvision ...")
+    _run([sys.executable, "-c", _TORCHVISION, str(cache)], DOWNLOAD_SECONDS_MAX)
+    yield "torchvision", downloaded
 
 
 def _run(command: list[str], seconds_max: float, cwd: Path | None = None) -> None:

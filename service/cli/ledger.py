@@ -283,17 +283,16 @@ def restore(
 @contextmanager
 def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Settings, SessionFactory, Output]]:
     """Open the database of the settings; every failure is exit code 2."""
-    from sqlalchemy import make_url
-
     from service.db.session import open_sessions
+    from service.disk import sqlite_file
     from service.logs import configure_logging
 
     configure_logging("CRITICAL")  # findings are in the result of the command
     with reporting(as_json) as output:
         settings = Settings.at(context.obj.folder)
-        url = make_url(settings.database_url)
-        if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-            raise CliError(f"There is no database at {url.database}: see --data-dir.", Exit.USAGE)
+        file = sqlite_file(settings.database_url)
+        if file is not None and not file.is_file():
+            raise CliError(f"There is no database at {file}: see --data-dir.", Exit.USAGE)
         with open_sessions(settings.database_url) as factory, explained(settings, Exit.USAGE):
             yield settings, factory, output
 

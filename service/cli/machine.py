@@ -68,15 +68,16 @@ def look_around(folder: Path) -> Iterator[Finding]:
 
 
 def _database(settings: Settings) -> Finding:
-    from sqlalchemy import make_url, text
+    from sqlalchemy import text
     from sqlalchemy.exc import SQLAlchemyError
 
     from service.db.schema import newest_revision
     from service.db.session import open_sessions, transaction
+    from service.disk import sqlite_file
     from service.errors import DatabaseUnsuitable
 
-    url = make_url(settings.database_url)
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+    file = sqlite_file(settings.database_url)
+    if file is not None and not file.is_file():
         return Finding("database", "missing", "not there yet; a service makes it: obscura up")
     try:
         with open_sessions(settings.database_url) as factory, transaction(factory, read_only=True) as session:
@@ -90,7 +91,7 @@ def _database(settings: Settings) -> Finding:
         return Finding(
             "database", "bad", f"has schema {revision}, this version {newest}: stop the service, then obscura up"
         )
-    return Finding("database", "ok", f"{url.get_backend_name()}, schema {revision}")
+    return Finding("database", "ok", f"{'postgresql' if file is None else 'sqlite'}, schema {revision}")
 
 
 def _storage(settings: Settings) -> Finding:

@@ -69,6 +69,6 @@ def demo(
 
 def openapi() -> None:
     """Write the OpenAPI document of the HTTP interface to stdout."""
-    from service.cli.serving import openapi as document
+    from service.main import create_app
 
-    typer.echo(json.dumps(document(), indent=1, sort_keys=True))
+    typer.echo(json.dumps(create_app(Settings()).openapi(), indent=1, sort_keys=True))

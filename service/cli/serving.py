@@ -249,10 +249,6 @@ def server_config(
     )
 
 
-def openapi() -> dict[str, Any]:
-    return create_app(Settings()).openapi()
-
-
 def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only if the protocol is named. Without it, the kernel delays the end of an answer until

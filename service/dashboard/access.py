@@ -15,7 +15,7 @@ from service.db.session import transaction
 from service.errors import Forbidden, InvalidInput, Unauthorized
 from service.identity import projects
 from service.identity.access import Principal, Scope, covers
-from service.identity.sessions import form_token
+from service.identity.sessions import SignedIn
 
 FORM_FIELDS_MAX = 32
 
@@ -38,37 +38,45 @@ class Viewer:
         """Return whether the key has a scope; admins have all."""
         return self.principal is not None and covers(self.principal.scopes, Scope(scope))
 
-    def require(self, scope: Scope) -> Principal:
-        """Return the key that signed in. Raise SignInNeeded without one, Forbidden if it lacks the scope."""
+    def signed_in(self) -> Principal:
+        """Return the key that signed in. Raise SignInNeeded without one."""
         if self.principal is None:
             raise SignInNeeded
-        self.principal.require(scope)
         return self.principal
+
+    def require(self, scope: Scope) -> Principal:
+        """Return the key that signed in, as `signed_in`. Raise Forbidden if it lacks the scope."""
+        principal = self.signed_in()
+        principal.require(scope)
+        return principal
 
 
 def find_member(request: Request, service: Running) -> Viewer:
     """Return the signed-in viewer, whatever their role. Raise SignInNeeded without a session."""
-    return _admit(request, service, _signed_in(request, service))
+    return _admit(request, service, signed_in_by_cookie(service, request))
 
 
-def _admit(request: Request, service: Service, viewer: Viewer | None) -> Viewer:
-    if viewer is None or viewer.principal is None:
+def _admit(request: Request, service: Service, signed_in: SignedIn | None) -> Viewer:
+    if signed_in is None:
         raise SignInNeeded
-    service.rates.pass_key(request, viewer.principal.id, viewer.principal.project_id)
-    request.state.viewer, request.state.caller = viewer, viewer.principal
-    require_open_to(service, request, viewer.principal)
+    principal = request.state.caller = signed_in.principal
+    service.rates.pass_key(request, principal.id, principal.project_id)
+    with transaction(service.factory, read_only=True) as session:
+        hidden = 0 if principal.project_id else projects.count_hidden(session)
+    viewer = request.state.viewer = Viewer(principal, signed_in.form_token, signed_in.name, hidden)
+    require_open_to(service, request, principal)
     return viewer
 
 
 def find_viewer(request: Request, service: Running) -> Viewer:
     """Return the viewer: a session, or anyone if the dashboard is public. Raise SignInNeeded otherwise."""
-    found = _signed_in(request, service)
-    if found is None and service.settings.dashboard_public:
+    signed_in = signed_in_by_cookie(service, request)
+    if signed_in is None and service.settings.dashboard_public:
         service.rates.pass_address(request)
         viewer = request.state.viewer = Viewer(principal=None, form_token="")
         request.state.caller = None
         return viewer
-    viewer = _admit(request, service, found)
+    viewer = _admit(request, service, signed_in)
     if not viewer.may(Scope.READ):
         raise Forbidden("Your role opens no page but *You* (/you), where you make keys for programs.")
     return viewer
@@ -98,36 +106,18 @@ async def read_form(request: Request) -> dict[str, str]:
 Form = Annotated[dict[str, str], Depends(read_form)]
 
 
-def require_form_of(viewer: Viewer, token: str) -> Principal:
-    """Return the caller of a form with this session's token."""
-    if viewer.principal is None:
-        raise SignInNeeded
-    require_token(token, viewer.form_token)
-    return viewer.principal
-
-
 def find_acting(viewer: Member, form: Form) -> Principal:
     """Return the caller of a form, whatever their role."""
-    return require_form_of(viewer, form.get("token", ""))
+    require_token(form.get("token", ""), viewer.form_token)
+    return viewer.signed_in()
 
 
 Acting = Annotated[Principal, Depends(find_acting)]
 
 
-def _signed_in(request: Request, service: Service) -> Viewer | None:
-    found = signed_in_by_cookie(service, request)
-    if found is None:
-        return None
-    cookie, signed_in = found
-    request.state.known = signed_in.principal
-    with transaction(service.factory, read_only=True) as session:
-        hidden = 0 if signed_in.principal.project_id else projects.count_hidden(session)
-    return Viewer(signed_in.principal, form_token(cookie), signed_in.name, hidden)
-
-
 def still_signed_in(request: Request, service: Service) -> bool:
     """Return whether the session behind a long request, such as an event stream, is still valid."""
     try:
-        return _signed_in(request, service) is not None
+        return signed_in_by_cookie(service, request) is not None
     except Unauthorized:  # the provider no longer confirms the person, or does not respond
         return False

@@ -23,11 +23,8 @@ from service.views import admins as views
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RECENT_REQUESTS = 50
-RECENT_KEYS = 100
 MEMBERS_SHOWN_MAX = 500
-PROJECTS_SHOWN = 100
-WEBHOOKS_SHOWN = 100
-EVENTS_SHOWN = 100
+SHOWN_MAX = 100  # keys, projects, webhooks or events
 
 
 @router.get("/admins")
@@ -38,7 +35,7 @@ def show_admins(request: Request, service: Running, viewer: Reader) -> HTMLRespo
         rows = admins.admins(session)
         records = [record_of(AdminRecord, row) for row in rows]
         names = projects.names(session, {id for row in rows for id in (row.id, row.requested_by, row.approved_by)})
-        newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
+        newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(SHOWN_MAX)
         keys = views.keys(session, session.scalars(newest_keys).all())
         departments = session.scalars(visible(session, Project).limit(PROJECTS_MAX)).all()
         members = people.members(session, MEMBERS_SHOWN_MAX)
@@ -50,7 +47,7 @@ def show_admins(request: Request, service: Running, viewer: Reader) -> HTMLRespo
         names=names,
         keys=keys,
         projects={project.id: project.name for project in departments} if len(departments) > 1 else {},
-        keys_shown_max=RECENT_KEYS,
+        shown_max=SHOWN_MAX,
         now=service.clock(),
     )
 
@@ -69,9 +66,9 @@ def show_projects(request: Request, service: Running, viewer: Reader) -> HTMLRes
     """Show the projects that the key can see, and to admins the webhooks."""
     viewer.require(Scope.READ)
     with transaction(service.factory, read_only=True) as session:
-        rows = session.scalars(visible(session, Project).order_by(Project.name).limit(PROJECTS_SHOWN)).all()
+        rows = session.scalars(visible(session, Project).order_by(Project.name).limit(SHOWN_MAX)).all()
         shown = views.project_uses(session, rows)
-        newest = visible(session, Webhook).order_by(Webhook.created_at.desc()).limit(WEBHOOKS_SHOWN)
+        newest = visible(session, Webhook).order_by(Webhook.created_at.desc()).limit(SHOWN_MAX)
         hooks = views.webhooks(session, session.scalars(newest).all() if viewer.may("admin") else [], service.clock())
     return page(
         request,
@@ -79,7 +76,7 @@ def show_projects(request: Request, service: Running, viewer: Reader) -> HTMLRes
         projects=shown,
         webhooks=hooks,
         sets=viewer.runs_installation,
-        shown_max=PROJECTS_SHOWN,
+        shown_max=SHOWN_MAX,
     )
 
 
@@ -89,14 +86,14 @@ def show_audit_log(
 ) -> HTMLResponse:
     viewer.require(Scope.AUDIT)
     with transaction(service.factory, read_only=True) as session:
-        shown = views.events(session, newest=True, before=before, limit=EVENTS_SHOWN + 1)
+        shown = views.events(session, newest=True, before=before, limit=SHOWN_MAX + 1)
         asked = {event.key_id for event in shown}
         keys = session.scalars(visible(session, ApiKey).where(ApiKey.id.in_(asked))).all()
     return page(
         request,
         "audit.html",
-        events=shown[:EVENTS_SHOWN],
+        events=shown[:SHOWN_MAX],
         names={key.id: key.name for key in keys},
-        older=shown[EVENTS_SHOWN - 1].id if len(shown) > EVENTS_SHOWN else None,
+        older=shown[SHOWN_MAX - 1].id if len(shown) > SHOWN_MAX else None,
         kept=service.settings.audit_log != "off",
     )

@@ -15,8 +15,13 @@ WIDTH, HEIGHT = 640, 200
 LEFT, RIGHT, TOP, BOTTOM = 54, 12, 20, 26
 
 
+def _y(fraction: float) -> float:
+    return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(max(fraction, 0.0), 1.0), 1)
+
+
 class Chart:
     width, height, left, right, top, bottom = WIDTH, HEIGHT, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
+    percents = tuple((percent, _y(percent / 100)) for percent in (0, 50, 100))  # horizontal lines with their heights
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,6 @@ class SpendChart(Chart):
     held_area: str
     begin: datetime
     end: datetime
-    ticks: tuple[tuple[int, float], ...]
-
-
-def _y(fraction: float) -> float:
-    return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(max(fraction, 0.0), 1.0), 1)
 
 
 def spend_chart(points: Sequence[SpendPoint], now: datetime) -> SpendChart | None:
@@ -56,7 +56,6 @@ def spend_chart(points: Sequence[SpendPoint], now: datetime) -> SpendChart | Non
         held_area="M" + " L".join(total) + " L" + " L".join(reversed(spent)) + " Z",
         begin=begin,
         end=end,
-        ticks=tuple((percent, _y(percent / 100)) for percent in (0, 50, 100)),
     )
 
 
@@ -65,7 +64,6 @@ class SweepChart(Chart):
     """Accuracy of trials by epsilon, from zero to the largest."""
 
     dots: tuple[tuple[float, float, bool], ...]  # x, y, and whether the trial is the best
-    percents: tuple[tuple[int, float], ...]  # horizontal lines with their heights
     epsilons: tuple[tuple[float, float], ...]  # axis labels with their places
     chance: float  # height of the line of random guessing
 
@@ -86,7 +84,6 @@ def sweep_chart(sweep: SweepRecord, classes: int) -> SweepChart | None:
 
     return SweepChart(
         dots=tuple((x(epsilon), _y(accuracy), best) for epsilon, accuracy, best in measured),
-        percents=tuple((percent, _y(percent / 100)) for percent in (0, 50, 100)),
         epsilons=tuple((epsilon, x(epsilon)) for epsilon in (0.0, most / 2, most)),
         chance=_y(1 / classes),
     )

@@ -16,12 +16,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from obscura.wire.meanings import identifiers_in, is_part, why_personal
 from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState
-from service.api.browser import FORM_TOKEN, require_same_origin
+from service.api.browser import FORM_TOKEN, require_same_origin, require_token
 from service.api.deps import Running
 from service.api.middleware import body_limit
 from service.api.uploading import Body, content_length
-from service.dashboard.access import Reader, find_viewer, require_form_of
-from service.dashboard.forms import DATASET_STATES, FieldsRefused, Filters, read_body
+from service.dashboard.access import Reader, find_viewer
+from service.dashboard.forms import DATASET_STATES, FieldsRefused, Filtered, read_body
 from service.dashboard.pages import PageRoute, page
 from service.datasets import deletion, receiving, states
 from service.datasets.reading import Sent
@@ -48,7 +48,7 @@ _FIELDS = TypeAdapter(dict[str, str])
 
 
 @router.get("/datasets")
-def dataset_list(request: Request, service: Running, filters: Annotated[Filters, Depends()]) -> HTMLResponse:
+def dataset_list(request: Request, service: Running, filters: Filtered) -> HTMLResponse:
     with transaction(service.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Dataset, ("q", "state", "account"), states=list(DatasetState))
         rows, older_than = newest(session, Dataset, *narrowed, limit=DATASETS_A_PAGE, before=filters.before)
@@ -72,7 +72,7 @@ def declare_and_upload(request: Request, service: Running, viewer: Reader) -> Re
     """Declare a dataset and receive its file. Atomic. The body is one line of JSON, then the file."""
     require_same_origin(request)
     caller = viewer.require(Scope.DATA)
-    require_form_of(viewer, request.headers.get(FORM_TOKEN, ""))
+    require_token(request.headers.get(FORM_TOKEN, ""), viewer.form_token)
     settings, body = service.settings, Body(request, service.uploads.limits)
     with service.uploads.taken(caller.id, caller.project_id):
         try:

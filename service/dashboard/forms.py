@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlencode
 
-from fastapi import Query
+from fastapi import Depends, Query
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
@@ -149,6 +149,7 @@ class Filters:
         return conditions
 
 
+Filtered = Annotated[Filters, Depends()]
 DATASET_STATES = [(state.value, state.value.capitalize()) for state in DatasetState]
 JOB_STATE_CHOICES = [(state.value, JOB_STATES[state]) for state in JobState]
 RECIPE_CHOICES = [(recipe.name, recipe.title) for recipe in RECIPES.values()]

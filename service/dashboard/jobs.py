@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse
 
@@ -14,7 +12,7 @@ from service.api.events import Snapshot
 from service.api.routes.jobs import stream_events
 from service.dashboard.access import Reader, find_viewer, still_signed_in
 from service.dashboard.charts import sweep_chart
-from service.dashboard.forms import JOB_STATE_CHOICES, RECIPE_CHOICES, Filters
+from service.dashboard.forms import JOB_STATE_CHOICES, RECIPE_CHOICES, Filtered
 from service.dashboard.pages import PageRoute, page
 from service.db.job_tables import Job
 from service.db.session import transaction
@@ -26,7 +24,7 @@ JOBS_A_PAGE = 25
 
 
 @router.get("/jobs")
-def job_list(request: Request, service: Running, filters: Annotated[Filters, Depends()]) -> HTMLResponse:
+def job_list(request: Request, service: Running, filters: Filtered) -> HTMLResponse:
     now = service.clock()
     first = filters.before is None
     with transaction(service.factory, read_only=True) as session:

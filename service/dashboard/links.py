@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import threading
 from dataclasses import dataclass, field
+
+from obscura.wire.ids import digest_token
 
 LINK_SECONDS = 600
 
@@ -21,19 +22,15 @@ class SignInLinks:
         """Return the secret of a new link, valid for LINK_SECONDS."""
         secret = secrets.token_hex(32)
         with self._lock:
-            self._open[_digest(secret)] = now_seconds + LINK_SECONDS
+            self._open[digest_token(secret)] = now_seconds + LINK_SECONDS
         return secret
 
     def is_open(self, secret: str, *, now_seconds: float) -> bool:
         """Return whether a link can be used."""
         with self._lock:
-            return self._open.get(_digest(secret), now_seconds) > now_seconds
+            return self._open.get(digest_token(secret), now_seconds) > now_seconds
 
     def use(self, secret: str, *, now_seconds: float) -> bool:
         """Use a link; return False if it is used, expired or unknown."""
         with self._lock:
-            return self._open.pop(_digest(secret), now_seconds) > now_seconds
-
-
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
+            return self._open.pop(digest_token(secret), now_seconds) > now_seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
 from inspect import isawaitable
@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import quote
 
 import jinja2
-import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
@@ -28,7 +27,7 @@ from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
-from service.api.problems import OPERATOR_ONLY, RETRY_CODES, RETRY_SECONDS, SECURITY_HEADERS, STATUSES, TooManyRequests
+from service.api.problems import SECURITY_HEADERS, STATUSES, shown
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
 
@@ -123,14 +122,11 @@ def page(request: Request, template: str, *, status_code: int = 200, **values: A
 
 
 def _error_page(request: Request, error: Exception) -> Response:
-    code, message, headers = "invalid_input", "A value of the form is missing or out of range.", dict[str, str]()
+    code, message = "invalid_input", "A value of the form is missing or out of range."
+    headers: Mapping[str, str] = {}
     if isinstance(error, ObscuraError):
-        code, message = error.code, error.message
-        if code in OPERATOR_ONLY:
-            structlog.get_logger(__name__).error("operator_needed", code=code, message=message, **error.numbers)
-            message = message if isinstance(error, AccountInDoubt) else OPERATOR_ONLY[code]
-        if code in RETRY_CODES:
-            headers["Retry-After"] = str(error.seconds if isinstance(error, TooManyRequests) else RETRY_SECONDS)
+        code, (message, _, headers) = error.code, shown(error)
+        message = error.message if isinstance(error, AccountInDoubt) else message
     status, title = STATUSES.get(code, (409, "Not possible now"))
     response = page(request, "error.html", status_code=status, title=_TITLES.get(code, title), message=message)
     response.headers.update(headers)
@@ -156,22 +152,15 @@ def _templates() -> jinja2.Environment:
     environment = wording.open_templates(_HERE / "templates", kinds=Path(kinds.__file__).parent)
     environment.globals |= {
         "adjacencies": ADJACENCIES,
-        "admission_words": wording.ADMISSIONS,
         "asset_version": asset_version,
-        "decision_state_words": wording.DECISION_STATES,
-        "decision_words": wording.DECISIONS,
         "early_words": EARLY_ENDS,
-        "entry_words": wording.ENTRIES,
         "fragment": lambda kind: environment.select_template([f"kinds/{kind}.html", "_kind.html"]),
-        "hold_words": wording.HOLDS,
         "minutes_between": minutes_between,
-        "none_shown": wording.NONE_SHOWN,
         "odds": odds_sentence,
-        "recipe_titles": wording.RECIPE_TITLES,
         "silence": show_silence,
-        "state_words": wording.JOB_STATES,
         "time_element": time_element,
         "units": UNIT_WORDS,
+        "wording": wording,
     }
     environment.filters["seconds"] = lambda seconds: show_duration(timedelta(seconds=seconds))
     return environment

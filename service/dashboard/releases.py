@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse
 
 from obscura.wire import formats
 from obscura.wire.schemas import Identifier
-from service import jobs, reports, weights
-from service.api.deps import Running, Service
-from service.api.routes.releases import read_content
+from service import jobs, reports
+from service.api.deps import Running
+from service.api.routes import releases as api
 from service.dashboard.access import find_viewer
-from service.dashboard.forms import Filters
+from service.dashboard.forms import Filtered
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.db.job_tables import Release
 from service.db.session import transaction
@@ -30,12 +29,12 @@ router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RELEASES_A_PAGE = 30
 COMPARED_MAX = 4  # side by side
 PICKED_MAX = RELEASES_A_PAGE
-# Files of a release that are served by name; no others are.
+# Files of a release that are offered by name.
 DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
 
 
 @router.get("/releases")
-def release_list(request: Request, service: Running, filters: Annotated[Filters, Depends()]) -> HTMLResponse:
+def release_list(request: Request, service: Running, filters: Filtered) -> HTMLResponse:
     with transaction(service.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Release, ("q", "account"))
         shown, older_than = views.views(session, *narrowed, limit=RELEASES_A_PAGE, before=filters.before)
@@ -90,48 +89,33 @@ def release(request: Request, service: Running, release_id: str) -> HTMLResponse
     )
 
 
-@router.get("/releases/{release_id}/grid.png")
-def grid(service: Running, release_id: str) -> FileResponse:
-    kept = {"Cache-Control": "private, max-age=3600"}
-    return FileResponse(_file(service, release_id, "grid.png"), media_type="image/png", headers=kept)
+router.get("/releases/{release_id}/grid.png")(api.read_grid)
 
 
 @router.get("/releases/{release_id}/report")
 def report(service: Running, release_id: str) -> Response:
     """Serve the report under its own policy: it is self-contained and runs no script."""
-    page = reports.read_report(service.storage, service.factory, release_id, reports.PAGE)
-    return Response(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
+    response = api.read_report_page(service, release_id)
+    response.headers["Content-Security-Policy"] = REPORT_POLICY
+    return response
 
 
 @router.get("/releases/{release_id}/receipt")
-def receipt(service: Running, release_id: str) -> JSONResponse:
-    with transaction(service.factory, read_only=True) as session:
-        row = jobs.get_own_release(session, release_id)
-    attachment = f'attachment; filename="{row.id}-receipt.json"'
-    return JSONResponse(row.receipt, headers={"Content-Disposition": attachment})
+def receipt(service: Running, release_id: str) -> Response:
+    return _attached(api.read_receipt(service, release_id), f"{release_id}-receipt.json")
 
 
 @router.get("/releases/{release_id}/files/{name}")
-def release_file(service: Running, release_id: str, name: str) -> Response:
-    if name not in DOWNLOADS:
-        raise NotFound("There is no such file.")
+def release_file(service: Running, request: Request, release_id: str, name: str) -> Response:
+    is_data = name == reports.DATA
+    file = api.read_report_data(service, release_id) if is_data else api.read_file(service, request, release_id, name)
     # Files of a generator keep their names, because its program looks for them.
-    shown = name if name in formats.MADE or name.startswith("generator.") else f"{release_id}-{name}"
-    storage, attachment = service.storage, {"Content-Disposition": f'attachment; filename="{shown}"'}
-    if name == reports.DATA:
-        data = reports.read_report(storage, service.factory, release_id, name)
-        return Response(data, media_type="application/json", headers=attachment)
-    if name in formats.MADE:
-        made = weights.read_made(storage, service.factory, release_id, name)
-        return Response(made, media_type="text/plain", headers=attachment)
-    path = _file(service, release_id, name)
-    return FileResponse(path, media_type="application/octet-stream", headers=attachment)
+    return _attached(file, name if name in formats.MADE or name.startswith("generator.") else f"{release_id}-{name}")
 
 
-router.get("/samples/{sample_id}/content")(read_content)
+router.get("/samples/{sample_id}/content")(api.read_content)
 
 
-def _file(service: Service, release_id: str, name: str) -> Path:
-    with transaction(service.factory, read_only=True) as session:
-        jobs.get_release(session, release_id)
-    return service.storage.open(key_of(release_id), name)
+def _attached(response: Response, name: str) -> Response:
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return response

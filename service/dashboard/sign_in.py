@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timedelta
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
 from fastapi import APIRouter, Depends, Query, Request
@@ -28,6 +28,9 @@ from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
 from service.identity import auth, people, projects
 from service.identity.access import Principal, Scope, covers, visible
 from service.identity.sessions import SESSION_SECONDS, close_session, open_session
+
+if TYPE_CHECKING:
+    from service.identity.provider import Provider
 
 router = APIRouter(route_class=PageRoute)
 _STATIC = Path(__file__).parent / "static"
@@ -57,12 +60,12 @@ def sign_in(request: Request, service: Running, form: Form) -> Response:
         return login_page(request, target, error.message, 401)
     except TooManyWrongKeys as error:
         refused = login_page(request, target, error.message, 429)
-        refused.headers["Retry-After"] = str(error.seconds)
+        refused.headers.update(error.headers)
         return refused
     if not covers(principal.scopes, Scope.READ):
         message = f"This key may not look at the dashboard: it needs the scope {Scope.READ.value!r} or 'admin'."
         return login_page(request, target, message, 403)
-    return _begin(request, service, principal, target)
+    return _begin(request, service, principal.id, RedirectResponse(target, status_code=303))
 
 
 def login_page(request: Request, target: str, message: str | None = None, status_code: int = 200) -> HTMLResponse:
@@ -91,7 +94,7 @@ def use_link(request: Request, service: Running, secret: str) -> Response:
             principal = request.state.known = auth.authenticate(session, token, now=service.clock())
     except (OSError, UnicodeDecodeError, Unauthorized):
         raise Unauthorized("The first admin's key is no longer valid. Sign in with a key of your own.") from None
-    return _begin(request, service, principal, "/")
+    return _begin(request, service, principal.id, RedirectResponse("/", status_code=303))
 
 
 def _over() -> NotFound:
@@ -101,31 +104,26 @@ def _over() -> NotFound:
     )
 
 
-def _begin(request: Request, service: Service, principal: Principal, target: str) -> Response:
+def _begin(request: Request, service: Service, key_id: str, response: Response) -> Response:
+    """Open a session of a key. The browser's present one ends, so that no one continues that of another person."""
     with transaction(service.factory) as session:
-        cookie = open_session(session, principal.id, now=service.clock())
-    response = RedirectResponse(target, status_code=303)
-    set_session(request, response, cookie)
+        close_session(session, request.cookies.get(cookie_name(request), ""))
+        cookie = open_session(session, key_id, now=service.clock())
+    flags: dict[str, Any] = {"httponly": True, "samesite": "strict", "secure": is_secure(request)}
+    response.set_cookie(cookie_name(request), cookie, max_age=SESSION_SECONDS, **flags)
     return response
 
 
-def set_session(request: Request, response: Response, cookie: str) -> None:
-    response.set_cookie(
-        cookie_name(request),
-        cookie,
-        max_age=SESSION_SECONDS,
-        httponly=True,
-        samesite="strict",
-        secure=is_secure(request),
-    )
+def _provider(request: Request, service: Service) -> Provider:
+    if service.provider is None:
+        raise NotFound("This service has no sign-in provider. Sign in with an API key.")
+    service.rates.pass_address(request)
+    return service.provider
 
 
 @router.get("/login/provider")
 def begin(request: Request, service: Running, next: str = "/") -> RedirectResponse:
-    provider = service.provider
-    if provider is None:
-        raise _no_provider()
-    service.rates.pass_address(request)
+    provider = _provider(request, service)
     address, cookie = provider.begin(request, local_path(next[: NEXT_CHARACTERS_MAX + 1]))
     response = RedirectResponse(address, status_code=303)
     response.set_cookie(
@@ -142,14 +140,8 @@ def begin(request: Request, service: Running, next: str = "/") -> RedirectRespon
 
 @router.get("/login/callback")
 def finish(request: Request, service: Running) -> Response:
-    """Open a session of the person who has signed in at the provider.
-
-    The browser's present session ends, so that no one continues the session of another person.
-    """
-    provider = service.provider
-    if provider is None:
-        raise _no_provider()
-    service.rates.pass_address(request)
+    """Open a session of the person who has signed in at the provider."""
+    provider = _provider(request, service)
     try:
         claims, refresh_token, target = provider.finish(request, request.cookies.get(PENDING_COOKIE, ""))
         with transaction(service.factory) as session:
@@ -167,20 +159,15 @@ def finish(request: Request, service: Running) -> Response:
         refused = login_page(request, "/", error.message, status)
         refused.delete_cookie(PENDING_COOKIE, path=PENDING_PATH)
         return refused
-    with transaction(service.factory) as session:
-        close_session(session, request.cookies.get(cookie_name(request), ""))
-        cookie = open_session(session, principal.id, now=service.clock())
     # A page, not a redirect: browsers send a strict cookie only for navigation that starts on this site.
     response = page(request, "signed_in.html", target=local_path(target))
     response.delete_cookie(PENDING_COOKIE, path=PENDING_PATH)
-    set_session(request, response, cookie)
-    return response
+    return _begin(request, service, principal.id, response)
 
 
 @router.get("/you")
 def show(request: Request, service: Running, viewer: Member) -> HTMLResponse:
-    assert viewer.principal is not None, "find_member requires a session"
-    return _page(request, service, viewer.principal)
+    return _page(request, service, viewer.signed_in())
 
 
 def _page(request: Request, service: Service, principal: Principal, token: str | None = None) -> HTMLResponse:
@@ -210,16 +197,12 @@ def _page(request: Request, service: Service, principal: Principal, token: str |
 @router.post("/you/project")
 def change_project(request: Request, service: Running, principal: Acting, form: Form) -> Response:
     """Open a session of the person's role in another project."""
-    with transaction(service.factory) as session:
+    with transaction(service.factory, read_only=True) as session:
         person = session.get_one(Person, _person_of(principal))
-        chosen = next((key for key in people.roles(session, person) if key.id == form.get("role")), None)
-        if chosen is None:
-            raise NotFound("You have no such role.")
-        close_session(session, request.cookies.get(cookie_name(request), ""))
-        cookie = open_session(session, chosen.id, now=service.clock())
-    response = RedirectResponse("/you", status_code=303)
-    set_session(request, response, cookie)
-    return response
+        roles = [key.id for key in people.roles(session, person)]
+    if form.get("role") not in roles:
+        raise NotFound("You have no such role.")
+    return _begin(request, service, form["role"], RedirectResponse("/you", status_code=303))
 
 
 @router.post("/you/keys")
@@ -231,7 +214,7 @@ def make_key(request: Request, service: Running, principal: Acting, form: Form) 
     with transaction(service.factory) as session:
         now = service.clock()
         asked = {"created_by": principal.id, "admin_id": principal.admin_id, "project_id": principal.project_id}
-        end = _after(now, form.get("days", ""), DAYS, hours=24)
+        end = now + timedelta(days=_chosen(form, "days", DAYS))
         name = form.get("name", "").strip()
         _key, token = auth.create_key(session, name=name, scopes=scopes, now=now, expires_at=end, **asked)
     return _page(request, service, principal, token)
@@ -245,8 +228,8 @@ def rotate_key(request: Request, service: Running, principal: Acting, form: Form
         _key, token = auth.rotate_key(
             session,
             key_id=key_id,
-            overlap_seconds=int((_after(now, form.get("overlap", ""), OVERLAP_HOURS) - now).total_seconds()),
-            expires_at=_after(now, form.get("days", ""), DAYS, hours=24),
+            overlap_seconds=3600 * _chosen(form, "overlap", OVERLAP_HOURS),
+            expires_at=now + timedelta(days=_chosen(form, "days", DAYS)),
             created_by=principal.id,
             admin_id=principal.admin_id,
             now=now,
@@ -283,14 +266,11 @@ def _person_of(principal: Principal) -> str:
     return principal.person_id
 
 
-def _after(now: datetime, text: str, choices: tuple[int, ...], *, hours: int = 1) -> datetime:
-    if text not in [str(choice) for choice in choices]:
+def _chosen(form: Form, field: str, choices: tuple[int, ...]) -> int:
+    text = form.get(field, "")
+    if text not in map(str, choices):
         raise InvalidInput("Choose one of the spans that the form offers.")
-    return now + timedelta(hours=int(text) * hours)
-
-
-def _no_provider() -> NotFound:
-    return NotFound("This service has no sign-in provider. Sign in with an API key.")
+    return int(text)
 
 
 @router.post("/logout", dependencies=[Depends(read_form)])

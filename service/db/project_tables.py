@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger
+from sqlalchemy import BigInteger, exists, not_
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Entity, Name
@@ -25,3 +25,6 @@ class Project(Entity):
     created_at: Mapped[datetime]
     jobs_max: Mapped[int | None] = mapped_column(BigInteger)
     turn_at: Mapped[datetime | None]
+
+
+ONE_PROJECT = not_(exists().where(Project.id != DEFAULT_PROJECT))  # the condition that there is no other project

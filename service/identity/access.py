@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, overload
 
-from sqlalchemy import ColumnElement, Select, and_, exists, not_, or_, select
+from sqlalchemy import ColumnElement, Select, and_, exists, or_, select
 from sqlalchemy.orm import Session, aliased
 from sqlalchemy.orm.interfaces import ORMOption
 
@@ -23,7 +23,7 @@ from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Made, Release, Share, Sweep
 from service.db.ledger_tables import Account
-from service.db.project_tables import DEFAULT_PROJECT, EVERY_PROJECT, Project
+from service.db.project_tables import DEFAULT_PROJECT, EVERY_PROJECT, ONE_PROJECT, Project
 from service.db.session import LAST, Last, SessionFactory, with_info
 from service.db.webhook_tables import Webhook
 from service.errors import Forbidden, NotFound
@@ -105,7 +105,7 @@ def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] 
 def _rule(table: Any, project_id: str | None, *, alone: bool) -> ColumnElement[bool] | None:
     existing = [Dataset.erased_at.is_(None)] if table is Dataset else []
     if alone:
-        return and_(*existing, not_(exists().where(Project.id != DEFAULT_PROJECT)))
+        return and_(*existing, ONE_PROJECT)
     if project_id is None:
         return and_(*existing) if existing else None
     accounts = select(Account.id).where(Account.project_id == project_id)
@@ -202,7 +202,7 @@ def require_project(session: Session) -> None:
     caller = _caller(session)
     if caller is None or caller.project_id is not None:
         return
-    if session.scalar(select(exists().where(Project.id != DEFAULT_PROJECT))):
+    if not session.scalar(select(ONE_PROJECT)):
         raise Forbidden("There are several projects: declare datasets with a key of the project that pays for them.")
 
 

@@ -16,10 +16,11 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service.db.access_tables import Admin, ApiKey, Decision, Person
+from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.errors import Conflict, Forbidden, short_reason
 from service.identity.access import PEOPLE_DECIDE, Principal, Scope, covers, find, visible
+from service.identity.auth import find_usable
 from service.identity.recording import Act, record
 from service.notices import tell_of_decision
 
@@ -169,15 +170,9 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
         raise Conflict(
             "The sign-in provider does not know who asked for this. Decline it, and ask again, signed in there."
         )
-    key = session.get_one(ApiKey, decision.requested_with, populate_existing=True)
-    if key.revoked_at is not None:
-        raise Conflict("The key that asked for this was revoked since. Make a new request.", key_id=key.id)
-    if key.expires_at is not None and key.expires_at <= now:
-        raise Conflict("The key that asked for this has expired since. Make a new request.", key_id=key.id)
-    person = None if key.person_id is None else session.get_one(Person, key.person_id, populate_existing=True)
-    if person is not None and (person.lapsed_at is not None or person.keys_until <= now):
+    if find_usable(session, decision.requested_with, now=now) is None:
         raise Conflict(
-            f"The sign-in provider no longer vouches for *{asks.name}*, who asked for this. Ask *{asks.name}* to sign "
-            "in again, or make a new request.",
-            key_id=key.id,
+            f"The key that asked for this was revoked or has expired, or the sign-in provider no longer vouches for "
+            f"*{asks.name}*. Make a new request.",
+            key_id=decision.requested_with,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -179,11 +180,8 @@ class Recorder:
         if not events:
             return
         try:
-            if self.required:
+            with nullcontext() if self.required else session.begin_nested():
                 session.info[_APPENDED] = append(session, events)
-            else:
-                with session.begin_nested():
-                    session.info[_APPENDED] = append(session, events)
         except SQLAlchemyError as error:
             if self.required:
                 raise AuditLogUnavailable from error

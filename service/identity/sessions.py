@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.ids import digest_token
 from service.db.access_tables import Admin, ApiKey, Person, SignIn
 from service.db.base import UtcDateTime
 from service.identity.access import Principal
@@ -52,7 +53,7 @@ def open_session(session: Session, key_id: str, *, now: datetime) -> str:
         session.delete(oldest)
     cookie = secrets.token_hex(_TOKEN_BYTES)
     expires_at = now + timedelta(seconds=SESSION_SECONDS)
-    session.add(SignIn(token_sha256=_digest(cookie), key_id=key_id, created_at=now, expires_at=expires_at))
+    session.add(SignIn(token_sha256=digest_token(cookie), key_id=key_id, created_at=now, expires_at=expires_at))
     session.flush()
     record(session, Act.SIGNED_IN, key_id, project_id=session.get_one(ApiKey, key_id).project_id)
     return cookie
@@ -60,9 +61,10 @@ def open_session(session: Session, key_id: str, *, now: datetime) -> str:
 
 @dataclass(frozen=True)
 class SignedIn:
-    """The caller behind a session, and the name of the person, admin or key."""
+    """The caller behind a session, the token of its forms, and the name of the person, admin or key."""
 
     principal: Principal
+    form_token: str
     name: str
 
 
@@ -71,17 +73,17 @@ def find_session(session: Session, cookie: str, *, now: datetime) -> SignedIn | 
 
     Raise Unauthorized for a person whom the sign-in provider has not confirmed within the last minute.
     """
-    key = session.execute(_SESSION, {"token_sha256": _digest(cookie), "now": now}).one_or_none()
+    key = session.execute(_SESSION, {"token_sha256": digest_token(cookie), "now": now}).one_or_none()
     if key is None or key.expires_at <= now:
         return None
     if key.revoked_at is None:
         require_confirmed(session, key.person_id, now, in_browser=True)
-    return SignedIn(principal_of(key), key.shown_name) if key.usable else None
+    return SignedIn(principal_of(key), form_token(cookie), key.shown_name) if key.usable else None
 
 
 def close_session(session: Session, cookie: str) -> None:
     """End a session. Idempotent."""
-    ended = delete(SignIn).where(SignIn.token_sha256 == _digest(cookie)).returning(SignIn.key_id)
+    ended = delete(SignIn).where(SignIn.token_sha256 == digest_token(cookie)).returning(SignIn.key_id)
     for key_id in session.scalars(ended).all():
         record(session, Act.SIGNED_OUT, key_id, project_id=session.get_one(ApiKey, key_id).project_id)
 
@@ -89,7 +91,3 @@ def close_session(session: Session, cookie: str) -> None:
 def form_token(cookie: str) -> str:
     """Return the token of a session's forms."""
     return hmac.new(cookie.encode(errors="surrogatepass"), b"form", hashlib.sha256).hexdigest()
-
-
-def _digest(cookie: str) -> str:
-    return hashlib.sha256(cookie.encode(errors="surrogatepass")).hexdigest()

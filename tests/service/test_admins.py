@@ -162,16 +162,11 @@ def test_a_removed_admin_is_nobody_and_admits_nobody(council):
         council.ask("carol", by=bob)
 
 
-REFUSED_SINCE = {
-    "expired": "key that asked for this has expired",
-    "revoked": "key that asked for this was revoked",
-    "lapsed": "no longer vouches for",
-    "unconfirmed": "no longer vouches for",
-}
+SINCE = ("expired", "revoked", "lapsed", "unconfirmed")
 
 
 @pytest.mark.parametrize("action", DecisionAction)
-@pytest.mark.parametrize("since", REFUSED_SINCE)
+@pytest.mark.parametrize("since", SINCE)
 def test_no_request_is_approved_whose_asker_could_no_longer_ask(council, open_account, action, since):
     bob, carol = council.second(), council.third()
     terms = {
@@ -201,7 +196,7 @@ def test_no_request_is_approved_whose_asker_could_no_longer_ask(council, open_ac
         elif since == "lapsed":
             session.get_one(Person, "per_ana").lapsed_at = council.now + LATER
     facts = (asked.id, council.key_of(bob), council.now + LATER, effects)
-    with pytest.raises(Conflict, match=REFUSED_SINCE[since]):
+    with pytest.raises(Conflict, match=r"key that asked for this was revoked or has expired, or .* no longer vouches"):
         council.do(decisions.decide, *facts, approved=True)
     assert done == []
     assert council.do(decisions.decide, *facts, approved=False).state is DecisionState.DECLINED

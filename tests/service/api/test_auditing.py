@@ -163,7 +163,7 @@ def test_events_name_objects_and_never_what_was_sent(installation: Installation)
 def test_auditors_and_owners_read_their_project_and_admins_everything(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.dashboard.admin.EVENTS_SHOWN", 20)
+    monkeypatch.setattr("service.dashboard.admin.SHOWN_MAX", 20)
 
     def read(who: str, **query: Any) -> list[dict[str, Any]]:
         answer = installation.clients[who].get("/v1/audit-events", params=query)
