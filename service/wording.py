@@ -10,14 +10,7 @@ from pathlib import Path
 import jinja2
 
 from obscura.wire.wording import FILTERS
-from obscura.wire.words import (
-    Admission,
-    DecisionAction,
-    DecisionState,
-    EntryKind,
-    HoldState,
-    JobState,
-)
+from obscura.wire.words import Admission, DecisionAction, DecisionState, EntryKind, HoldState, JobState
 from privacy.plans.registry import RECIPES
 
 NONE_SHOWN = "None is shown until an operator has looked."

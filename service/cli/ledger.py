@@ -97,8 +97,7 @@ def accept(
         float | None, typer.Option("--epsilon", min=0.0, help="Record at least this much, where more was spent.")
     ] = None,
     without_images: Annotated[
-        bool,
-        typer.Option("--without-images", help="Accept that images whose keys are gone could get a second budget."),
+        bool, typer.Option("--without-images", help="Accept that images whose keys are gone could get a second budget.")
     ] = False,
     as_json: Json = False,
 ) -> None:
