@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,7 +18,7 @@ class ObscuraError(Exception):
     """Base of every error a caller may see.
 
     Attributes:
-        code: closed machine-readable name, stable across versions.
+        code: closed machine-readable name, stable across versions; of a direct subclass, its name in snake case.
         message: one or two sentences for a person; never contains private values.
         numbers: JSON-able facts behind the message.
     """
@@ -29,23 +30,21 @@ class ObscuraError(Exception):
         self.message = message
         self.numbers = numbers
 
+    def __init_subclass__(cls) -> None:
+        if ObscuraError in cls.__bases__ and "code" not in vars(cls):
+            cls.code = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
 
 class NotFound(ObscuraError):
     """The object does not exist, or is not visible to the caller."""
-
-    code = "not_found"
 
 
 class Conflict(ObscuraError):
     """The state of the object does not allow this."""
 
-    code = "conflict"
-
 
 class InvalidInput(ObscuraError):
     """The request is invalid; nothing was written."""
-
-    code = "invalid_input"
 
 
 class LargeDelta(InvalidInput):
@@ -72,31 +71,21 @@ class IdempotencyMismatch(InvalidInput):
 class ClockRefused(ObscuraError):
     """The clock of this machine is wrong, so nothing is dated by it. Retry after setting it."""
 
-    code = "clock_refused"
-
 
 class DatabaseUnsuitable(ObscuraError):
     """A setting of the PostgreSQL database or session would change what is written or read. Nothing was written."""
-
-    code = "database_unsuitable"
 
 
 class Unauthorized(ObscuraError):
     """No valid key was given."""
 
-    code = "unauthorized"
-
 
 class Forbidden(ObscuraError):
     """The key is valid but lacks the scope."""
 
-    code = "forbidden"
-
 
 class TooLarge(ObscuraError):
     """Something has more bytes than its limit."""
-
-    code = "too_large"
 
     def __init__(self, subject: str, limit_bytes: int, size_bytes: int | None = None, **numbers: object) -> None:
         """Build the message; `subject` begins it, such as "This file". The size may be unknown."""
@@ -110,25 +99,17 @@ class TooLarge(ObscuraError):
 class StaleAttempt(ObscuraError):
     """A superseded attempt, or an attempt of an ended job, tried to write."""
 
-    code = "stale_attempt"
-
 
 class HoldExhausted(ObscuraError):
     """A charge would go beyond the job's hold. Nothing of that step may be released."""
-
-    code = "hold_exhausted"
 
 
 class AccountFrozen(ObscuraError):
     """The account takes no new holds: its owner froze it, or its limit was lowered below its spend."""
 
-    code = "account_frozen"
-
 
 class AccountClosed(ObscuraError):
     """The account takes no new data: its owner closed it. Trainings on what it has go on."""
-
-    code = "account_closed"
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -140,8 +121,6 @@ class AccountClosed(ObscuraError):
 class LedgerCorruption(ObscuraError):
     """An assertion about our own records failed. Nothing may be armed until an operator has looked."""
 
-    code = "ledger_corruption"
-
 
 @dataclass(eq=False, kw_only=True)
 class InsufficientBudget(ObscuraError):
@@ -149,8 +128,6 @@ class InsufficientBudget(ObscuraError):
 
     Integer nano-units of mu^2 are compared; epsilons (at the account's delta) are only shown. They do not add up.
     """
-
-    code: ClassVar[str] = "insufficient_budget"
 
     account: str
     balance: BalanceFacts

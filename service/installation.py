@@ -125,20 +125,12 @@ def find_mismatch(session: Session, settings: Settings, folder: DataFolder, kept
             f"The data folder holds {contents} that the database does not know: start the service with the "
             "OBSCURA_DATABASE_URL of the database that does"
         )
-    elif own_id is None:
-        message = (
-            f"The data folder belongs to installation {kept}, and the database to none, as a new one "
-            "does: start the service with the OBSCURA_DATABASE_URL of that installation"
-        )
-    elif kept is None:
-        message = (
-            f"The database belongs to installation {own_id}, and the data folder to none, as an empty or "
-            "unmounted one does: start the service with the OBSCURA_DATA_DIR of that installation"
-        )
     else:
+        database, data_folder = ("none" if each is None else f"installation {each}" for each in (own_id, kept))
         message = (
-            f"The database belongs to installation {own_id}, and the data folder to installation {kept}: start the "
-            "service with the OBSCURA_DATABASE_URL and the OBSCURA_DATA_DIR of the same one"
+            f"The database belongs to {database}, and the data folder to {data_folder} (a new database belongs to "
+            "none, and so does an empty or unmounted folder): start the service with the OBSCURA_DATABASE_URL and the "
+            "OBSCURA_DATA_DIR of the same one"
         )
     message += "; until then nothing is removed, and no private data is opened."
     yield Finding(FindingCode.INSTALLATION_MISMATCH, message)

@@ -116,7 +116,6 @@ def create_app(
     key_uses, limiter = KeyUses(factory), limiter_of(settings)
     metrics = Metrics(factory, clock=clock, version=VERSION)
     app.state.settings = settings
-    app.state.factory = factory
     app.state.service = Service(
         settings=settings,
         engine=engine,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.orm import Session
@@ -28,8 +28,6 @@ _KNOWN_OF_PROJECT = 5  # a project may have this many times the uploads of known
 
 class QuotaExceeded(ObscuraError):
     """A request exceeds a quota. Nothing was written."""
-
-    code: ClassVar[str] = "quota_exceeded"
 
 
 def set_quota(session: Session, project_id: str, *, jobs_max: int | None) -> Project:

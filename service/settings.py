@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from obscura import occupant
@@ -15,6 +15,7 @@ from obscura.wire.schemas import Role
 
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _SAFE_ISSUER = re.compile(r"https://|http://(?:127\.0\.0\.1|localhost|\[::1\])(?::|/|$)")
+ResolvedPath = Annotated[Path, AfterValidator(Path.resolve)]
 
 
 class Settings(BaseSettings):
@@ -25,7 +26,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="OBSCURA_", frozen=True, extra="ignore")
 
-    data_dir: Path = Path("var")
+    data_dir: ResolvedPath = Field(default=Path("var"), validate_default=True)
     storage: str = Field(
         default="folder",
         description="where files that outlive processes are kept: folder (the data folder), or s3://bucket/prefix",
@@ -34,7 +35,7 @@ class Settings(BaseSettings):
     mode: Literal["embedded", "celery"] = "embedded"
     redis_url: str = "redis://127.0.0.1:6379/0"
     ledger_key_file: Path | None = None
-    keys_dir: Path | None = None
+    keys_dir: ResolvedPath | None = None
     host: str = "127.0.0.1"
     port: int = Field(default=8420, ge=0, le=65535)
     public_url: str = Field(default="", description="address at which browsers reach the service, if it differs")
@@ -123,11 +124,8 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _fill_and_check(self) -> Self:
-        object.__setattr__(self, "data_dir", self.data_dir.resolve())
         if not self.database_url:
             object.__setattr__(self, "database_url", f"sqlite:///{self.data_dir / 'obscura.db'}")
-        if self.keys_dir is not None:
-            object.__setattr__(self, "keys_dir", self.keys_dir.resolve())
         # As browsers send an origin: without the default port. Empty stays empty.
         origin = self.public_url.strip().rstrip("/").lower()
         if origin and _ORIGIN.fullmatch(origin) is None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Header, Query, Request, Security, params
 from fastapi.dependencies.utils import get_flat_params
@@ -160,8 +160,6 @@ def require_open_to(service: Service, request: Request, principal: Principal) ->
 
 class UnsupportedMediaType(ObscuraError):
     """The route does not read bodies of this content type."""
-
-    code: ClassVar[str] = "unsupported_media_type"
 
 
 async def refuse_the_unknown(request: Request) -> None:

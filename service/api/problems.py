@@ -40,62 +40,53 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 
-# code -> (status, title). A missing code is a bug, hence 500.
-STATUSES: dict[str, tuple[int, str]] = {
-    "not_found": (404, "Not found"),
-    "conflict": (409, "The resource's state does not allow this"),
-    "invalid_input": (422, "Invalid input"),
-    "large_delta": (422, "A large delta must be confirmed"),
-    "idempotency_mismatch": (422, "Idempotency key used with another body"),
-    "unauthorized": (401, "A valid key is needed"),
-    "forbidden": (403, "The key lacks the scope"),
-    "address_refused": (422, "Not an address for webhooks"),
-    "too_large": (413, "Too large"),
-    "stale_attempt": (409, "Superseded attempt"),
-    "hold_exhausted": (409, "The hold is used up"),
-    "account_frozen": (409, "The account is frozen"),
-    "account_closed": (409, "The account takes no new data"),
-    "arming_stopped": (409, "No private data is opened"),
-    "installation_locked": (503, "The installation is locked"),
-    "insufficient_budget": (409, "Not enough privacy budget"),
-    "ledger_corruption": (503, "The ledger needs an operator"),
-    "clock_refused": (503, "The clock is wrong"),
-    "database_unsuitable": (503, "The database needs an operator"),
-    "audit_log_unavailable": (503, "The audit log needs an operator"),
-    "quota_exceeded": (409, "The project's quota is used up"),
-    "provider_unavailable": (503, "The sign-in provider does not answer"),
-    "pending": (409, "Not ready yet"),
-    "sample_removed": (410, "The sample was removed"),
-    "job_failed": (409, "The job did not succeed"),
-    "range_not_satisfiable": (416, "Range outside the content"),
-    "too_many_streams": (503, "Too many event streams"),
-    "too_many_streams_for_key": (429, "Too many event streams for this key"),
-    "too_many_streams_for_project": (429, "Too many event streams for this project"),
-    "too_many_uploads_for_key": (429, "Too many uploads for this key"),
-    "too_many_uploads_for_project": (429, "Too many uploads for this project"),
-    "too_many_wrong_keys": (429, "Too many wrong keys"),
-    "too_many_requests": (429, "Too many requests"),
-    "busy": (503, "Busy"),
-    "storage_unavailable": (503, "The storage does not answer"),
-    "upload_refused": (422, "The content breaks a rule"),
-    "uploads_stopped": (503, "No images are taken"),
-    "upload_failed": (500, "The upload could not be stored"),
-    "upload_stalled": (408, "The upload stalled"),
-    "unsupported_media_type": (415, "Content type not supported"),
-    "invalid_request": (422, "Invalid request"),
-    "invalid_parameter": (422, "Invalid parameter"),
-    "internal": (500, "Internal error"),
+# Codes of errors by status. A missing code is a bug, hence 500.
+_BY_STATUS = {
+    401: ("unauthorized",),
+    403: ("forbidden",),
+    404: ("not_found",),
+    408: ("upload_stalled",),
+    409: (
+        *("account_closed", "account_frozen", "arming_stopped", "conflict", "hold_exhausted", "insufficient_budget"),
+        *("job_failed", "pending", "quota_exceeded", "stale_attempt"),
+    ),
+    410: ("sample_removed",),
+    413: ("too_large",),
+    415: ("unsupported_media_type",),
+    416: ("range_not_satisfiable",),
+    422: (
+        *("address_refused", "idempotency_mismatch", "invalid_input", "invalid_parameter", "invalid_request"),
+        *("large_delta", "upload_refused"),
+    ),
+    429: (
+        *("too_many_requests", "too_many_streams_for_key", "too_many_streams_for_project", "too_many_wrong_keys"),
+        *("too_many_uploads_for_key", "too_many_uploads_for_project"),
+    ),
+    500: ("internal", "upload_failed"),
+    503: (
+        *("audit_log_unavailable", "busy", "clock_refused", "database_unsuitable", "installation_locked"),
+        *("ledger_corruption", "provider_unavailable", "storage_unavailable", "too_many_streams", "uploads_stopped"),
+    ),
+}
+STATUSES = {code: status for status, codes in _BY_STATUS.items() for code in codes}
+# Titles that say more than the code does.
+_TITLES = {
+    "arming_stopped": "Trainings are stopped",
+    "conflict": "Not possible now",
+    "forbidden": "Permission denied",
+    "internal": "Internal error",
+    "invalid_input": "Invalid request",
+    "ledger_corruption": "The ledger needs an operator",
+    "unauthorized": "Sign in, or send a valid key",
 }
 _NOT_SOON = {"database_unsuitable", "uploads_stopped"}  # retrying helps only after an operator has acted
-RETRY_CODES = {code for code, (status, _) in STATUSES.items() if status in (429, 503)} - _NOT_SOON | {"pending"}
+RETRY_CODES = {code for code, status in STATUSES.items() if status in (429, 503)} - _NOT_SOON | {"pending"}
 # The caller learns that an operator must act, and no details.
 OPERATOR_ONLY = {"ledger_corruption": NEEDS_OPERATOR, "storage_unavailable": NO_STORAGE}
 
 
 class Pending(ObscuraError):
     """The content of a job is not ready yet."""
-
-    code: ClassVar[str] = "pending"
 
 
 class JobNotSucceeded(ObscuraError):
@@ -107,25 +98,17 @@ class JobNotSucceeded(ObscuraError):
 class SampleRemoved(ObscuraError):
     """The files of a sample were removed after their retention time."""
 
-    code: ClassVar[str] = "sample_removed"
-
 
 class Busy(ObscuraError):
     """A bounded resource of this process is exhausted."""
-
-    code: ClassVar[str] = "busy"
 
 
 class UploadStalled(ObscuraError):
     """An upload arrives too slowly."""
 
-    code: ClassVar[str] = "upload_stalled"
-
 
 class TooManyWrongKeys(ObscuraError):
     """An address has sent too many invalid keys. A valid key still works."""
-
-    code: ClassVar[str] = "too_many_wrong_keys"
 
     def __init__(self, message: str, seconds: float) -> None:
         wait = math.ceil(seconds)
@@ -138,8 +121,6 @@ class TooManyWrongKeys(ObscuraError):
 
 class TooManyRequests(ObscuraError):
     """A key, a project or an address has reached its limit of requests per minute."""
-
-    code: ClassVar[str] = "too_many_requests"
 
     def __init__(self, policy: str, requests_max: int, seconds: int) -> None:
         self.headers = {"Retry-After": str(seconds)}
@@ -154,8 +135,6 @@ class TooManyRequests(ObscuraError):
 
 class RangeNotSatisfiable(ObscuraError):
     """The requested byte range lies outside the content."""
-
-    code: ClassVar[str] = "range_not_satisfiable"
 
     def __init__(self, size: int) -> None:
         self.headers = {"Content-Range": f"bytes */{size}"}
@@ -202,11 +181,10 @@ def problem_response(
     errors: list[FieldError] | None = None,
     headers: Mapping[str, str] = MappingProxyType({}),
 ) -> Response:
-    known_status, known_title = STATUSES.get(code, STATUSES["internal"])
-    status = status or known_status
+    status = status or STATUSES.get(code, 500)
     problem = Problem(
         type=TYPE_PREFIX + code,
-        title=title or known_title,
+        title=title or title_of(code),
         status=status,
         detail=detail,
         instance=request.scope["path"],
@@ -235,6 +213,11 @@ def shown(error: ObscuraError) -> tuple[str, Mapping[str, Any], Mapping[str, str
         get_logger(__name__).error("operator_needed", code=error.code, message=error.message, **error.numbers)
         return OPERATOR_ONLY[error.code], {}, retry_headers(error.code)
     return error.message, error.numbers, retry_headers(error.code) | getattr(error, "headers", {})
+
+
+def title_of(code: str) -> str:
+    """Return the short description of a kind of error."""
+    return _TITLES.get(code, code.replace("_", " ").capitalize())
 
 
 def retry_headers(code: str) -> dict[str, str]:

@@ -37,13 +37,9 @@ RECEIPTS = "receipts"  # the folder with the newest receipt of every account and
 class SigningKeyUnusable(ObscuraError):
     """The signing key is unreadable, no Ed25519 key, or readable by others."""
 
-    code = "signing_key_unusable"
-
 
 class SignatureRefused(ObscuraError):
     """A statement is malformed, or carries no signature of a trusted key."""
-
-    code = "signature_refused"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection, Engine, create_engine, inspect, make_url, text
@@ -53,8 +53,6 @@ _WITH_FILES = {
 
 class BackupRefused(ObscuraError):
     """A backup cannot be made or used like this. Nothing was changed."""
-
-    code: ClassVar[str] = "backup_refused"
 
 
 @dataclass(frozen=True)

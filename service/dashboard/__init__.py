@@ -11,15 +11,12 @@ from service.dashboard import accounts, admin, datasets, jobs, releases, sign_in
 from service.dashboard.links import SignInLinks
 from service.dashboard.pages import answer_unknown_with_pages
 
-__all__ = ["PARTS", "mount"]
-
-_MODULES = (training, accounts, jobs, datasets, releases, admin, sign_in)
-PARTS = tuple(module.router for module in _MODULES)
+__all__ = ["mount"]
 
 
 def mount(app: FastAPI) -> None:
     """Add the dashboard at `/` to an application whose state holds the `service`."""
     app.state.links = SignInLinks()
-    for part in PARTS:
-        app.include_router(part, include_in_schema=False)
+    for part in (training, accounts, jobs, datasets, releases, admin, sign_in):
+        app.include_router(part.router, include_in_schema=False)
     answer_unknown_with_pages(app)

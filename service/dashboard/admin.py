@@ -71,12 +71,7 @@ def show_projects(request: Request, service: Running, viewer: Reader) -> HTMLRes
         newest = visible(session, Webhook).order_by(Webhook.created_at.desc()).limit(SHOWN_MAX)
         hooks = views.webhooks(session, session.scalars(newest).all() if viewer.may("admin") else [], service.clock())
     return page(
-        request,
-        "projects.html",
-        projects=shown,
-        webhooks=hooks,
-        sets=viewer.runs_installation,
-        shown_max=SHOWN_MAX,
+        request, "projects.html", projects=shown, webhooks=hooks, sets=viewer.runs_installation, shown_max=SHOWN_MAX
     )
 
 

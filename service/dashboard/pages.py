@@ -27,7 +27,7 @@ from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
-from service.api.problems import SECURITY_HEADERS, STATUSES, shown
+from service.api.problems import SECURITY_HEADERS, STATUSES, shown, title_of
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
 
@@ -44,13 +44,6 @@ REPORT_POLICY = (
 REFERENCE_POLICY = CONTENT_POLICY.replace("img-src 'self'", "img-src 'self' data:")
 # With "no-referrer", browsers send forms with "Origin: null", and the origin could not be checked.
 HEADERS = SECURITY_HEADERS | {"Content-Security-Policy": CONTENT_POLICY, "Referrer-Policy": "same-origin"}
-# Titles of error pages that differ from those of problem documents.
-_TITLES = {
-    "unauthorized": "Please sign in",
-    "forbidden": "Permission denied",
-    "conflict": "Not possible now",
-    "invalid_input": "Invalid request",
-}
 
 
 class SignInNeeded(Unauthorized):
@@ -127,8 +120,8 @@ def _error_page(request: Request, error: Exception) -> Response:
     if isinstance(error, ObscuraError):
         code, (message, _, headers) = error.code, shown(error)
         message = error.message if isinstance(error, AccountInDoubt) else message
-    status, title = STATUSES.get(code, (409, "Not possible now"))
-    response = page(request, "error.html", status_code=status, title=_TITLES.get(code, title), message=message)
+    status = STATUSES.get(code, 409)
+    response = page(request, "error.html", status_code=status, title=title_of(code), message=message)
     response.headers.update(headers)
     return response
 

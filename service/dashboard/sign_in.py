@@ -37,7 +37,6 @@ _STATIC = Path(__file__).parent / "static"
 NEXT_CHARACTERS_MAX = 500
 PENDING_COOKIE = "obscura_sign_in"
 PENDING_PATH = "/login"
-PENDING_SECONDS = 600
 KEYS_SHOWN_MAX = 100
 DAYS = (7, 30, 90, 365)
 OVERLAP_HOURS = (0, 1, 24, 168)
@@ -126,15 +125,9 @@ def begin(request: Request, service: Running, next: str = "/") -> RedirectRespon
     provider = _provider(request, service)
     address, cookie = provider.begin(request, local_path(next[: NEXT_CHARACTERS_MAX + 1]))
     response = RedirectResponse(address, status_code=303)
-    response.set_cookie(
-        PENDING_COOKIE,
-        cookie,
-        max_age=PENDING_SECONDS,
-        path=PENDING_PATH,
-        httponly=True,
-        samesite="lax",  # not "strict": the browser must send it when the provider redirects back
-        secure=is_secure(request),
-    )
+    # Not "strict": the browser must send it when the provider redirects back.
+    flags: dict[str, Any] = {"httponly": True, "samesite": "lax", "secure": is_secure(request)}
+    response.set_cookie(PENDING_COOKIE, cookie, max_age=people.PENDING_SECONDS, path=PENDING_PATH, **flags)
     return response
 
 

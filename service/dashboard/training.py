@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Annotated, Any
 
@@ -53,25 +52,38 @@ EPSILON_STEP = 0.05  # of the slider
 CHOICES_MAX = 50  # options of a field
 GRIDS_SHOWN = 3  # options with several values, as the form has places for them
 NAME_MAX = 100
+NO_GRIDS: dict[str, list[str]] = {"vary": [], "values": []}
 FIRST_RECIPE = next(iter(RECIPES))  # in order of recommendation
 Line = Annotated[str, Field(max_length=2000)]
 
 
-@dataclass(frozen=True)
-class TrainingForm:
-    """The fields of the planning form, as texts."""
+class TrainingForm(BaseModel, frozen=True):
+    """The fields of the planning form, as texts.
 
-    dataset: str = ""
-    recipe: str = FIRST_RECIPE
-    epsilon: str = ""
-    evaluation: str = ""
-    options: str = ""
-    grids: str = ""  # of a sweep, one `NAME=VALUE,VALUE` a line; empty for one training
-    name: str = ""  # of a sweep
+    Attributes:
+        name: of a sweep.
+        shown: the recipe whose options had fields.
+        again: a training whose options are taken.
+        vary: options with several values.
+        values: the values of each.
+    """
+
+    dataset: Annotated[str, Field(max_length=64)] = ""
+    recipe: Annotated[str, Field(max_length=100)] = FIRST_RECIPE
+    epsilon: Annotated[str, Field(max_length=30)] = ""
+    evaluation: Annotated[str, Field(max_length=64)] = ""
+    options: Annotated[str, Field(max_length=8000)] = ""
+    name: Annotated[str, Field(max_length=NAME_MAX)] = ""
+    shown: Annotated[str, Field(max_length=100)] = ""
+    again: Annotated[str, Field(max_length=64)] = ""
+    vary: Annotated[list[Line], Field(max_length=CHOICES_MAX)] = []
+    values: Annotated[list[Line], Field(max_length=CHOICES_MAX)] = []
 
     @property
-    def grid_lines(self) -> list[str]:
-        return self.grids.splitlines()
+    def grids(self) -> list[str]:
+        """The grid of a sweep, `NAME=VALUE,VALUE` for each option with several values; empty for one training."""
+        pairs = ((each.strip(), tried.strip()) for each, tried in zip_longest(self.vary, self.values, fillvalue=""))
+        return [" ".join(f"{each}={tried}".split()) for each, tried in pairs if each or tried]
 
     def body(self, schema: type[Body]) -> Body:
         """Return the request that the API would get.
@@ -83,11 +95,11 @@ class TrainingForm:
         fields |= {"evaluation_dataset_id": self.evaluation, "options": read_options(self.options)}
         if schema is SweepRequest:
             try:
-                fields["trials"] = trials_of(self.grid_lines, fields["options"])
+                fields["trials"] = trials_of(self.grids, fields["options"])
             except GridRefused as error:
                 place = "grids" if error.position is None else f"values-{error.position + 1}"
                 raise FieldsRefused({place: str(error)}) from None
-            fields["name"] = self.name.strip() or "; ".join(self.grid_lines)[:NAME_MAX]
+            fields["name"] = self.name.strip() or "; ".join(self.grids)[:NAME_MAX]
         return read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
 
     def bodies(self) -> dict[str, dict[str, Any]]:
@@ -102,7 +114,7 @@ class TrainingForm:
         words += ["--recipe", self.recipe, "--epsilon", self.epsilon]
         for line in write_options(read_options(self.options)).splitlines():
             words += ["--option", line.replace(" = ", "=", 1)]
-        for line in self.grid_lines:
+        for line in self.grids:
             words += ["--grid", line]
         words += ["--name", self.name.strip()] if self.grids and self.name.strip() else []
         words += ["--evaluate", self.evaluation] if self.evaluation else []
@@ -120,41 +132,26 @@ class TrainingForm:
         return {"given": {name: text for name, text in given.items() if name in known}, "other": other}
 
 
-def read_query(
-    request: Request,
-    service: Running,
-    dataset: Annotated[str, Query(max_length=64)] = "",
-    recipe: Annotated[str, Query(max_length=100)] = FIRST_RECIPE,
-    epsilon: Annotated[str, Query(max_length=30)] = "",
-    evaluation: Annotated[str, Query(max_length=64)] = "",
-    options: Annotated[str, Query(max_length=8000)] = "",
-    shown: Annotated[str, Query(max_length=100, description="The recipe whose options had fields.")] = "",
-    again: Annotated[str, Query(max_length=64, description="A training whose options are taken.")] = "",
-    vary: Annotated[list[Line], Query(max_length=CHOICES_MAX, description="Options with several values.")] = [],  # noqa: B006
-    values: Annotated[list[Line], Query(max_length=CHOICES_MAX, description="Values of each.")] = [],  # noqa: B006
-    name: Annotated[str, Query(max_length=NAME_MAX, description="Of the search.")] = "",
-) -> TrainingForm:
+def read_query(request: Request, service: Running, form: Annotated[TrainingForm, Query()]) -> TrainingForm:
     """Read the planning form, or fill it in from an earlier training."""
-    if not again:
-        if shown == recipe and recipe in RECIPES:
-            fields = write_options(read_option_fields(RECIPES[recipe].options, request.query_params))
-            options = "\n".join(filter(None, (options, fields)))
-        elif shown:
-            options, vary, values = "", [], []  # of another recipe
-        pairs = ((each.strip(), tried.strip()) for each, tried in zip_longest(vary, values, fillvalue=""))
-        grids = "\n".join(" ".join(f"{each}={tried}".split()) for each, tried in pairs if each or tried)
-        return TrainingForm(dataset, recipe, epsilon, evaluation, options, grids, name)
-    with transaction(service.factory, read_only=True) as session:
-        job = jobs.get_job(session, again)
-        if not jobs.KINDS[job.kind].planned:
-            raise NotFound("There is no such training.")
-        return TrainingForm(
-            dataset=job.dataset_id or "",
-            recipe=job.recipe,
-            epsilon=f"{job.epsilon:g}" if job.epsilon is not None else "",
-            evaluation=(job.evaluation_dataset_id or "") if job.kind == TRAIN else "",
-            options=write_options(job.options),
-        )
+    if form.again:
+        with transaction(service.factory, read_only=True) as session:
+            job = jobs.get_job(session, form.again)
+            if not jobs.KINDS[job.kind].planned:
+                raise NotFound("There is no such training.")
+            return TrainingForm(
+                dataset=job.dataset_id or "",
+                recipe=job.recipe,
+                epsilon=f"{job.epsilon:g}" if job.epsilon is not None else "",
+                evaluation=(job.evaluation_dataset_id or "") if job.kind == TRAIN else "",
+                options=write_options(job.options),
+            )
+    if not form.shown:
+        return form
+    if form.shown != form.recipe or form.recipe not in RECIPES:
+        return form.model_copy(update={"options": "", **NO_GRIDS})
+    fields = write_options(read_option_fields(RECIPES[form.recipe].options, request.query_params))
+    return form.model_copy(update={"options": "\n".join(filter(None, (form.options, fields)))})
 
 
 Chosen = Annotated[TrainingForm, Depends(read_query)]
@@ -168,7 +165,7 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
     refused: ObscuraError | PrivacyError | None = None
     viewer: Viewer = request.state.viewer
     if not viewer.may("train"):
-        chosen = replace(chosen, grids="")  # planning a sweep takes long: only for those who may start one
+        chosen = chosen.model_copy(update=NO_GRIDS)  # planning a sweep takes long: only for those who may start one
     values: dict[str, Any] = dict.fromkeys(("plan", "most", "free", "payer", "search", "part")) | {"public": []}
     with transaction(service.factory, read_only=True) as session:
         names = _names(session, chosen.dataset)
@@ -179,7 +176,7 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
             part = PART_PREFILLED * most  # rounded down to a step of the slider, or to three digits below one
             part = math.floor(part / EPSILON_STEP) * EPSILON_STEP if part >= EPSILON_STEP else part
             prefilled = show_epsilon(part, up=False) if most > 0 else "1"
-            chosen = replace(chosen, dataset=dataset.id, epsilon=chosen.epsilon or prefilled)
+            chosen = chosen.model_copy(update={"dataset": dataset.id, "epsilon": chosen.epsilon or prefilled})
             if not price_alone:  # it is requested at every step of the slider
                 values["public"] = datasets.evaluable_like(session, datasets.dataset(dataset))
             values |= {"most": most, "payer": payer}
@@ -197,7 +194,7 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
-    tried = [line.partition("=")[::2] for line in chosen.grid_lines]
+    tried = [line.partition("=")[::2] for line in chosen.grids]
     places = {option: f"values-{number}" for number, (option, _) in enumerate(tried, start=1)}
     places["trials"] = places.pop(EPSILON, "grids")  # of a trial the request's schema validates epsilon alone
     recipe = RECIPES.get(chosen.recipe)

@@ -67,13 +67,9 @@ class UploadTooLarge(TooLarge):
 class UploadFailed(ObscuraError):
     """The service, not the content, is at fault. The dataset stays declared."""
 
-    code: ClassVar[str] = "upload_failed"
-
 
 class UploadsStopped(ObscuraError):
     """The service lacks the key of fingerprints, which a start with findings does not create."""
-
-    code: ClassVar[str] = "uploads_stopped"
 
     def __init__(self) -> None:
         super().__init__(

@@ -11,9 +11,8 @@ import re
 import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Row, Select, exists, not_, select, update
+from sqlalchemy import BindParameter, ColumnElement, Select, exists, not_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -177,11 +176,9 @@ def claimed_id(token: str) -> str:
     return f"key_{form[1]}" if form else ""
 
 
-def principal_of(key: ApiKey | Row[*tuple[Any, ...]]) -> Principal:
-    """Return the caller behind a valid key, or a row of its columns."""
-    scopes = frozenset(Scope(scope) for scope in key.scopes)
-    of = {"admin_id": key.admin_id, "project_id": key.project_id, "person_id": key.person_id}
-    return Principal(id=key.id, scopes=scopes, **of)
+def principal_of(key: ApiKey) -> Principal:
+    """Return the caller behind a valid key."""
+    return Principal(key.id, frozenset(map(Scope, key.scopes)), key.admin_id, key.project_id, key.person_id)
 
 
 def require_confirmed(session: Session, person_id: str | None, now: datetime, *, in_browser: bool = False) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from service.identity.provider import Provider
 
 EMAIL_CHARACTERS_MAX = 320
+PENDING_SECONDS = 600  # from the first step of a sign-in to the last
 LAPSED_KEPT = timedelta(days=7)  # before the keys of a person who has lapsed and not signed in again are revoked
 ROUND_SECONDS = 5.0
 ASKING = timedelta(seconds=45)  # the lease of the process that asks about a person; longer than any answer takes
@@ -54,8 +55,6 @@ class NotVouchedFor(SignInRefused):
 
 class ProviderUnavailable(ObscuraError):
     """The provider does not answer, or its answer is invalid. `answered`: it may still answer about other people."""
-
-    code: ClassVar[str] = "provider_unavailable"
 
     def __init__(self, *, answered: bool = False) -> None:
         self.answered, self.dependency_failed = answered, not answered

@@ -24,11 +24,10 @@ from fastapi import Request
 from joserfc.errors import JoseError
 
 from service.dependencies import calling
-from service.identity.people import Claims, NotVouchedFor, ProviderUnavailable, SignInRefused
+from service.identity.people import PENDING_SECONDS, Claims, NotVouchedFor, ProviderUnavailable, SignInRefused
 from service.logs import get_logger
 from service.settings import Settings
 
-PENDING_SECONDS = 600  # from the first step of a sign-in to the last; the dashboard's cookie lasts as long
 TIMEOUT_SECONDS = 5.0
 METADATA_SECONDS = 3600.0
 LEEWAY_SECONDS = 60  # between the provider's clock and ours

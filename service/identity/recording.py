@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlalchemy import delete, insert, select, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -64,8 +64,6 @@ class Act(enum.StrEnum):
 
 class AuditLogUnavailable(ObscuraError):
     """An event cannot be written, and the settings require one for everything."""
-
-    code: ClassVar[str] = "audit_log_unavailable"
 
     def __init__(self) -> None:
         super().__init__(

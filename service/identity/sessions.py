@@ -28,13 +28,8 @@ _TOKEN_BYTES = 32
 # The first query of every page. Built once, because building costs more than running it.
 _SESSION = (
     select(
+        ApiKey,
         SignIn.expires_at,
-        ApiKey.id,
-        ApiKey.scopes,
-        ApiKey.admin_id,
-        ApiKey.project_id,
-        ApiKey.person_id,
-        ApiKey.revoked_at,
         is_usable(bindparam("now", type_=UtcDateTime())).label("usable"),
         func.coalesce(Person.name, Admin.name, ApiKey.name).label("shown_name"),
     )
@@ -73,12 +68,12 @@ def find_session(session: Session, cookie: str, *, now: datetime) -> SignedIn | 
 
     Raise Unauthorized for a person whom the sign-in provider has not confirmed within the last minute.
     """
-    key = session.execute(_SESSION, {"token_sha256": digest_token(cookie), "now": now}).one_or_none()
-    if key is None or key.expires_at <= now:
+    found = session.execute(_SESSION, {"token_sha256": digest_token(cookie), "now": now}).one_or_none()
+    if found is None or found.expires_at <= now:
         return None
-    if key.revoked_at is None:
-        require_confirmed(session, key.person_id, now, in_browser=True)
-    return SignedIn(principal_of(key), form_token(cookie), key.shown_name) if key.usable else None
+    if found.ApiKey.revoked_at is None:
+        require_confirmed(session, found.ApiKey.person_id, now, in_browser=True)
+    return SignedIn(principal_of(found.ApiKey), form_token(cookie), found.shown_name) if found.usable else None
 
 
 def close_session(session: Session, cookie: str) -> None:

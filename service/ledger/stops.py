@@ -21,8 +21,6 @@ _LOCKS = ArmingStop.code.in_(sorted(LOCKING))
 class ArmingStopped(ObscuraError):
     """A check of the ledger found a fault: private data stays closed until an operator has corrected it."""
 
-    code = "arming_stopped"
-
 
 class InstallationLocked(ArmingStopped):
     """The database is older than what its storage proves: nothing but reading by admins is possible."""

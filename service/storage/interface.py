@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from service.dependencies import calling
 from service.errors import InvalidInput, NotFound, ObscuraError
@@ -29,8 +29,6 @@ class StorageUnavailable(ObscuraError, OSError):
 
     `numbers["why"]` is one word for what an operator must check.
     """
-
-    code: ClassVar[str] = "storage_unavailable"
 
     @property
     def dependency_failed(self) -> bool:

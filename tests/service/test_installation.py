@@ -84,7 +84,7 @@ def test_what_holds_an_id_that_the_other_does_not_is_found_in_one_sentence(book,
     with transaction(book.factory) as session:
         session.delete(session.get_one(Installation, 1))
     (message,) = mismatches(settings, book.factory)
-    assert message.startswith(f"The data folder belongs to installation {own_id}, and the database to none")
+    assert message.startswith(f"The database belongs to none, and the data folder to installation {own_id}")
     assert not pair(settings, book.factory)
 
 

@@ -85,7 +85,7 @@ def test_a_service_without_its_key_of_fingerprints_takes_nothing_and_says_what_m
     fingerprint_key_path(settings).unlink()
     with pytest.raises(UploadsStopped, match=r"`obscura ledger verify`.*sent again") as stopped:
         receive(settings, FACTS, in_chunks(npz()))
-    assert STATUSES[stopped.value.code][0] == 503
+    assert STATUSES[stopped.value.code] == 503
     make_fingerprint_key(settings)
     receive(settings, FACTS, in_chunks(npz()))
 

@@ -48,5 +48,5 @@ def test_no_entry_is_dated_by_a_wrong_clock(account_book, open_account, clock):
 
 
 def test_callers_are_told_that_the_service_cannot_and_to_try_again():
-    assert STATUSES[ClockRefused.code][0] == 503
+    assert STATUSES[ClockRefused.code] == 503
     assert ClockRefused.code in RETRY_CODES
