@@ -73,13 +73,13 @@ def run(names: Sequence[str], budget: str, folder: Path, minutes: float) -> dict
     return ended
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budget", choices=list(_MINUTES), default="quick")
     parser.add_argument("--only", nargs="+", choices=list(RUNS), default=list(RUNS))
     parser.add_argument("--folder", type=Path, default=Path("var/benchmarks"), help="where figures go")
     parser.add_argument("--minutes", type=float, help="of one benchmark at most; default: 30, or 600 in full")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     ended = run(given.only, given.budget, given.folder, given.minutes or _MINUTES[given.budget])
     bad = {name: how for name, how in ended.items() if how}
     print(f"{len(ended) - len(bad)} of {len(ended)} benchmarks succeeded", flush=True)

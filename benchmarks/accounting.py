@@ -147,12 +147,12 @@ def search(jobs: int, seed: int) -> Iterator[dict[str, Any]]:
             }
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--jobs", type=int, default=0, help="search among so many random jobs")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     rows = [noise_row(name, epsilon, epsilon) for name in options.settings for epsilon in EPSILONS]
     small = [noise_row(name, 1.0, account) for name in options.settings for account in ACCOUNTS]
     show((*rows, *small), ("setting", "epsilon", "account", "filter_noise", "pld_noise", "ratio"))

@@ -271,12 +271,12 @@ def missed(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--quick", action="store_true", help="a hundredth of the rows")
     parser.add_argument("--databases", nargs="+", default=list(DATABASES), choices=list(DATABASES))
     parser.add_argument("--seconds", type=float, default=1.0, help="for each route and number of clients")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for kind in options.databases:

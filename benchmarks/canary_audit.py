@@ -90,11 +90,11 @@ def wrong(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row["must_be_flagged"] not in (None, row["flagged"])]
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 10.0])
     parser.add_argument("--effort", type=int, default=5, help="times as many draws as the tests make")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     name, started = "fashion-mnist", time.monotonic()
     try:
         population = fashion_population(records=10_000)

@@ -160,14 +160,14 @@ class World:
             services.close()
 
 
-def prepare(world: World) -> float:
+def prepare(world: World, releases: int = RELEASES) -> float:
     """Create an installation with two accounts, a dataset, releases and samples; return the seconds of a training."""
     seconds = 0.0
     world.data_dir.mkdir(parents=True, mode=0o700)
     with world.serving() as (_, client):
         dataset_id = set_up(client, ACCOUNT_EPSILON)
         open_account(client, "other")
-        for _ in range(RELEASES):
+        for _ in range(releases):
             began = time.monotonic()
             release_id = wait_for(client, train(client, dataset_id)).release_id
             seconds = time.monotonic() - began

@@ -33,9 +33,9 @@ LOOK_SECONDS, LOOK_SECONDS_MAX = 0.2, 2.0
 STOP_SECONDS_MAX = 90.0
 # Short leases, so that a lost attempt is tried again within seconds; many attempts, so that most jobs succeed.
 LEASE_SECONDS, HEARTBEAT_SECONDS, ATTEMPTS_MAX = 6, 1.5, 6
-_API = (sys.executable, "-m", "obscura.cli", "up")
+_API = ("-m", "obscura.cli", "up")
 _WORKER = (
-    *(sys.executable, "-m", "celery", "--app", "workers.supervise.app", "worker"),
+    *("-m", "celery", "--app", "workers.supervise.app", "worker"),
     *("--concurrency", "2", "--loglevel", "info", "--without-gossip", "--without-mingle"),
 )
 
@@ -132,10 +132,10 @@ class Services:
                 own = installed.of(f"api-{number + 1}").model_copy(update={"port": free_port()})
             url = f"http://{own.host}:{own.port}"
             client = Client(url, None, transport=Transport(url, None, timeout_seconds=LOOK_SECONDS_MAX))
-            self._parts[f"api-{number + 1}"] = _Part("api", _API, own, client)
+            self._parts[f"api-{number + 1}"] = _Part("api", (sys.executable, *_API), own, client)
             self.urls.append(url)
         for number in range(installed.workers):
-            command = (*_WORKER, "--hostname", f"worker-{number + 1}@%h")
+            command = (sys.executable, *_WORKER, "--hostname", f"worker-{number + 1}@%h")
             if installed.s3 is not None:  # they share no machine with an API, so here they leave it the processor
                 command = ("nice", *command)
             self._parts[f"worker-{number + 1}"] = _Part("worker", command, installed.of(f"worker-{number + 1}"))

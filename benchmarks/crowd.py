@@ -298,11 +298,11 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
         return {"door": name, "attackers": attackers, **figures, "statuses": sorted(site.statuses)}
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--doors", nargs="+", default=list(DOORS), choices=list(DOORS))
     parser.add_argument("--seconds", type=float, default=12.0, help="for which each door is crowded")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     rows = []
     for name in options.doors:
         rows.append(measure(name, options.seconds))

@@ -153,11 +153,11 @@ def medians(
     return {name: statistics.median(values) for name, values in seconds.items()}, len(seconds["nonprivate"])
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=120.0, help="begin no round after so long")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     keep_freed_memory()  # as training processes do
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -46,12 +46,12 @@ def measure(folder: Folder, epsilon: float, samples: int, seeds: Sequence[int]) 
     return {"epsilon": epsilon, "ms_per_image": statistics.median(times), **spread(accuracies)}
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 10.0])
     parser.add_argument("--samples", type=int, default=10_000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     folder, results = fashion().held_out(), Results(options.json, samples=options.samples, **machine())
     for epsilon in options.epsilons:

@@ -144,12 +144,12 @@ def measure(contestant: str, units: int, clip: float) -> Row:
     return {"estimator": contestant, "units": units, "clip": clip, "distance": worst}
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--units", type=int, nargs="+", default=UNITS)
     parser.add_argument("--clips", type=float, nargs="+", default=CLIPS)
     parser.add_argument("--estimators", nargs="+", default=CONTESTANTS, choices=CONTESTANTS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     results = Results(options.json, **machine())
     for units in options.units:
         for contestant in options.estimators:

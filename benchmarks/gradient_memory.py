@@ -101,10 +101,10 @@ def measure(model: nn.Module, records: int, rank: int) -> dict[str, dict[str, in
     }
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--batch", type=int, default=BATCH)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     model = network()
     found = measure(model, options.batch, RANK)
     parameters = sum(parameter.numel() for parameter in model.parameters())

@@ -214,7 +214,7 @@ def missed(rows: list[Row]) -> list[str]:
     ]
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Measure, print and, if asked, write the figures as JSON."""
     parser = parser_of(__doc__)
     parser.add_argument("--databases", nargs="+", default=list(PROCESSES), choices=list(PROCESSES))
@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=LONG, help="of the long log")
     parser.add_argument("--lives", type=int, default=300, help="measured on each log")
     parser.add_argument("--folder", type=Path, help="of SQLite files; default: the system's temporary folder")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         facts = machine() | {"fdatasync_ms": fdatasync_ms(Path(folder)), "clients": options.clients}
         rows = [measure(kind, options, Path(folder)) for kind in options.databases]

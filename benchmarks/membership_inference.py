@@ -139,11 +139,11 @@ def row_of(epsilon: float | None, seeds: Sequence[int], members: int, epochs: in
     }
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--members", type=int, default=MEMBERS)
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="of the training without privacy")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     facts = {"members": options.members, "epochs_without_privacy": options.epochs, "private": PRIVATE, "delta": DELTA}
     results = Results(options.json, data="Fashion-MNIST", seeds=list(SEEDS), **facts, **machine())
     for epsilon in EPSILONS:

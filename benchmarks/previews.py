@@ -74,10 +74,10 @@ def summary(rows: list[Row]) -> Row:
     return found
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--datasets", nargs="+", default=list(EPSILONS), choices=list(EPSILONS))
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     results = Results(options.json, **machine())
     truth = {

@@ -75,7 +75,7 @@ def measure(inputs: Sequence[Input], ways: Sequence[str], keep: Callable[[Any], 
     return found
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     inputs = all_inputs()
     kinds = list(dict.fromkeys(given.kind for given in inputs))
     parser = parser_of(__doc__)
@@ -83,7 +83,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", help="names of inputs")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--sample", type=int, help="so many inputs of each kind only, spread over it")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
 
     chosen = []
     for kind in options.kinds:

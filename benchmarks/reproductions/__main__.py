@@ -35,14 +35,14 @@ NEEDS: Mapping[tuple[str, str], str] = {
 }
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--paper", choices=sorted({paper for paper, _ in TABLES}), required=True)
     parser.add_argument("--table", required=True)
     parser.add_argument("--dataset", choices=list(FOLDERS), default="cifar-10")
     parser.add_argument("--budget", choices=("quick", "full"), default="quick")
     parser.add_argument("--seeds", type=int, nargs="+", help="of DataLens' tables; default: the budget's")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     key = options.paper, options.table
     if key not in TABLES:
         known = ", ".join(number for paper, number in TABLES if paper == options.paper)

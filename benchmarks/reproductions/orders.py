@@ -211,12 +211,12 @@ def run_set_up(
                 keep()
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--setup", nargs="+", choices=list(SET_UPS), default=list(SET_UPS))
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if not {BASELINE, NOISELESS} <= set(options.methods):
         parser.error(f"the rule is about what {BASELINE} loses to noise: --methods needs {BASELINE} and {NOISELESS}")
     document: dict[str, Any] = {}

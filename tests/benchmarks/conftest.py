@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from benchmarks.small_data import Folder
 from privacy.accounting.filter import open_filter
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
-from workers.evaluation.utility import TRAINING
+from tests.workers.small_trainings import classifiers_see
 
 FACTS = {
     name: PublicFacts(tuple("abcdefghij")[:classes], side, side, channels, records, "record")
@@ -59,5 +58,4 @@ def light_and_dark(colour: bool = True) -> Folder:
 @pytest.fixture
 def short_judges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Classifiers of the evaluation see 500 images."""
-    for kind, training in TRAINING.items():
-        monkeypatch.setitem(TRAINING, kind, dataclasses.replace(training, images_seen=500))
+    classifiers_see(monkeypatch, 500)

@@ -2,14 +2,12 @@
 
 import ast
 import importlib
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import benchmarks.__main__ as everything
-from benchmarks.__main__ import RUNS, command, run
+from benchmarks.__main__ import RUNS, command, main
 
 FOLDER = Path(everything.__file__).parent
 
@@ -42,42 +40,23 @@ def test_the_services_benchmarks_do_not_import_the_papers() -> None:
 
 @pytest.mark.parametrize("budget", ["quick", "full"])
 @pytest.mark.parametrize("name", list(RUNS))
-def test_its_arguments_are_known(name: str, budget: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_arguments_are_known(name: str, budget: str, tmp_path: Path) -> None:
     """What stands before --help is read first: an option that is not known would end otherwise."""
     package = (FOLDER / name.replace(".", "/")).is_dir()
     module = importlib.import_module(f"benchmarks.{name}" + (".__main__" if package else ""))
-    monkeypatch.setattr(sys, "argv", [*command(name, budget, tmp_path)[2:], "--help"])
     with pytest.raises(SystemExit) as ended:
-        module.main()
+        module.main([*command(name, budget, tmp_path)[3:], "--help"])
     assert ended.value.code == 0
 
 
 def test_failures_and_timeouts_are_reported_and_the_others_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    programs = {"fails": "raise SystemExit(3)", "hangs": "import time; time.sleep(60)", "works": "print('a table')"}
-
-    def line(name: str, _budget: str, _folder: Path) -> list[str]:
-        return [sys.executable, "-c", programs[name]]
-
-    monkeypatch.setattr(everything, "command", line)
-    ended = run(list(programs), "quick", tmp_path / "new", minutes=0.05)
-    assert ended == {"fails": "exit status 3", "hangs": "stopped after 0.05 minutes", "works": ""}
-    assert "a table" in capfd.readouterr().out
-
-
-def test_the_exit_status_says_whether_all_ended_well(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[Any] = []
-
-    def ran(names: list[str], *given: Any) -> dict[str, str]:
-        asked.append((names, *given))
-        return dict.fromkeys(names, "") | {"crowd": "exit status 1"} if "crowd" in names else dict.fromkeys(names, "")
-
-    monkeypatch.setattr(everything, "run", ran)
-    for only, status in ((["accounting"], 0), (["accounting", "crowd"], 1)):
-        monkeypatch.setattr(sys, "argv", ["benchmarks", "--folder", str(tmp_path), "--only", *only])
-        assert everything.main() == status
-    assert asked[0] == (["accounting"], "quick", tmp_path, 30.0)
-    assert "1 of 2 benchmarks succeeded\n  crowd: exit status 1" in capsys.readouterr().out
+    programs = {"crowd": ["false"], "api": ["sleep", "60"], "accounting": ["echo", "a table"]}
+    monkeypatch.setattr(everything, "command", lambda name, *_: programs[name])
+    given = ["--folder", str(tmp_path / "new"), "--minutes", "0.02", "--only"]
+    assert main([*given, *programs]) == 1
+    said = capfd.readouterr().out
+    assert "a table" in said
+    assert said.endswith("1 of 3 benchmarks succeeded\n  crowd: exit status 1\n  api: stopped after 0.02 minutes\n")
+    assert main([*given, "accounting"]) == 0

@@ -1,15 +1,28 @@
-"""The chaos benchmark finds faults, and chooses the processes to kill."""
+"""The chaos benchmark finds faults, and runs every kind of training; its scenarios of loss refund nothing."""
 
 import random
+import shutil
+import sys
 from collections import Counter
-from types import SimpleNamespace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import chaos_clients
-from benchmarks.chaos import EVERYTHING, SUMMED, choose, together
+from benchmarks.chaos import SUMMED, together
 from benchmarks.chaos_audit import audit
+from benchmarks.chaos_restores import (
+    OLDER_WITH_RECEIPTS,
+    Outcome,
+    World,
+    holdings,
+    prepare,
+    proved_spending,
+    refunds,
+    run_scenario,
+)
 from privacy.accounting.filter import open_filter
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
@@ -18,6 +31,7 @@ from service.db.base import new_id
 from service.db.session import transaction
 from service.settings import Settings
 from service.storage import storage_of
+from service.storage.folder import FolderStorage
 from service.storage.interface import key_of, work_key
 from service.storage.journals import Journal
 from tests.service.orders import submit_training
@@ -70,16 +84,37 @@ def test_totals_are_as_bad_as_the_worst_mode():
     assert together({"embedded": good, "celery": good | verdicts}) == dict.fromkeys(SUMMED, 2) | verdicts
 
 
-def test_an_api_that_is_starting_is_mostly_spared_and_everybody_else_is_not():
-    alive = {"api": [1], "runner": [2, 3]}
-    dice = random.Random(1)
+# --- scenarios of loss ------------------------------------------------------------------------------------------------
 
-    def often(role: str, *, ready: bool) -> int:
-        services: Any = SimpleNamespace(ready=ready, victims=lambda: alive)
-        return sum(choose(services, dice)[0] == role for _ in range(1000))
 
-    assert often("api", ready=True) > 200 > often("api", ready=False) > 10
-    assert often(EVERYTHING, ready=True) > 50
-    services: Any = SimpleNamespace(ready=True, victims=lambda: alive)
-    chosen = {(role, tuple(pids)) for role, pids in (choose(services, dice) for _ in range(200))}
-    assert chosen == {("api", (1,)), ("runner", (2,)), ("runner", (3,)), (EVERYTHING, (1, 2, 3))}
+@pytest.mark.slow
+def test_nothing_is_lost_or_refunded_by_an_older_database(
+    tmp_path: Path, warm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", warm)  # of services and commands
+    template = World(tmp_path / "prepared")
+    busy_seconds = prepare(template, releases=1)
+    place, dice = tmp_path / "scenario", random.Random(1)
+    outcome = run_scenario(0, OLDER_WITH_RECEIPTS, template, template, place, dice, busy_seconds=busy_seconds)
+    assert outcome.sound, outcome
+    assert outcome.locked
+    assert outcome.releases_before >= 2
+
+    # The control: missing folders and spending that nothing proves are found.
+    world = World(tmp_path / "control")
+    shutil.copytree(template.folder, world.folder)
+    assert refunds(world, proved_spending(world.data_dir)) == 0
+    before = holdings(world.data_dir)
+    shutil.rmtree(next((world.data_dir / "releases").glob("rel_*")))
+    assert (before - holdings(world.data_dir)).total() == 1
+    journal = Journal(FolderStorage(world.data_dir), "job_" + "a" * 20, 1, "acc_" + "a" * 20)
+    journal.write(stage="votes", count=1, cost_nano=1)
+    assert refunds(world, proved_spending(world.data_dir) | {"acc_" + "a" * 20: 1}) == 2
+
+
+def test_a_scenario_is_sound_only_if_nothing_is_lost_and_the_lock_is_explained() -> None:
+    sound = Outcome(0, OLDER_WITH_RECEIPTS, 4, 4, True, True, 0, 0, 0, 0, True, ["journal_ahead"], 1.0)
+    assert sound.sound
+    wrong: dict[str, Any] = {"releases_after": 3, "works": False, "locked": False, "codes": [], "images_elsewhere": 1}
+    wrong |= {"refunds_unseen": 1, "refunds_accepted": 1, "refunds_raised": 1}
+    assert not [name for name, value in wrong.items() if replace(sound, **{name: value}).sound]

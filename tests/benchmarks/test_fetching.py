@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.fetching import debian_folder, fetched_fashion_mnist, npm_package
+from models.public_images import fashion_mnist
 
 FOLDER = "usr/share/obscura-test"
 
@@ -42,12 +43,9 @@ def archive(tmp_path, monkeypatch):
     return marks
 
 
-def test_an_installed_package_is_not_fetched(archive, tmp_path):
+def test_a_package_that_is_not_installed_is_fetched_once_and_says_so_in_a_line(archive, own_cache, tmp_path, capsys):
     assert debian_folder("obscura-test", tmp_path) == tmp_path
     assert not archive.exists()
-
-
-def test_a_package_is_fetched_once_and_says_so_in_a_line(archive, own_cache, capsys):
     for _ in range(2):
         found = debian_folder("obscura-test", Path("/") / FOLDER)
         assert (found / "data").read_text() == "content"
@@ -56,24 +54,25 @@ def test_a_package_is_fetched_once_and_says_so_in_a_line(archive, own_cache, cap
     assert capsys.readouterr().out.count("\n") == 1
 
 
-def test_what_cannot_be_fetched_is_named_and_leaves_nothing_half_done(archive, own_cache):
+def test_what_cannot_be_fetched_is_named_and_leaves_nothing_half_done(archive, own_cache, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match="no-such-package"):
         debian_folder("no-such-package", Path("/usr/share/no-such-folder"))
     assert not list((own_cache / "debian").iterdir())
-
-
-def test_a_package_of_npm_that_cannot_be_fetched_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))  # no npm there
     with pytest.raises(FileNotFoundError, match="no-such-package@1"):
         npm_package("no-such-package@1")
 
 
-def test_fashion_mnist_is_taken_from_where_the_demo_keeps_it(own_cache):
+def test_fashion_mnist_is_read_from_where_the_demo_keeps_it(own_cache):
     folder = own_cache / "fashion-mnist"
     folder.mkdir(parents=True)
-    images = np.arange(784, dtype=np.uint8).reshape(1, 28, 28)
-    (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(16) + images.tobytes()))
-    (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes(8) + bytes([7])))
-    found, labels, names = fetched_fashion_mnist("train")
+    images = np.random.default_rng(0).integers(0, 256, (5, 28, 28)).astype(np.uint8)
+    labels = np.array([3, 1, 4, 1, 5], dtype=np.uint8)
+    for name, header, content in (("images-idx3", 16, images), ("labels-idx1", 8, labels)):
+        (folder / f"train-{name}-ubyte.gz").write_bytes(gzip.compress(bytes(header) + content.tobytes()))
+    found, truth, names = fetched_fashion_mnist("train")
     np.testing.assert_array_equal(found, images)
-    assert (labels.tolist(), len(names)) == ([7], 10)
+    np.testing.assert_array_equal(truth, labels)
+    assert (found.dtype, truth.dtype, len(names)) == (np.uint8, np.int64, 10)
+    with pytest.raises(FileNotFoundError, match="dataset-fashion-mnist"):
+        fashion_mnist("test", folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +72,10 @@ def test_flags_follow_from_the_arguments(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_inputs_go_to_a_service_by_sdk_and_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_go_to_a_service_by_sdk_and_command_line(tmp_path: Path) -> None:
     chosen = ["csv_semicolon", "npz_labels_float", "csv_unknown_columns"]
     file = tmp_path / "rows.json"
-    command = ["intake", "--json", str(file), "--ways", "sdk", "cli", "--only", *chosen]
-    monkeypatch.setattr(sys, "argv", command)
-    assert intake.main() == 0
+    assert intake.main(["--json", str(file), "--ways", "sdk", "cli", "--only", *chosen]) == 0
     found = json.loads(file.read_text("utf-8"))
     assert found["inputs"] == len(chosen)
     assert found["rows_by_way"] == {"sdk": len(chosen), "cli": len(chosen)}

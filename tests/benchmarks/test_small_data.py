@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.small_data import EMOJI, digits, emoji, load_clipart
+from benchmarks.small_data import EMOJI, digits, emoji
 from tests.benchmarks.conftest import light_and_dark
 
 
@@ -66,24 +66,3 @@ def test_no_tested_emoji_has_a_twin_among_the_private_ones(tmp_path: Path, monke
     assert len(tested) == 10
     assert not private & tested
     assert folder.images[..., 1].min() >= 126  # half transparent, on white
-
-
-def test_clip_art_stands_whole_and_in_the_middle_light_on_black(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OBSCURA_OPENCLIPART", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="openclipart-png"):
-        load_clipart(2, 8)
-    transparent = Image.new("RGBA", (40, 20), (0, 0, 0, 0))
-    transparent.paste((0, 0, 0, 255), (20, 0, 40, 20))  # the right half is ink
-    (tmp_path / "sub").mkdir()
-    transparent.save(tmp_path / "sub" / "one.png")
-    Image.new("L", (16, 16), 255).save(tmp_path / "white.png")
-    (tmp_path / "poster.png").write_bytes(b"0" * 200_000)  # too large to be read
-    found = load_clipart(5, 8)
-    assert found.shape == (2, 8, 8)
-    assert np.array_equal(found, load_clipart(5, 8))
-    ink = next(image for image in found if image.any())
-    assert (ink[2:6, 4:] == 255).all()
-    assert ink.sum() == 255 * 16
-    assert load_clipart(1, 8).shape == (1, 8, 8)

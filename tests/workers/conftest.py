@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,12 @@ from sqlalchemy.orm import undefer
 
 from benchmarks import chaos_clients
 from obscura.wire.schemas import BalanceFacts
-from obscura.wire.words import DatasetState, EntryKind, HoldState, JobState, Visibility
+from obscura.wire.words import EntryKind, HoldState, JobState
 from privacy.accounting import certificate
 from privacy.accounting.events import Event
 from service import jobs, ledger
 from service.audit.signing import make_signing_key
 from service.datasets.vault import Vault, key_id_of, write_key
-from service.db.base import new_id
-from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, FailureCode, Job, Release
 from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
@@ -39,6 +37,7 @@ from service.sealing import new_key
 from service.settings import Settings
 from service.storage import storage_of
 from service.storage.interface import key_of
+from tests.conftest import dataset_row
 from tests.workers import tiny_runner
 from tests.workers.small_trainings import digits
 from workers.recipes import dp_classifier
@@ -64,7 +63,6 @@ class Workshop:
     account_id: str
     dataset_id: str
     public_id: str
-    made: list[str] = field(default_factory=list)
 
     def submit(self, kind: str, **asked: Any) -> str:
         asked = {"principal": "key_test", "idempotency_key": None, "now": datetime.now(UTC)} | asked
@@ -198,25 +196,10 @@ def _store(
     declared: int = 1500,
     subjects_declared: int | None = None,
 ) -> str:
-    dataset = Dataset(
-        id=new_id("ds"),
-        account_id=account_id,
-        name="digits",
-        visibility=Visibility.PUBLIC if account_id is None else Visibility.PRIVATE,
-        classes=list(data.classes),
-        height=8,
-        width=8,
-        channels=1,
-        records_declared=declared,
-        subjects_declared=subjects_declared,
-        state=DatasetState.READY,
-        content_sha256="0" * 64,
-        content_bytes=1,
-        created_at=datetime.now(UTC),
-        ready_at=datetime.now(UTC),
-    )
     storage, key = storage_of(settings), new_key()
-    dataset.vault_key_id = key_id_of(key)
+    shown = {"name": "digits", "classes": list(data.classes), "height": 8, "width": 8, "channels": 1}
+    bounds = {"records_declared": declared, "subjects_declared": subjects_declared}
+    dataset = dataset_row(account_id, datetime.now(UTC), vault_key_id=key_id_of(key), **shown, **bounds)
     write_key(Vault.of(settings).key_path(dataset.id), key)
     arrays = {IMAGES_NAME: data.private_images, LABELS_NAME: data.private_labels}
     if data.private_subjects is not None:
@@ -237,17 +220,9 @@ def build(data_dir: Path, url: str, *, unit: str = "record", storage: str = "fol
     # A lease lasts longer than a busy machine keeps its supervisor from renewing it; `end_lease` ends it.
     settings = Settings(data_dir=data_dir, database_url=url, storage=storage, lease_seconds=40, heartbeat_seconds=1)
     factory = make_session_factory(make_engine(url))
+    terms: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "unit": unit, "adjacency": "add_remove"}
     with transaction(factory) as session:
-        account_id = ledger.open_account(
-            session,
-            name="writers",
-            owner="office",
-            epsilon=8.0,
-            delta=1e-5,
-            unit=unit,
-            adjacency="add_remove",
-            now=datetime.now(UTC),
-        ).id
+        account_id = ledger.open_account(session, name="writers", owner="office", now=datetime.now(UTC), **terms).id
     make_signing_key(settings.ledger_key_path)  # as the start of a service does
     private_id = _store(settings, factory, account_id, **{"data": digits(), **stored})
     return Workshop(

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import io
 import math
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -14,7 +15,8 @@ from sklearn.datasets import load_digits
 
 from models.portable.generator import Generator, GeneratorConfig
 from models.released import ReleasedGenerator
-from obscura.wire.words import JobState
+from models.shards import Shards
+from obscura.wire.words import JobState, SampleFormat
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded
@@ -23,10 +25,13 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from service import jobs
 from service.db.job_tables import Release, Sample
+from workers.evaluation.utility import TRAINING
 from workers.recipes import private_steps
 from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
+from workers.train.drawing import SampleRequest
+from workers.train.packing import SampleFile, write_sample
 
 ACCOUNT = open_filter(8.0, 1e-5)
 SECRET = bytes(range(32))
@@ -38,47 +43,23 @@ TINY_DATALENS: dict[str, Any] = {  # 12 iterations of 5 images, paid by fives: 2
     "images_per_iteration": 5,
     "top_k": 4,
 }
+# Moments of three classes of small images, with clusters, and the shares of the budget of their releases.
+THREE = PublicFacts(("a", "b", "c"), 8, 8, 1, 6000, "record")
+CLUSTERED: dict[str, Any] = {
+    **{"mean_fraction": 0.2, "pooled_covariance_fraction": 0.3, "class_covariance_fraction": 0.3},
+    **{"cluster_fraction": 0.2, "clusters": 2},
+}
 # Trainings of every recipe that take a second.
+STEPWISE: dict[str, Any] = {"expected_batch": 30, "anchors": 30, "basis_size": 20, "rank": 2}
+WARM_UP: dict[str, Any] = {"central_batch": 300, "central_steps": 3, "evaluation_samples": 100}
+GAN: dict[str, Any] = {"latent": 4, "generator_batch": 64, "generator_learning_rate": 1e-3, "evaluation_samples": 500}
 SMALL: dict[str, dict[str, Any]] = {
-    "dp_classifier": {
-        "architecture": "cnn",
-        "expected_batch": 30,
-        "epochs": 0.2,
-        "learning_rate": 1.0,
-        "clip": 0.5,
-        "anchors": 30,
-        "basis_size": 20,
-        "rank": 2,
-    },
+    "dp_classifier": {**STEPWISE, "architecture": "cnn", "epochs": 0.2, "learning_rate": 1.0, "clip": 0.5},
     "dp_diffusion": {
-        "features": 4,
-        "blocks": 1,
-        "expected_batch": 30,
-        "epochs": 0.12,
-        "multiplicity": 2,
-        "learning_rate": 1e-3,
-        "sampling_steps": 3,
-        "ema": 0.9,
-        "anchors": 20,
-        "basis_size": 60,
-        "rank": 2,
-        "central_batch": 300,
-        "central_steps": 3,
-        "evaluation_samples": 100,
+        **{**STEPWISE, "features": 4, "blocks": 1, "epochs": 0.12, "multiplicity": 2, "learning_rate": 1e-3},
+        **{**WARM_UP, "sampling_steps": 3, "ema": 0.9, "anchors": 20, "basis_size": 60},
     },
-    "dpgan": {
-        "features": 4,
-        "latent": 4,
-        "expected_batch": 150,
-        "epochs": 1.0,
-        "learning_rate": 1e-3,
-        "generator_learning_rate": 1e-3,
-        "generator_batch": 64,
-        "anchors": 30,
-        "basis_size": 20,
-        "rank": 2,
-        "evaluation_samples": 500,
-    },
+    "dpgan": {**STEPWISE, **GAN, "features": 4, "expected_batch": 150, "epochs": 1.0, "learning_rate": 1e-3},
     "moments": {"components": 6},
     "datalens": {"teachers": 40, "images": 20, "top_k": 3},
     "class_histogram": {},
@@ -150,6 +131,15 @@ def zeros_and_ones() -> TrainingData:
     return TrainingData(found.private_images[chosen], found.private_labels[chosen], TWO.classes)
 
 
+def noise_shards(teachers: int) -> Shards:
+    """Return 120 records of nine numbers in three classes; the last two teachers have none."""
+    rng = np.random.default_rng(0)
+    owner = rng.integers(0, teachers - 2, 120)
+    records = torch.randn(120, 9, generator=torch.Generator().manual_seed(0)) + 3.0
+    members = [np.flatnonzero(owner == teacher) for teacher in range(teachers)]
+    return Shards(records, torch.from_numpy(rng.integers(0, 3, 120)), members)
+
+
 def plan_of(recipe: str, options: dict[str, Any], facts: PublicFacts = FACTS, epsilon: float = 8.0) -> Plan:
     return build_plan(recipe, options, ACCOUNT, ACCOUNT.nano_of(epsilon), facts)
 
@@ -185,12 +175,37 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private_steps, "places_alike", lambda *_: True)
 
 
+def classifiers_see(monkeypatch: pytest.MonkeyPatch, images: int) -> None:
+    """Let the classifiers of an evaluation see so many images."""
+    for kind, training in TRAINING.items():
+        monkeypatch.setitem(TRAINING, kind, dataclasses.replace(training, images_seen=images))
+
+
 def random_generator(channels: int = 1, height: int = 6, width: int = 5) -> Generator:
     made = Generator(GeneratorConfig(3, channels, height, width, components=4))
     stream = torch.Generator().manual_seed(1)
     made.mean.copy_(torch.rand(made.mean.shape, generator=stream))
     made.factor.copy_(torch.randn(made.factor.shape, generator=stream) * 0.1)
     return made
+
+
+PRIVACY_CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
+
+
+def write_drawing(
+    path: Path,
+    generator: ReleasedGenerator,
+    sample_format: str,
+    *,
+    title: str = "A | title",
+    card: dict[str, Any] = PRIVACY_CARD,
+    **request: Any,
+) -> Path:
+    """Draw into a file, with seed 5 where nothing else is said; returns its path."""
+    write_sample(
+        path, generator, SampleRequest(**{"seed": 5, **request}), SampleFile(SampleFormat(sample_format), title, card)
+    )
+    return path
 
 
 def stop_at(when: int, at_stage: str) -> Any:
@@ -211,11 +226,6 @@ def share_nearest_to_own_class(generator: ReleasedGenerator, classes: int = 10, 
     images = generator.sample(labels, torch.Generator().manual_seed(1)).flatten(1)
     nearest = torch.cdist(images, torch.from_numpy(means).float().flatten(1)).argmin(dim=1)
     return float((nearest == labels).float().mean())
-
-
-def silence(_noise: SecureNoise, shape: Any, _stddev: float) -> npt.NDArray[np.int64]:
-    """In place of `SecureNoise.discrete_gaussian`: no noise."""
-    return np.zeros(shape, np.int64)
 
 
 class Constant:

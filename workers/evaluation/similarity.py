@@ -107,13 +107,14 @@ def measure_similarity(
     *,
     seed: int,
     look: Callable[[int, int], None] = lambda _done, _steps: None,
+    images_max: int = IMAGES_MAX,
 ) -> Similarity | None:
-    """Compare as many synthetic images as real (public) ones, (n, c, h, w) uint8, at most IMAGES_MAX of each.
+    """Compare as many synthetic images as real (public) ones, (n, c, h, w) uint8, at most `images_max` of each.
 
     A public seed draws them. `look` receives the number of blocks done, and of all; an exception from it ends this.
     Return None if a side has fewer than IMAGES_MIN images.
     """
-    count = min(len(synthetic), len(real), IMAGES_MAX)
+    count = min(len(synthetic), len(real), images_max)
     if count < IMAGES_MIN:
         return None
     stream, described = torch.Generator().manual_seed(seed), list[Tensor]()
@@ -138,17 +139,19 @@ def frechet_distance(left: Tensor, right: Tensor) -> float:
     return max(0.0, float(means + left.var(dim=0).sum() + right.var(dim=0).sum() - 2 * cross))
 
 
-def precision_and_recall(real: Tensor, fake: Tensor, neighbours: int = NEIGHBOURS) -> tuple[float, float]:
+def precision_and_recall(
+    real: Tensor, fake: Tensor, neighbours: int = NEIGHBOURS, block: int = _BLOCK
+) -> tuple[float, float]:
     """Return the share of fake features (n, d) that lie where real ones do, and the share of real ones the other way.
 
     A feature lies where a set does if it is as near to one of its points as that point's n-th neighbour in the set.
-    Distances are taken of a block of rows at a time.
+    Distances are taken of `block` rows at a time.
     """
-    return _covered(fake, real, neighbours), _covered(real, fake, neighbours)
+    return _covered(fake, real, neighbours, block), _covered(real, fake, neighbours, block)
 
 
-def _covered(points: Tensor, by: Tensor, neighbours: int) -> float:
-    own = (torch.cdist(part, by) for part in torch.split(by, _BLOCK))
+def _covered(points: Tensor, by: Tensor, neighbours: int, block: int) -> float:
+    own = (torch.cdist(part, by) for part in torch.split(by, block))
     radius = torch.cat([part.kthvalue(neighbours + 1, dim=1).values for part in own])  # a point is its own nearest
-    inside = [(torch.cdist(part, by) <= radius).any(dim=1) for part in torch.split(points, _BLOCK)]
+    inside = [(torch.cdist(part, by) <= radius).any(dim=1) for part in torch.split(points, block)]
     return float(torch.cat(inside).double().mean())

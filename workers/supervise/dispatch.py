@@ -33,9 +33,10 @@ class Dispatcher:
         *,
         command: Sequence[str] = RUNNER_COMMAND,
         patience: Patience = Patience(),
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self._settings, self._factory = settings, factory
-        self._command, self._patience = tuple(command), patience
+        self._command, self._patience, self._poll_seconds = tuple(command), patience, poll_seconds
         self._draining = threading.Event()
         self._bells = {kind: threading.Event() for kind in KINDS}
         self._lanes: list[threading.Thread] = []
@@ -89,4 +90,4 @@ class Dispatcher:
                 get_logger(__name__).error("lane_failed", lane=kind, error=type(error).__name__)
                 self._draining.wait(_BACKOFF_SECONDS)
                 continue
-            bell.wait(POLL_SECONDS)
+            bell.wait(self._poll_seconds)

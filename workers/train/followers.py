@@ -115,14 +115,20 @@ def followed(context: Context, processes: int) -> Iterator[torch.device]:
         shutil.rmtree(meeting, ignore_errors=True)
 
 
-def _watch(context: Context, followers: Sequence[subprocess.Popen[bytes]], over: threading.Event) -> None:
+def _watch(
+    context: Context,
+    followers: Sequence[subprocess.Popen[bytes]],
+    over: threading.Event,
+    look_seconds: float = _LOOK_SECONDS,
+    verdict_seconds: float = _VERDICT_SECONDS,
+) -> None:
     """End this process if a follower died and the training does not end, as when an exchange hangs."""
-    while not over.wait(_LOOK_SECONDS):
+    while not over.wait(look_seconds):
         lost = [process.returncode for process in followers if process.poll()]
         if not lost:
             continue
         get_logger(__name__).warning("follower_lost", job_id=context.attempt.job_id, status=lost[0])
-        if not over.wait(_VERDICT_SECONDS):
+        if not over.wait(verdict_seconds):
             os._exit(ExitStatus.LOST)
         return
 

@@ -13,13 +13,7 @@ import torch
 from benchmarks import broken_mechanisms as broken
 from benchmarks.audited import Audited
 from benchmarks.reproductions import dp_merf
-from benchmarks.reproductions.dp_merf import (
-    UNIT,
-    embedded_sums,
-    fit_generator,
-    frequencies,
-    privatise_embedding,
-)
+from benchmarks.reproductions.dp_merf import UNIT, embedded_sums, fit_generator, frequencies, privatise_embedding
 from benchmarks.runs import NoLedger
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent

@@ -69,9 +69,14 @@ def report(folder: Path, **changes: Any) -> str:
     return write_report(folder, **facts).read_text(encoding="utf-8")
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> str:
-    return report(tmp_path, technical={"config_digest": "ab12"})
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("report")
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> str:
+    return report(folder, technical={"config_digest": "ab12"})
 
 
 def test_report_is_one_file_that_loads_and_runs_nothing(page):
@@ -120,8 +125,8 @@ def test_report_never_promises_anonymity_and_lets_no_name_through_as_it_is(page)
     assert not re.search(r"anonym|100% private|completely private|<shoe>", page, flags=re.IGNORECASE)
 
 
-def test_json_carries_the_same_facts(page, tmp_path):
-    document = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+def test_json_carries_the_same_facts(page, folder):
+    document = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert document["guarantee"]["epsilon"] == CARD["epsilon"]
     assert document["synthetic"]["images"] == 90
     assert document["release"]["stages"][0]["releases"] == 2245

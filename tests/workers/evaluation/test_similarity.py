@@ -54,17 +54,16 @@ def test_a_missing_kind_lowers_recall_and_static_lowers_precision():
     assert 10 * alike.frechet_distance < one_kind.frechet_distance < static.frechet_distance
 
 
-def test_blocks_change_nothing(monkeypatch):
+def test_blocks_change_nothing():
     stream = torch.Generator().manual_seed(0)
     real, fake = (torch.randn(90, 4, generator=stream, dtype=torch.float64) for _ in range(2))
     whole = precision_and_recall(real, fake)
-    monkeypatch.setattr(similarity, "_BLOCK", 7)
-    assert precision_and_recall(real, fake) == whole
+    assert precision_and_recall(real, fake, block=7) == whole
     inside = torch.cdist(fake, real) <= torch.cdist(real, real).sort(dim=1).values[:, 3]
     assert whole[0] == pytest.approx(float(inside.any(dim=1).double().mean()))
 
 
-def test_as_many_of_each_side_are_compared_and_too_few_are_not(monkeypatch):
+def test_as_many_of_each_side_are_compared_and_too_few_are_not():
     seen = list[int]()
 
     def rows(images: Tensor) -> Tensor:
@@ -72,11 +71,9 @@ def test_as_many_of_each_side_are_compared_and_too_few_are_not(monkeypatch):
         return images.double().mean(3).flatten(1)
 
     counting = NamedExtractor("counting", rows)
-    monkeypatch.setattr(similarity, "IMAGES_MAX", 50)
     steps = list[tuple[int, int]]()
-    found = measure_similarity(
-        pictures(300, 1), pictures(80, 2), counting, seed=0, look=lambda done, of: steps.append((done, of))
-    )
+    limits = {"look": lambda done, of: steps.append((done, of)), "images_max": 50}
+    found = measure_similarity(pictures(300, 1), pictures(80, 2), counting, seed=0, **limits)
     assert (found.images, seen, found.extractor) == (50, [50, 50], "counting")  # type: ignore[union-attr]
     assert steps == [(0, 2), (1, 2)]
     assert measure_similarity(pictures(300, 1), pictures(19, 2), counting, seed=0) is None

@@ -1,4 +1,4 @@
-"""The change that one image makes to a sum of the moments, and private steps of a toy."""
+"""Releases without noise, the change that one image makes to a sum of the moments, and private steps of a toy."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,6 +14,7 @@ from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients.build import build_estimator
 from privacy.gradients.estimator import Curator
 from privacy.gradients.per_sample import trace_gradients
+from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
@@ -44,6 +45,12 @@ def small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(dp_classifier, "FEATURES_BLOCK", BLOCK)
         yield
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Releases get no noise."""
+    monkeypatch.setattr(SecureNoise, "discrete_gaussian", lambda _noise, shape, _stddev: np.zeros(shape, np.int64))
 
 
 def change_by_one(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from obscura.wire.words import EntryKind, ReleaseKind
 from privacy.accounting.events import event_from_json
@@ -19,6 +17,7 @@ from privacy.plans.class_histogram import COUNTS, SENSITIVITY
 from privacy.plans.plan import Plan, PublicFacts
 from service.errors import Conflict, InvalidInput
 from service.storage.files import digest_directory
+from tests.privacy.mechanisms.test_discrete_gaussian import fit
 from tests.workers.small_trainings import SECRET, plan_of, published_by, train
 from workers.recipes import records as units
 from workers.recipes.class_histogram import ClassHistogram, count_classes, read_histogram
@@ -99,30 +98,19 @@ def test_a_subject_with_fifty_records_of_all_classes_changes_one_count_by_one():
 # --- noise ----------------------------------------------------------------------------------------------------------
 
 
-def p_value(noise: npt.NDArray[np.int64], stddev: float) -> float:
-    """Chi-squared test against N_Z(0, stddev^2), bins of at least five expected draws."""
-    reach = math.ceil(2.5 * stddev)
-    weights = np.exp(-(np.arange(-20 * reach, 20 * reach + 1) ** 2) / (2 * stddev**2))
-    weights /= weights.sum()
-    inner = weights[19 * reach : 21 * reach + 1]
-    expected = np.array([*inner, 1 - inner.sum()]) * len(noise)
-    observed = [np.count_nonzero(noise == value) for value in range(-reach, reach + 1)]
-    return float(stats.chisquare([*observed, len(noise) - sum(observed)], expected).pvalue)
-
-
 def test_the_noise_is_the_planned_one_and_other_noise_is_recognised():
     facts = facts_of(2000)
     plan = plan_of("class_histogram", {}, facts, 0.5)
-    stddev = plan.noise_stddev[COUNTS]
-    labels = np.repeat(np.arange(2000), 3)
-    drawn = [privatised(labels, facts, plan, attempt=attempt).noisy_counts for attempt in range(1, 4)]
-    noise = np.array(drawn).ravel() - 3
-    assert p_value(noise, stddev) > 1e-6
-    for wrong in (2 / 3, 3 / 2):
-        narrow = dataclasses.replace(plan, stages=(dataclasses.replace(plan.stages[0], noise_stddev=stddev * wrong),))
-        drawn = [privatised(labels, facts, narrow, attempt=attempt).noisy_counts for attempt in range(1, 4)]
-        assert p_value(np.array(drawn).ravel() - 3, stddev) < 1e-12
-    assert p_value(np.zeros_like(noise), stddev) < 1e-12
+    labels, stddev = np.repeat(np.arange(2000), 3), plan.noise_stddev[COUNTS]
+
+    def noise(share: float) -> npt.NDArray[np.int64]:
+        stage = dataclasses.replace(plan.stages[0], noise_stddev=stddev * share)
+        made = dataclasses.replace(plan, stages=(stage,))
+        return np.ravel([privatised(labels, facts, made, attempt=attempt).noisy_counts for attempt in (1, 2, 3)]) - 3
+
+    assert fit(noise(1.0), stddev) > 1e-6
+    for wrong in (noise(2 / 3), noise(3 / 2), np.zeros(6000, np.int64)):
+        assert fit(wrong, stddev) < 1e-12
 
 
 # --- what is published ----------------------------------------------------------------------------------------------

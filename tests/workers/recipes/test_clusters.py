@@ -1,6 +1,5 @@
 """Clusters within classes: what a round of k-means can reveal, what it finds, and mixtures that are drawn from it."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,28 +10,16 @@ import torch
 
 from models.portable.generator import Generator, GeneratorConfig
 from models.portable.textured import TexturedGenerator
-from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.moments import MomentsConfig
-from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import build_plan
+from privacy.plans.plan import Plan
 from privacy.plans.symmetry import Action
 from privacy.plans.warm_start import BY_CLASS, CLUSTER_ROUNDS, CLUSTERS, MEANS, POOLED
-from tests.workers.small_trainings import Purse, secret
-from workers.recipes import moments
+from tests.workers.small_trainings import CLUSTERED, THREE, Purse, plan_of, secret, train
 from workers.recipes.coefficients import exact_product
-from workers.recipes.interface import Run, TrainingData
+from workers.recipes.interface import TrainingData
 from workers.recipes.released_sums import Clusters, Kept, KMeans, in_latents, noisy_clusters
 
-FACTS = PublicFacts(("a", "b", "c"), 8, 8, 1, 6000, "record")
-SHARES = {
-    "mean_fraction": 0.2,
-    "pooled_covariance_fraction": 0.3,
-    "class_covariance_fraction": 0.3,
-    "cluster_fraction": 0.2,
-}
-CONFIG = MomentsConfig(frequencies=8, components=12, clusters=4, shrink=True, **SHARES)
 NONE = Action("none", np.ones(4), np.ones(4), np.arange(4), np.ones(4))
 Numbers = npt.NDArray[np.float64]
 
@@ -149,34 +136,23 @@ def test_a_generator_draws_around_the_centres_by_their_shares():
     assert (of_second > 0.5).float().mean() == pytest.approx(0.25, abs=0.03)
 
 
-def plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    account = open_filter(10.0, 1e-5)
-    wanted: Mapping[str, Any] = {
-        "frequencies": 6,
-        "components": 10,
-        "clusters": 3,
-        **SHARES,
-        **options,
-    }
-    return build_plan("moments", dict(wanted), account, account.capacity_nano, facts)
+def plan(**options: Any) -> Plan:
+    wanted = {"frequencies": 6, "components": 10, **CLUSTERED, "clusters": 3, **options}
+    return plan_of("moments", wanted, THREE)
 
 
 @pytest.mark.parametrize("texture", [False, True])
 def test_a_training_pays_for_every_round_and_draws_mixtures(texture):
     made = plan(texture=texture)
-    assert [(stage.name, stage.event.count) for stage in made.stages] == [
-        *[(MEANS, 1), (POOLED, 1), (CLUSTERS, CLUSTER_ROUNDS), (BY_CLASS, 1)]
-    ]
+    counts = {stage.name: stage.event.count for stage in made.stages}
+    assert counts == {MEANS: 1, POOLED: 1, CLUSTERS: CLUSTER_ROUNDS, BY_CLASS: 1}
     shares = {stage.name: stage.cost_nano / made.budget_nano for stage in made.stages}
     assert shares == pytest.approx({MEANS: 0.2, POOLED: 0.3, CLUSTERS: 0.2, BY_CLASS: 0.3}, rel=1e-3)
     purse, rng = Purse(), np.random.default_rng(0)
     labels = rng.integers(0, 3, 600)
     images = (rng.integers(0, 60, (600, 8, 8)) + 60 * labels[:, None, None]).astype(np.uint8)
     images[::2, :, 4:] += 70  # two clusters in each class
-    data = TrainingData(images, labels, FACTS.classes)
-    generator = moments.train(Run(plan=made, facts=FACTS, data=data, budget=purse, secret=b"0" * 32))
-    planned = {stage.name: stage for stage in made.stages}
-    assert all(planned[stage].announces(event) for stage, event in purse.paid)
+    generator = train(made, TrainingData(images, labels, THREE.classes), THREE, budget=purse)
     assert purse.counts == [(MEANS, 1), (POOLED, 1), *[(CLUSTERS, 1)] * CLUSTER_ROUNDS, (BY_CLASS, 1)]
     assert isinstance(generator, TexturedGenerator) == texture
     assert generator.centres.abs().max() > 0.1

@@ -1,6 +1,7 @@
 """What every recipe keeps to, whatever it trains: it pays its plan, goes on where it was cut off, and ends in order."""
 
 import dataclasses
+import itertools
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,18 +24,21 @@ from tests.workers.small_trainings import (
     ACCOUNT,
     FACTS,
     SMALL,
+    TWO,
     Memory,
     Purse,
     digits,
     drawn_twice,
     evaluated,
+    nearly_without_noise,
     published_by,
-    silence,
+    share_nearest_to_own_class,
     small_plan,
     stop_at,
     train,
     untried,
     weights,
+    zeros_and_ones,
 )
 from workers.recipes import private_steps
 from workers.recipes.interface import Cancelled, NothingUseful, Piece, TrainingData, load_checkpoint
@@ -71,10 +75,7 @@ NETWORKS = ("linear", "kernel", "convolutional")
 EVERY = [
     *((recipe, options) for recipe in STEPWISE for options in ESTIMATORS),
     *(("dp_classifier", options) for options in MORE),
-    *(
-        ("datalens", {"teacher_network": network, "teacher_hidden": 4})
-        for network in ("linear", "kernel", "convolutional")
-    ),
+    *(("datalens", {"teacher_network": network, "teacher_hidden": 4}) for network in NETWORKS),
     *((recipe, {}) for recipe in RECIPES if recipe not in (*STEPWISE, "datalens")),
 ]
 CUT_OFF = [
@@ -120,7 +121,10 @@ def assert_paid_once(purse: Purse, plan: Plan) -> None:
 def test_every_training_pays_for_noise_before_it_is_drawn_and_repeats_with_its_secret(recipe, options, monkeypatch):
     """Each release has noise of its own, and a training that draws samples pays before it draws one."""
     plan, purse, samples = small_plan(recipe, **{**options, **FEWER.get(recipe, {})}), Purse(), list[Any]()
-    sample = private_steps.poisson_sample
+    sample, reported = private_steps.poisson_sample, set[tuple[str, int]]()
+
+    def report(*, stage: str, step: int, steps: int) -> None:
+        reported.add((stage, steps))
 
     def watched(*given: Any) -> Any:
         samples.append(given)
@@ -130,10 +134,14 @@ def test_every_training_pays_for_noise_before_it_is_drawn_and_repeats_with_its_s
     with monkeypatch.context() as patched:
         noises = watch_noise(patched, purse)
         patched.setattr(private_steps, "poisson_sample", watched)
-        first = learned(recipe, train(plan, digits(300), budget=purse))
+        first = learned(recipe, train(plan, digits(300), budget=purse, progress=report))
+    pieces = work_of(plan, FACTS)  # from declared numbers
+    assert {(piece.stage, piece.steps) for piece in pieces} == reported
+    assert all(piece.work > 0 for piece in pieces)
     assert len(set(noises.values())) == len(noises) > 0
     assert len(samples) == PLANNED_STEPS.get(recipe, 0)
     assert all(plan.stage(stage).announces(event) for stage, event in purse.paid)
+    assert [stage for stage, _ in itertools.groupby(stage for stage, _ in purse.paid)] == [s.name for s in plan.stages]
     assert_paid_once(purse, plan)
     assert torch.isfinite(first).all()
     untried(monkeypatch)
@@ -195,14 +203,13 @@ def test_what_was_kept_is_neither_paid_nor_drawn_again(recipe, options, monkeypa
     ],
     ids=str,
 )
-def test_one_unit_moves_a_step_by_no_more_than_its_clip(recipe, unit, options, monkeypatch):
+def test_one_unit_moves_a_step_by_no_more_than_its_clip(recipe, unit, options, silent, monkeypatch):
     """Noise left out, every coin heads: at most C / expected batch, and nearly that, however many rows a unit has."""
     subjects = 30 if unit == "subject" else None
     facts = dataclasses.replace(FACTS, records_declared=30, unit=unit, subjects_declared=subjects)
     options = {**options, "expected_batch": 30, "epochs": 1.0, "clip": 0.01, "optimiser": "sgd", "learning_rate": 1.0}
     plan = small_plan(recipe, facts, momentum=0.0, **options)
     assert plan.stages[0].event.count == 1
-    monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
     # Coins of the other units (noise levels, records) must be the same in both, so each unit has a pass of its own.
     monkeypatch.setattr(private_steps, "poisson_sample", lambda units, _probability, _coins: np.arange(units))
     monkeypatch.setattr(private_steps, "pass_size", lambda *_: 1)
@@ -218,6 +225,26 @@ def test_one_unit_moves_a_step_by_no_more_than_its_clip(recipe, unit, options, m
 
     moved = float((step(29) - step(18 if unit == "subject" else 28)).norm())
     assert 0.8 * 0.01 / 30 < moved <= 0.01 / 30 * (1 + 1e-2)  # weights are rounded to float32
+
+
+GAN = {"features": 8, "latent": 8, "generator_batch": 128, "learning_rate": 2e-3, "generator_learning_rate": 2e-3}
+DIFFUSION = {"features": 8, "learning_rate": 0.01, "sampling_steps": 10, "multiplicity": 1, "expected_batch": 50}
+LEARNED = [  # epochs with the labels and without, and the most that is drawn like its class without them
+    pytest.param("dp_diffusion", TWO, DIFFUSION, (12.0, 2.0), 0.7, marks=pytest.mark.slow),
+    ("dpgan", FACTS, GAN, (15.0, 5.0), 0.35),
+]
+
+
+@pytest.mark.parametrize(("recipe", "facts", "options", "epochs", "most"), LEARNED)
+def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothing(
+    recipe, facts, options, epochs, most, monkeypatch
+):
+    untried(monkeypatch)
+    data = zeros_and_ones() if facts is TWO else digits()
+    learns, shuffled = (nearly_without_noise(small_plan(recipe, facts, **options, epochs=each)) for each in epochs)
+    assert share_nearest_to_own_class(train(learns, data, facts), classes=len(facts.classes)) > 0.7
+    np.random.default_rng(1).shuffle(data.private_labels)
+    assert share_nearest_to_own_class(train(shuffled, data, facts), classes=len(facts.classes)) < most
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 
 from models.extractor import ExtractorUnusable
 from models.private_classifier import PrivateClassifier, load_classifier
@@ -29,6 +28,7 @@ from tests.workers.small_trainings import (
     SMALL,
     Memory,
     Purse,
+    all_digits,
     digits,
     evaluated,
     published_by,
@@ -50,9 +50,8 @@ classifier_plan = partial(small_plan, "dp_classifier")
 
 
 def accuracy(classifier: PrivateClassifier) -> float:
-    found = load_digits()
-    images = torch.from_numpy((found.images[1500:] * (255 / 16)).astype(np.uint8))[:, None]
-    return float((classifier.predict(images) == torch.from_numpy(found.target[1500:])).float().mean())
+    images, labels = (torch.from_numpy(array[1500:]) for array in all_digits())
+    return float((classifier.predict(images[:, None]) == labels).float().mean())
 
 
 def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal(monkeypatch):

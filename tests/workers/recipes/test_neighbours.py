@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
@@ -42,6 +41,7 @@ from service.views import accounts, datasets, jobs, releases
 from tests.conftest import clear_postgres
 from tests.workers.conftest import OPTIONS, build
 from tests.workers.recipes.conftest import BLOCK
+from tests.workers.small_trainings import all_digits
 from workers.recipes.interface import TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
@@ -95,12 +95,12 @@ def named(value: str | tuple[str, str, dict[str, Any]]) -> str:
 
 def dataset(units: int, unit: str) -> TrainingData:
     """The first units of all that are there: digits, or subjects of one to nineteen digits each."""
-    found = load_digits()
+    images, digits = all_digits()
     subjects = np.repeat(np.arange(SUBJECTS_DECLARED), 1 + np.arange(SUBJECTS_DECLARED) % 19)[:DECLARED]
     records = np.arange(units) if unit == "record" else np.flatnonzero(subjects < units)
     return TrainingData(
-        (found.images[records] * (255 / 16)).astype(np.uint8),
-        found.target[records].astype(np.int64) % 2,
+        images[records],
+        digits[records] % 2,
         PARITY,
         None if unit == "record" else subjects[records] * 7_919 % 104_729,
     )
@@ -257,14 +257,13 @@ Observe = Callable[[tuple[str, str, dict[str, Any]], int], dict[str, Any]]
 def observe(request: pytest.FixtureRequest, tmp_path: Path, capfd: Any, monkeypatch: Any) -> Observe:
     """Run a case on so many units, in a workshop of its own; on PostgreSQL, in one after the other."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(publishing, "_REPORT_PER_CLASS", 10)  # of 200: drawing and comparing them takes seconds
     sqlite = request.param == "sqlite"
     url = "" if sqlite else request.getfixturevalue("postgres_url")
     template = request.getfixturevalue("sqlite_template")
 
     def observed(case: tuple[str, str, dict[str, Any]], units: int) -> dict[str, Any]:
         recipe, unit, options = case
-        if "guide" in options:
-            monkeypatch.setattr(publishing, "_REPORT_PER_CLASS", 10)  # of 200, each of which is moved
         home = tmp_path / str(units)
         home.mkdir()
         if sqlite:

@@ -27,7 +27,6 @@ from tests.workers.small_trainings import (
     weights,
 )
 from workers.recipes import datalens as loop
-from workers.recipes import teacher_stage
 from workers.recipes.interface import Cancelled, NothingUseful, TrustedCurator
 from workers.recipes.teacher_stage import Release, TeacherStageConfig, TeacherStageState, run_teacher_stage
 
@@ -47,10 +46,6 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def generate(monkeypatch: pytest.MonkeyPatch, **shape: int) -> None:
     monkeypatch.setattr(loop, "ConditionalDcganConfig", functools.partial(ConditionalDcganConfig, **shape))
-
-
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teacher_stage.topagg, "noisy_sum", lambda votes, *_: votes.to(torch.int64))
 
 
 def test_four_thousand_published_teachers_can_be_planned_and_say_what_they_hold():
@@ -73,16 +68,17 @@ def test_teachers_that_the_machine_cannot_hold_are_refused_before_anything_is_ch
     assert not purse.events
 
 
-def test_without_noise_linear_teachers_teach_the_classes(monkeypatch):
-    quiet(monkeypatch)
-    generator = train(small(images=1500, beta=0.1, step=0.05), digits())
-    assert share_nearest_to_own_class(generator) > 0.5
-
-
-def test_without_noise_kernel_teachers_teach_the_classes(monkeypatch):
-    quiet(monkeypatch)
-    generate(monkeypatch, features=32, dense=256)
-    generator = train(small(preset="kernel", images=1500, step=0.05, generator_learning_rate=3e-3), digits())
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ({"features": 8, "dense": 64}, {"beta": 0.1}),
+        ({"features": 32, "dense": 256}, {"preset": "kernel", "generator_learning_rate": 3e-3}),
+    ],
+    ids=["linear", "kernel"],
+)
+def test_without_noise_teachers_teach_the_classes(shape, options, silent, monkeypatch):
+    generate(monkeypatch, **shape)
+    generator = train(small(images=1100, step=0.05, **options), digits())
     assert share_nearest_to_own_class(generator) > 0.5
 
 
@@ -131,9 +127,8 @@ def wide_kernel(shards: Shards, classes: int) -> KernelTeachers:
 
 
 @pytest.mark.parametrize("made", [LinearTeachers, wide_kernel])
-def test_a_neighbour_attains_the_sensitivity(made, monkeypatch):
+def test_a_neighbour_attains_the_sensitivity(made, silent):
     """A white record beside a black one turns each of its teacher's k votes from down to up: exactly 2 sqrt(k)."""
-    quiet(monkeypatch)
     aggregation = TopAggConfig(k=4, c=1e-5, stddev=3.0, beta=0.5, teachers=2, dimension=9)
     cfg = TeacherStageConfig(aggregation, classes=1, images=1, iterations=1, teacher_steps=1, first_steps=1)
     records, labels = (

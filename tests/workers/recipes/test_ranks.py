@@ -1,7 +1,6 @@
 """Two processes that train together release what one process releases, once, and pay once."""
 
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,10 +142,8 @@ def test_every_rank_finds_a_checkpoint_on_its_own_device(both):
 
 
 def test_a_rank_that_dies_ends_the_others(tmp_path, warm):
-    started = time.monotonic()
     processes = start(warm, "death", tmp_path / "together", 2)
     assert [process.wait(timeout=120) != 0 for process in processes] == [True, True]
-    assert time.monotonic() - started < 120
     assert not list((tmp_path / "together").glob("*.pt"))
 
 

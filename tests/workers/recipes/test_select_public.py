@@ -11,11 +11,10 @@ from models.portable.drawing import draw
 from models.portable.selected import SelectedPictures
 from models.released import load_released, save_released
 from privacy.errors import BudgetExceeded, ContributionUnbounded
-from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.select_public import SENSITIVITY
 from tests.workers import small_trainings
-from tests.workers.small_trainings import SECRET, Purse, silence
+from tests.workers.small_trainings import SECRET, Purse
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.records import AnchorsMissing
 from workers.recipes.select_public import Space, cluster, colours_and_texture, count_votes, shares_of, winners
@@ -110,8 +109,7 @@ def test_classes_draw_the_public_pictures_that_look_like_their_records(iteration
     assert ((dark - 20).abs() < 30).float().mean() > 0.9
 
 
-def test_without_noise_it_is_a_function_of_votes_alone(monkeypatch):
-    monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
+def test_without_noise_it_is_a_function_of_votes_alone(silent):
     first, second = (train(plan_of(), data(), secret=secret) for secret in (SECRET, bytes(32)))
     assert all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
 

@@ -3,14 +3,7 @@
 import numpy as np
 import pytest
 
-from workers.recipes.shrinkage import (
-    Array,
-    at_least,
-    for_new_records,
-    shrink_counts,
-    shrink_means,
-    shrink_pooled,
-)
+from workers.recipes.shrinkage import Array, at_least, for_new_records, shrink_counts, shrink_means, shrink_pooled
 
 RNG = np.random.default_rng(0)
 BEGINNING = RNG.bit_generator.state

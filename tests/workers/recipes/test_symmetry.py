@@ -1,7 +1,6 @@
 """Declared symmetries: how they act on what is released, what a record can change, and what is drawn."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,32 +8,20 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
 from privacy.plans.moments import MomentsConfig
-from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import build_plan
 from privacy.plans.symmetry import ORDER, Action, Symmetry
 from privacy.plans.warm_start import BY_CLASS, CLUSTERS, MEANS, POOLED, WARM_START, action_of, warm_start_event
 from tests.workers.recipes.conftest import change_by_one
-from tests.workers.small_trainings import Purse, secret
+from tests.workers.small_trainings import CLUSTERED, THREE, Purse, plan_of, secret, train
 from workers.recipes.coefficients import LARGE, numbers_of
-from workers.recipes.interface import Run, TrainingData
-from workers.recipes.moments import train
+from workers.recipes.interface import TrainingData
 from workers.recipes.released_sums import Kept, KMeans, noisy_clusters
 from workers.recipes.shrinkage import principal_components
 from workers.recipes.warm_start import ClassGaussians, warm_start
 
-FACTS = PublicFacts(("a", "b", "c"), 8, 8, 3, 6000, "record")
-SHARES = {
-    "mean_fraction": 0.2,
-    "pooled_covariance_fraction": 0.3,
-    "class_covariance_fraction": 0.3,
-    "cluster_fraction": 0.2,
-}
-CONFIG = MomentsConfig(
-    frequencies=8, components=12, clusters=2, texture=True, colour="luma_chroma", centre=0.5, **SHARES
-)
+FACTS = dataclasses.replace(THREE, channels=3)
+CONFIG = MomentsConfig(frequencies=8, components=12, texture=True, colour="luma_chroma", centre=0.5, **CLUSTERED)
 BOTH: list[Symmetry] = ["mirror", "square"]
 Numbers = npt.NDArray[np.float64]
 Images = npt.NDArray[np.uint8]
@@ -180,31 +167,23 @@ def test_a_cluster_and_its_twin_are_found_together():
     np.testing.assert_allclose(found.shares[0], 0.25, atol=0.02)
 
 
-def plan(options: Mapping[str, Any], facts: PublicFacts = FACTS) -> Plan:
-    account = open_filter(10.0, 1e-5)
-    return build_plan("moments", options, account, account.capacity_nano, facts)
-
-
 @pytest.mark.parametrize("symmetry", BOTH)
 def test_a_training_pays_what_one_without_a_declaration_pays_and_draws_twins(symmetry):
-    options = {"clusters": 2, "components": 12, **SHARES}
-    declared, plain = (plan({**options, "symmetry": each}) for each in (symmetry, "none"))
-    assert [(stage.name, stage.event) for stage in declared.stages] == [
-        (stage.name, stage.event) for stage in plain.stages
-    ]
+    options = {"components": 12, **CLUSTERED}
+    declared, plain = (plan_of("moments", {**options, "symmetry": each}, FACTS) for each in (symmetry, "none"))
+    stages = [[(stage.name, stage.event) for stage in each.stages] for each in (declared, plain)]
+    assert stages[0] == stages[1]
     assert any(symmetry in note or "mirror" in note for note in declared.notes)
-    purse, labels = Purse(), np.arange(600) % 3
-    data = TrainingData(pictures(600), labels, FACTS.classes)
-    generator = train(Run(plan=declared, facts=FACTS, data=data, budget=purse, secret=b"0" * 32))
-    planned = {stage.name: stage for stage in declared.stages}
-    assert all(planned[stage].announces(event) for stage, event in purse.paid)
+    purse = Purse()
+    generator = train(declared, TrainingData(pictures(600), np.arange(600) % 3, FACTS.classes), FACTS, budget=purse)
+    assert all(declared.stage(stage).announces(event) for stage, event in purse.paid)
     assert generator.config.clusters == 2 * ORDER[symmetry]
     assert torch.isfinite(generator.sample(torch.arange(30) % 3, torch.Generator().manual_seed(0))).all()
 
 
 def test_a_square_has_equal_sides():
     facts = dataclasses.replace(FACTS, width=12)
-    assert plan({"symmetry": "mirror"}, facts).config_of(MomentsConfig).symmetry == "mirror"
+    assert plan_of("moments", {"symmetry": "mirror"}, facts).config_of(MomentsConfig).symmetry == "mirror"
     with pytest.raises(InvalidParameter) as refused:
-        plan({"symmetry": "square"}, facts)
+        plan_of("moments", {"symmetry": "square"}, facts)
     assert refused.value.name == "symmetry"

@@ -12,8 +12,7 @@ from models.convolutional_teachers import ConvolutionalConfig, ConvolutionalTeac
 from models.shards import Shards
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
-from tests.workers.small_trainings import Purse
-from workers.recipes import teacher_stage
+from tests.workers.small_trainings import Purse, noise_shards
 from workers.recipes.interface import Cancelled, TrustedCurator
 from workers.recipes.teacher_stage import (
     Release,
@@ -39,11 +38,7 @@ def aggregation(**fields: Any) -> TeacherStageConfig:
 
 @pytest.fixture
 def shards() -> Shards:
-    rng = np.random.default_rng(0)
-    owner = rng.integers(0, TEACHERS - 2, 120)
-    records = torch.randn(120, INPUTS, generator=torch.Generator().manual_seed(0)) + 3.0
-    members = [np.flatnonzero(owner == i) for i in range(TEACHERS)]
-    return Shards(records, torch.from_numpy(rng.integers(0, CLASSES, 120)), members)
+    return noise_shards(TEACHERS)
 
 
 def start(shards: Shards, seed: int = 0) -> TeacherStageState:
@@ -124,9 +119,8 @@ def test_ablations_run_and_are_paid_as_they_are(fields, most, shards):
 
 
 @pytest.mark.parametrize("left_out", range(0, 120, 17))
-def test_a_removed_record_changes_each_vote_sum_by_at_most_the_sensitivity(left_out, monkeypatch):
+def test_a_removed_record_changes_each_vote_sum_by_at_most_the_sensitivity(left_out, silent):
     """Without noise, for equal proposals: one teacher's votes change, so at most 2 sqrt(k) in norm per image."""
-    monkeypatch.setattr(teacher_stage.topagg, "noisy_sum", lambda votes, *_: votes.to(torch.int64))
     owner = np.random.default_rng(1).integers(0, TEACHERS, 120)
     records = torch.randn(120, INPUTS, generator=torch.Generator().manual_seed(0)) + 1.0
     sums = []
@@ -139,8 +133,7 @@ def test_a_removed_record_changes_each_vote_sum_by_at_most_the_sensitivity(left_
     assert change.max() > 0
 
 
-def test_empty_shards_do_not_vote(monkeypatch):
-    monkeypatch.setattr(teacher_stage.topagg, "noisy_sum", lambda votes, *_: votes.to(torch.int64))
+def test_empty_shards_do_not_vote(silent):
     nobody = Shards(torch.zeros(1, INPUTS), torch.zeros(1, dtype=torch.int64), [np.empty(0, np.int64)] * TEACHERS)
     assert not any(release.released_sums.any() for release in run(config(), nobody)[0])
 

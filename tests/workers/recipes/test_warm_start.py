@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from sklearn.datasets import load_digits
 
 from privacy.accounting.events import SMOOTHING_VARIANCE
 from privacy.plans.moments import MomentsConfig
@@ -30,7 +29,9 @@ from privacy.plans.warm_start import (
     warm_start_event,
 )
 from tests.workers.recipes.conftest import change_by_one
-from tests.workers.small_trainings import Constant, secret
+from tests.workers.small_trainings import CLUSTERED, Constant, all_digits, secret
+from tests.workers.small_trainings import FACTS as DIGITS
+from tests.workers.small_trainings import THREE as FACTS
 from workers.recipes import released_sums as module
 from workers.recipes.coefficients import coefficients, exact_product, image_basis
 from workers.recipes.released_sums import Kept, noisy_means, noisy_scatter, off_diagonal_stddev
@@ -39,7 +40,6 @@ from workers.recipes.warm_start import ClassGaussians, warm_start
 
 Q = QUANTISATION
 CLIP = 1.5
-FACTS = PublicFacts(("a", "b", "c"), 8, 8, 1, 6000, "record")
 CONFIG = MomentsConfig(frequencies=8, components=12)
 Rows = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -244,13 +244,6 @@ def test_luma_and_chroma_are_orthonormal_too_and_grey_has_no_chroma(coefficients
 
 
 WHITE, BLACK, NOISE = "white", "black", "noise"
-CLUSTERED = {
-    "clusters": 4,
-    "mean_fraction": 0.2,
-    "pooled_covariance_fraction": 0.3,
-    "class_covariance_fraction": 0.3,
-    "cluster_fraction": 0.2,
-}
 COLOUR = {"colour": "luma_chroma", "centre": 0.5, "coefficients": 40, "mean_clip": 0.1}
 CHANGES: list[tuple[str, dict[str, Any], str, tuple[int, int, int], bool]] = [
     # stage, options, images of a shape, and whether the last of them lies beyond the clip
@@ -263,7 +256,7 @@ CHANGES: list[tuple[str, dict[str, Any], str, tuple[int, int, int], bool]] = [
         (stage, {**options, "noise_shape": shaped, "component_clip": clip}, NOISE, (8, 8, 1), clip == 0.05)
         for stage, options, shapes in (
             (BY_CLASS, {}, (0.0, 0.25, 0.5)),
-            *((f"{CLUSTERS} {number}", CLUSTERED, (0.25,)) for number in (1, 2, 3)),
+            *((f"{CLUSTERS} {number}", {**CLUSTERED, "clusters": 4}, (0.25,)) for number in (1, 2, 3)),
         )
         for shaped, clip in itertools.product(shapes, (0.05, 50.0))
     ),
@@ -334,16 +327,8 @@ def test_odd_shapes_are_fitted():
     fit(rng.integers(0, 256, (30, 8, 8)).astype(np.uint8), np.arange(30) % 3, frequencies=1)
 
 
-@pytest.fixture(scope="module")
-def digits() -> tuple[npt.NDArray[np.uint8], Labels, PublicFacts]:
-    """1,797 images of 8x8 pixels in ten classes."""
-    found = load_digits()
-    facts = PublicFacts(tuple("0123456789"), 8, 8, 1, 1797, "record")
-    return (found.images * (255 / 16)).astype(np.uint8), found.target.astype(np.int64), facts
-
-
-def test_with_hardly_any_noise_classes_have_their_means_and_covariances(digits):
-    images, labels, facts = digits
+def test_with_hardly_any_noise_classes_have_their_means_and_covariances():
+    (images, labels), facts = all_digits(), dataclasses.replace(DIGITS, records_declared=1797)
     wide = {"components": 64, "mean_clip": 30.0, "deviation_clip": 20.0, "component_clip": 20.0}
     gaussians = fit(images, labels, facts, stddev=3.0, **wide)
     flat = images.reshape(len(images), -1) / 255

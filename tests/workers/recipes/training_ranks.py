@@ -25,16 +25,11 @@ from privacy.gradients.dpsgd import DpSgd
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import PublicFacts
 from tests.workers.planted_faults import forward_fault
-from tests.workers.small_trainings import SECRET, Memory, Purse, plan_of, train, weights
+from tests.workers.small_trainings import SECRET, Memory, Purse, noise_shards, plan_of, train, weights
 from workers.recipes.interface import TrainingData, TrustedCurator, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import PrivateSteps
 from workers.recipes.ranks import object_from_first, privatise_once, rank, share
-from workers.recipes.teacher_stage import (
-    Release,
-    TeacherStageConfig,
-    TeacherStageState,
-    run_teacher_stage,
-)
+from workers.recipes.teacher_stage import Release, TeacherStageConfig, TeacherStageState, run_teacher_stage
 
 CLASSES = ("a", "b", "c")
 FACTS = PublicFacts(CLASSES, 8, 8, 1, 240, "record")
@@ -103,11 +98,7 @@ def train_classifier(estimator: str, **given: Any) -> dict[str, Any]:
 def run_votes(left: int = 10**9) -> dict[str, Any]:
     aggregation = TopAggConfig(k=4, c=1e-5, stddev=3.0, beta=0.2, teachers=TEACHERS, dimension=INPUTS)
     cfg = TeacherStageConfig(aggregation, classes=3, images=6, iterations=4, charge_iterations=2)
-    stream = np.random.default_rng(0)
-    owner = stream.integers(0, TEACHERS - 2, 120)
-    records = torch.randn(120, INPUTS, generator=torch.Generator().manual_seed(0)) + 3.0
-    members = [np.flatnonzero(owner == i) for i in range(TEACHERS)]
-    shards = Shards(records, torch.from_numpy(stream.integers(0, 3, 120)), members)
+    shards = noise_shards(TEACHERS)
     purse, kept = Purse(left), list[dict[str, Any]]()
     means = TrustedCurator(budget=purse, secret=SECRET)
     state = TeacherStageState(SeeingTeachers(shards))

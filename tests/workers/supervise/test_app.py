@@ -1,9 +1,11 @@
-"""One small job through a real Redis and a real Celery worker process."""
+"""How jobs reach their runners: by a Celery worker behind a real Redis, and by the embedded dispatcher."""
 
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,10 +21,11 @@ from service.audit.findings import FindingCode, verified_at
 from service.db.session import transaction
 from service.ledger.stops import arming_stops
 from service.queue import TASK_RUN_JOB
-from tests.workers.conftest import worker_start
+from tests.workers.conftest import IMPATIENT, worker_start
 from workers.supervise import app as tasks
 from workers.supervise.app import Workplace, make_app, work_on
-from workers.supervise.attempts import claim_job
+from workers.supervise.attempts import claim_job, claim_next
+from workers.supervise.dispatch import Dispatcher
 from workers.supervise.supervisor import runner_environment
 
 
@@ -141,3 +144,56 @@ def test_a_worker_does_not_ring_again_and_again_for_a_training_that_waits(worksh
     workshop.settings.keys_path.rename(tmp_path / "unmounted")
     assert work_on_message(workshop, [job_id], tmp_path, "false") == []
     assert (workshop.job(job_id).state, workshop.job(job_id).attempt) == (JobState.QUEUED, 0)
+
+
+# --- the embedded dispatcher ------------------------------------------------------------------------------------------
+
+
+def test_samples_never_wait_for_a_training_and_stopping_loses_nothing(workshop, tiny_runner, monkeypatch):
+    def dispatcher() -> Dispatcher:
+        return Dispatcher(workshop.settings, workshop.factory, command=tiny_runner, patience=IMPATIENT)
+
+    first = workshop.train(epsilon=0.5, evaluate=True, evaluation_samples=100)
+    working = dispatcher()
+    working.start()
+    release_id = workshop.wait_for_end(first).release_id
+    workshop.wait(lambda: workshop.job(first).state is JobState.SUCCEEDED)
+
+    monkeypatch.setenv("TINY_PAUSE", "0.3")
+    second, third = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
+    sample = workshop.sample(release_id)
+    queue.deliver(workshop.factory, working.send, now=datetime.now(UTC))
+    for free in (sample, workshop.evaluation(release_id).job_id):  # an evaluation follows by itself
+        assert workshop.wait_for_end(free).state is JobState.SUCCEEDED
+    workshop.wait(lambda: workshop.step(second) >= 1)
+    assert workshop.job(third).attempt == 0  # one training at a time
+    working.stop()
+    assert (workshop.job(second).state, workshop.job(second).attempts_lost) == (JobState.QUEUED, 0)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("obscura")]
+
+    monkeypatch.setenv("TINY_PAUSE", "0")
+    workshop.cancel(third)
+    working = dispatcher()
+    working.start()
+    assert workshop.wait_for_end(second).state is JobState.SUCCEEDED
+    working.stop()
+    spent_nano = sum(workshop.hold(job_id).captured_nano for job_id in (first, second))
+    assert (workshop.balance().spent_nano, workshop.balance().reserved_nano) == (spent_nano, 0)
+
+
+def test_a_dispatcher_that_was_never_started_or_has_nothing_to_do_stops_at_once(workshop):
+    Dispatcher(workshop.settings, workshop.factory).stop()
+    idle = Dispatcher(workshop.settings, workshop.factory, poll_seconds=60.0)
+    idle.start()
+    began = time.monotonic()
+    idle.stop()
+    assert time.monotonic() - began < 30
+
+
+def test_no_job_begins_on_a_disk_without_room(workshop):
+    job_id = workshop.train()
+    asked = {"kind": "train", "worker": "here", "now": datetime.now(UTC)}
+    short = workshop.settings.model_copy(update={"disk_free_bytes_min": 2**60})
+    assert claim_next(short, workshop.factory, **asked) is None
+    assert workshop.job(job_id).attempt == 0
+    assert claim_next(workshop.settings, workshop.factory, **asked).job_id == job_id

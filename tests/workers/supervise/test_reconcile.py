@@ -159,8 +159,13 @@ def test_the_trash_keeps_folders_for_the_grace_period_and_the_log_names_them(wor
     (waiting.parent / "notes").mkdir()
     sweep(workshop.settings, workshop.factory, now=now + timedelta(days=30), proved=True)
     assert waiting.is_dir()
+    over = now + timedelta(days=30, seconds=1)
+    workshop.do(stop_arming, [Finding(FindingCode.ENTRY_MISSING, "An entry is missing.", workshop.account_id)], now=now)
+    sweep(workshop.settings, workshop.factory, now=over, proved=True)
+    assert waiting.is_dir(), "nothing is removed while anything stands"
+    workshop.do(clear_stops)
     with structlog.testing.capture_logs() as lines:
-        sweep(workshop.settings, workshop.factory, now=now + timedelta(days=30, seconds=1), proved=True)
+        sweep(workshop.settings, workshop.factory, now=over, proved=True)
     assert [path.name for path in waiting.parent.iterdir()] == ["notes"]
     assert [line["folder"] for line in lines if line["event"] == "removed_for_good"] == [f"trash/{waiting.name}"]
     # Who missed it in time has moved it back.
@@ -169,19 +174,6 @@ def test_the_trash_keeps_folders_for_the_grace_period_and_the_log_names_them(wor
     assert sweep(shorter, workshop.factory, now=now) == 1
     assert sweep(shorter, workshop.factory, now=now + timedelta(seconds=1)) == 0
     assert [path.name for path in waiting.parent.iterdir()] == ["notes"]
-
-
-def test_the_trash_is_not_emptied_while_a_stop_stands(workshop):
-    waiting = workshop.settings.data_dir / "trash" / f"20200102T030405Z.releases.{new_id('rel')}"
-    lay(workshop.settings.data_dir, waiting)
-    now = datetime.now(UTC)
-    finding = Finding(FindingCode.ENTRY_MISSING, "An entry is missing.", workshop.account_id)
-    workshop.do(stop_arming, [finding], now=now)
-    sweep(workshop.settings, workshop.factory, now=now)
-    assert waiting.is_dir()
-    workshop.do(clear_stops)
-    sweep(workshop.settings, workshop.factory, now=now, proved=True)
-    assert not waiting.exists()
 
 
 def test_a_clock_that_has_just_jumped_ahead_empties_no_trash(workshop):

@@ -14,16 +14,6 @@ CANARY = "canary-0815-patient-jones"
 SLEEPS = (sys.executable, "-c", "import time; time.sleep(600)")
 
 
-def test_a_runner_lost_too_often_ends_captured(workshop):
-    job_id = workshop.train()
-    dies = (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
-    for _ in range(workshop.settings.attempts_max):
-        assert workshop.job(job_id).finished_at is None
-        workshop.supervise(job_id, dies)
-    workshop.assert_failed(job_id, FailureCode.WORKER_LOST)
-    assert workshop.balance().reserved_nano == 0
-
-
 def test_a_training_that_is_cancelled_and_discarded_publishes_nothing_of_what_it_charged(
     workshop, tiny_runner, monkeypatch
 ):

@@ -1,8 +1,6 @@
 """A job that draws images or tests classifiers, and is cancelled, ends within seconds and not when it is done."""
 
-import dataclasses
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,15 +12,13 @@ from models.private_classifier import ClassifierConfig, PrivateClassifier
 from obscura.wire.words import JobState
 from service.datasets.vault import Vault
 from tests.workers import tiny_runner
-from tests.workers.small_trainings import DIGITS, work
+from tests.workers.small_trainings import DIGITS, classifiers_see, work
 from workers.evaluation import utility
 from workers.recipes.interface import Cancelled, Run, Trainer
 from workers.supervise.attempts import ExitStatus
 from workers.train.drawing import DRAWING
 from workers.train.kinds.evaluate import EVALUATION, measure_classifier, public_images
 from workers.train.runner import run
-
-SECONDS_MAX = 20.0  # what is cancelled here would go on for minutes
 
 
 def slow_to_draw(sampling_steps: int) -> Trainer:
@@ -39,8 +35,7 @@ def slow_to_draw(sampling_steps: int) -> Trainer:
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Classifiers of an evaluation train for a very long time."""
     monkeypatch.setattr(utility, "EPOCHS_MAX", 10**6)
-    for kind, training in utility.TRAINING.items():
-        monkeypatch.setitem(utility.TRAINING, kind, dataclasses.replace(training, images_seen=10**7))
+    classifiers_see(monkeypatch, 10**7)
 
 
 def cancelled_at(workshop: Any, job_id: str, stage: str, trainers: Any, *, discard: bool) -> ExitStatus:
@@ -50,10 +45,8 @@ def cancelled_at(workshop: Any, job_id: str, stage: str, trainers: Any, *, disca
         running = pool.submit(run, workshop.settings, attempt, stop=stop, trainers=trainers)
         workshop.wait(lambda: workshop.job(job_id).progress.get("stage") == stage, seconds=120)
         workshop.cancel(job_id, discard=discard)
-        asked = time.monotonic()
         stop.set()
-        status = running.result(timeout=600)
-    assert time.monotonic() - asked < SECONDS_MAX
+        status: ExitStatus = running.result(timeout=30)  # what is cancelled here would go on for minutes
     return status
 
 

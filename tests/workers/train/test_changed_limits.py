@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from obscura.wire.words import JobState
 from privacy.accounting.filter import Filter
 from service import ledger
 from service.db.session import transaction
@@ -15,6 +14,7 @@ from service.inspection import inspect_ledger
 from service.reports import DATA
 from tests.service.people import approve_raise, make_key
 from tests.workers.conftest import on_either_database
+from tests.workers.small_trainings import published_by
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
 
@@ -62,8 +62,7 @@ def test_a_limit_that_is_raised_while_a_training_runs_and_is_resumed_leaves_it_i
         raise_limit(workshop, 50.0)  # while the hold is armed
         return TRAINERS["dp_classifier"](run)
 
-    assert workshop.work(job_id, {"dp_classifier": raised_again}) == ExitStatus.ENDED
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    published_by(workshop, job_id, {"dp_classifier": raised_again})
     card, hold, job = workshop.release_of(job_id).card, workshop.hold(job_id), workshop.job(job_id)
     assert card["cost_nano"] == hold.captured_nano == job.plan["cost_nano"]
     assert (card["rate"], card["base"], card["capacity_nano"]) == (before.rate, before.base, before.capacity_nano)
@@ -83,10 +82,9 @@ def test_a_limit_that_is_lowered_below_what_a_training_charges_lets_it_publish(w
     facts = {"account_id": workshop.account_id, "epsilon": 0.1, "reason": "enough"}
     workshop.do(ledger.lower_limit, **facts, now=datetime.now(UTC))
     workshop.give_back(job_id)
-    assert workshop.work(job_id) == ExitStatus.ENDED
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    published_by(workshop, job_id)
     balance, card = workshop.balance(), workshop.release_of(job_id).card
-    assert balance.frozen
+    assert workshop.do(ledger.get_account, workshop.account_id).frozen
     if recipe is not STEPS:
         report = json.loads((workshop.settings.data_dir / workshop.release_of(job_id).artifact_dir / DATA).read_text())
         assert report["release"]["account_epsilon"] >= balance.guaranteed_epsilon >= balance.spent_epsilon > 0.1

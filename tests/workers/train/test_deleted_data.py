@@ -1,37 +1,41 @@
-"""Deletion beside a training that has the data open: it ends, what it charged is spent, and no copy can be read.
+"""Trainings on data that was deleted, or that subjects withdrew: what was charged is spent, and no copy can be read.
 
 The control of every unreadable copy is the destroyed key itself: with it, the same files open.
 """
 
 import dataclasses
+import io
 import shutil
 import threading
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 
+from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState, HoldState, JobState
 from privacy.mechanisms.noise import derive_key
-from service import jobs
-from service.datasets import deletion
-from service.datasets.vault import Vault, destroy_file, read_key, write_key
+from service import jobs, ledger
+from service.datasets import deletion, receiving, states, withdrawal
+from service.datasets.reading import Sent
+from service.datasets.vault import DatasetContext, Vault, destroy_file, make_fingerprint_key, read_key, write_key
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode
 from service.db.session import transaction
-from service.errors import Conflict, NotFound
+from service.errors import Conflict, LedgerCorruption, NotFound
 from service.identity.access import find
+from service.inspection import inspect_ledger
 from service.sealing import SealBroken, new_key
 from service.storage.files import digest_directory
 from service.storage.folder import FolderStorage
 from service.storage.interface import work_key
-from tests.workers.small_trainings import published_by
+from tests.workers.small_trainings import digits, published_by, work
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, CheckpointDamaged, Run, load_checkpoint
 from workers.supervise.attempts import ExitStatus
 from workers.supervise.reconcile import reconcile
-from workers.train.orders import CHECKPOINT_FILE, SealedFolder
+from workers.train.orders import CHECKPOINT_FILE, SealedFolder, read_dataset_key, read_training
 
 
 def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can_be_read(
@@ -125,3 +129,69 @@ def test_the_noise_of_a_training_cannot_be_computed_from_the_database_alone(work
     key = read_key(Vault.of(workshop.settings).key_path(workshop.dataset_id))
     assert secret == derive_key(stored + key, "training", job_id)
     assert secret != derive_key(stored + new_key(), "training", job_id)
+
+
+# --- withdrawn subjects -----------------------------------------------------------------------------------------------
+
+IDS = np.array([f"writer {number % 40}" for number in range(200)])
+GONE = ("writer 3", "writer 17", "writer that never was")
+
+
+@pytest.fixture
+def writers(workshop: Any) -> Any:
+    """The workshop with an account whose subjects are recognised, which its trainings read."""
+    make_fingerprint_key(workshop.settings)
+    data, now = digits(200), datetime.now(UTC)
+    terms = {"owner": "office", "epsilon": 8.0, "delta": 1e-4, "unit": "subject", "adjacency": "add_remove"}
+    workshop.account_id = workshop.do(ledger.open_account, name="known writers", now=now, **terms).id
+    facts = {"name": "digits", "visibility": "private", "classes": list(data.classes), "height": 8, "width": 8}
+    facts |= {"channels": 1, "records_declared": 1500, "subjects_declared": 400, "subjects_recognised": True}
+    wanted = DatasetRequest(account_id=workshop.account_id, **facts)
+    declared = workshop.do(states.declare, workshop.settings, wanted, now=now)
+    workshop.dataset_id, buffer = declared.id, io.BytesIO()
+    np.savez(buffer, images=data.private_images, labels=data.private_labels, subjects=IDS)
+    sent = Sent(iter([buffer.getvalue()]), "npz")
+    receiving.receive(DatasetContext(workshop.settings, workshop.factory, lambda: datetime.now(UTC)), declared.id, sent)
+    return workshop
+
+
+def withdraw(shop: Any, *ids: str) -> withdrawal.Withdrawal:
+    now = datetime.now(UTC)
+    return withdrawal.withdraw(shop.settings, shop.factory, shop.account_id, ids, cancel_jobs=False, now=now)
+
+
+def test_a_later_training_reads_what_is_left_and_costs_the_same(writers):
+    read: list[Any] = []
+
+    def watched(run: Run) -> Any:
+        read.append(run.data)
+        return TINY["datalens"](run)
+
+    before = published_by(writers, writers.train(teachers=20), {"datalens": watched})
+    assert not withdraw(writers, *GONE).waiting
+    job_id = writers.train(teachers=20)
+    work(writers, job_id, {"datalens": watched})
+    after = writers.release_of(job_id)
+    all_images, left = digits(200), ~np.isin(IDS, GONE)
+    assert left.sum() == 190
+    for data, kept in zip(read, (np.ones(200, bool), left), strict=True):
+        assert np.array_equal(data.private_images, all_images.private_images[kept])
+        assert np.array_equal(data.private_labels, all_images.private_labels[kept])
+        assert len(data.private_subjects) == kept.sum()
+    assert set(read[1].private_subjects.tolist()) < set(read[0].private_subjects.tolist())
+    assert after.card["cost_nano"] == before.card["cost_nano"], "declared bounds and prices are as they were"
+    assert inspect_ledger(writers.settings, writers.factory).findings == ()
+
+
+def test_no_training_opens_another_content_than_the_row_names(writers):
+    """The old key that comes back, under the new name, is not the one that the dataset's row tells of."""
+    old = read_key(Vault.of(writers.settings).key_path(writers.dataset_id))
+    withdraw(writers, *GONE)
+    job_id = writers.train(teachers=20)
+    training = writers.do(read_training, writers.claim(job_id))
+    read_dataset_key(writers.settings, training.dataset)
+    with transaction(writers.factory, read_only=True) as session:
+        path = Vault.of(writers.settings).key_path(session.get_one(Dataset, writers.dataset_id).content)
+    path.write_bytes(old)
+    with pytest.raises(LedgerCorruption, match="not the one"):
+        read_dataset_key(writers.settings, training.dataset)

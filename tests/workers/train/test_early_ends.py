@@ -22,7 +22,6 @@ from service.storage.files import digest_directory
 from service.views import jobs as views
 from tests.workers.small_trainings import SMALL, TRAINERS
 from workers.recipes import private_steps
-from workers.recipes.interface import Cancelled
 from workers.supervise.attempts import ExitStatus
 from workers.supervise.reconcile import sweep
 from workers.train.orders import HeldBudget
@@ -280,15 +279,3 @@ def test_a_budget_that_refuses_everything_makes_nothing_of_nothing(workshop, rec
     assert budgets
     assert (job.state, job.failure_code) == (JobState.FAILED, jobs.FailureCode.HOLD_EXHAUSTED)
     assert workshop.hold(job_id).captured_nano == 0
-
-
-def test_progress_that_was_told_to_stop_asks_why(workshop):
-    """Somebody who cancels a job that costs nothing stops it at once."""
-    job_id = workshop.train()
-    attempt, stop = workshop.claim(job_id), threading.Event()
-    progress = ReportedProgress(workshop.context(attempt, stop))
-    assert progress(stage="votes", step=0, steps=1) is False
-    stop.set()
-    with pytest.raises(Cancelled):
-        progress(stage="votes", step=1, steps=1)
-    assert stop.is_set()

@@ -55,9 +55,8 @@ def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(worksho
     workshop.wait(lambda: workshop.step(job_id) > 3)
     (first,) = followers(workshop)
     os.kill(first, signal.SIGKILL)
-    began = time.monotonic()
-    thread.join(timeout=60)
-    assert time.monotonic() - began < 30
+    thread.join(timeout=30)
+    assert not thread.is_alive()
     assert workshop.job(job_id).state is JobState.RUNNING, "no verdict about the training"
     assert workshop.hold(job_id).state is HoldState.ARMED
     charged = len(charges(workshop, job_id))
@@ -102,9 +101,8 @@ def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop,
     paid = len(charges(workshop, job_id))
     workshop.wait(lambda: len(charges(workshop, job_id)) > paid)
     workshop.cancel(job_id)
-    began = time.monotonic()
-    thread.join(timeout=60)
-    assert time.monotonic() - began < IMPATIENT.grace_seconds, "it left by itself"
+    thread.join(timeout=IMPATIENT.grace_seconds)
+    assert not thread.is_alive(), "it left by itself"
     workshop.assert_settled(job_id, JobState.SUCCEEDED)  # all ranks ended early together, and rank 0 published
     assert workshop.release_of(job_id).incomplete["reason"] == "cancelled"
     assert len(followers(workshop)) == 2
@@ -122,13 +120,13 @@ def test_a_lost_rank_is_no_verdict_about_the_training(workshop):
 
 @pytest.mark.parametrize(("status", "ends_in_time", "leaves"), [(1, False, True), (1, True, False), (0, True, False)])
 def test_a_runner_whose_exchange_hangs_is_taken_out(workshop, monkeypatch, status, ends_in_time, leaves):
-    monkeypatch.setattr(ranks, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(ranks, "_VERDICT_SECONDS", 60.0 if ends_in_time else 0.1)
     left, over = list[int](), threading.Event()
     monkeypatch.setattr(os, "_exit", left.append)
     context = workshop.context(Attempt("job_a", 1))
     with subprocess.Popen([sys.executable, "-c", f"raise SystemExit({status})"]) as follower:
-        watch = threading.Thread(target=ranks._watch, args=(context, [follower], over))
+        watch = threading.Thread(
+            target=ranks._watch, args=(context, [follower], over, 0.01, 60.0 if ends_in_time else 0.1)
+        )
         watch.start()
         follower.wait()
         if ends_in_time:

@@ -13,13 +13,13 @@ from PIL import Image
 
 from models.portable.generator import Generator
 from obscura.wire.words import SampleFormat
-from tests.workers.small_trainings import random_generator
+from tests.workers.small_trainings import PRIVACY_CARD, random_generator, write_drawing
 from workers.train.drawing import SampleRequest, draw
-from workers.train.packing import PARQUET_FILE, SampleFile, write_sample
+from workers.train.packing import PARQUET_FILE
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when `datasets` is imported; nothing here is fetched from anywhere
 NAMES = ("T-shirt/top", 'éclair: "quoted" #1', "Ankle boot")
-CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "subject", "adjacency": "add_remove"}
+CARD = {**PRIVACY_CARD, "unit": "subject"}
 COUNT = 30
 # What these libraries warn of is theirs to mend.
 pytestmark = [pytest.mark.filterwarnings("ignore")]
@@ -39,8 +39,7 @@ def expected(generator: Generator) -> tuple[Any, list[int]]:
 
 
 def write(path: Path, generator: Generator, sample_format: SampleFormat) -> Path:
-    write_sample(path, generator, SampleRequest(COUNT, 5, NAMES), SampleFile(sample_format, "A: title", CARD))
-    return path
+    return write_drawing(path, generator, sample_format, title="A: title", card=CARD, count=COUNT, names=NAMES)
 
 
 def unpacked(tmp_path: Path, generator: Generator, sample_format: SampleFormat) -> Path:
@@ -107,31 +106,24 @@ def test_the_dataset_card_is_one_and_states_the_guarantee(tmp_path, generator):
 def test_parquet_of_many_images_has_groups_of_rows(tmp_path, generator):
     from pyarrow import parquet
 
-    request = SampleRequest(2_500, 5, NAMES)
-    write_sample(tmp_path / "a.zip", generator, request, SampleFile(SampleFormat.PARQUET, "A", CARD))
-    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+    with zipfile.ZipFile(write_drawing(tmp_path / "a.zip", generator, "parquet", count=2_500, names=NAMES)) as archive:
         table = parquet.ParquetFile(io.BytesIO(archive.read(PARQUET_FILE)))
     assert [table.metadata.row_group(group).num_rows for group in range(3)] == [1024, 1024, 452]
     paths = [image["path"] for image in table.read(["image"])["image"].to_pylist()]
     assert paths == [f"{number:07d}.png" for number in range(2_500)]
 
 
-def test_webdataset_reads_the_tar(tmp_path, generator, expected):
+def test_webdataset_and_hugging_face_read_the_tar(tmp_path, generator, expected, loaded_by_hugging_face):
     webdataset = pytest.importorskip("webdataset")
     pixels, labels = expected
-    path = write(tmp_path / "sample.tar", generator, SampleFormat.WEBDATASET)
-    images = list(webdataset.WebDataset(str(path), shardshuffle=False).decode("pil").to_tuple("png", "cls"))
+    path = str(write(tmp_path / "sample.tar", generator, SampleFormat.WEBDATASET))
+    images = list(webdataset.WebDataset(path, shardshuffle=False).decode("pil").to_tuple("png", "cls"))
     assert [label for _, label in images] == labels
     mode = "L" if pixels.ndim == 3 else "RGB"
     assert same([picture.convert(mode) for picture, _ in images], pixels)
-
-
-def test_hugging_face_reads_the_tar(tmp_path, generator, expected, loaded_by_hugging_face):
-    pixels, labels = expected
-    path = write(tmp_path / "sample.tar", generator, SampleFormat.WEBDATASET)
-    images = loaded_by_hugging_face("webdataset", data_files=str(path), split="train")
-    assert list(images["cls"]) == labels
-    assert same(list(images["png"]), pixels)
+    loaded = loaded_by_hugging_face("webdataset", data_files=path, split="train")
+    assert list(loaded["cls"]) == labels
+    assert same(list(loaded["png"]), pixels)
 
 
 def test_the_tar_says_once_what_the_labels_are_called(tmp_path, generator):

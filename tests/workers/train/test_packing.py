@@ -20,12 +20,11 @@ from models.portable.edm import EdmConfig, EdmDenoiser
 from models.portable.generator import Generator
 from models.released import ReleasedGenerator
 from obscura.wire.words import SampleFormat
-from tests.workers.small_trainings import random_generator
+from tests.workers.small_trainings import PRIVACY_CARD, random_generator, write_drawing
 from workers.train.drawing import SampleRequest, draw
 from workers.train.packing import SampleFile, write_sample
 
 NAMES = ("T-shirt/top", "../../etc/passwd", "Ankle boot")
-CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
 
 
 @pytest.fixture
@@ -39,11 +38,8 @@ def draw_arrays(generator: ReleasedGenerator, request: SampleRequest, **more: An
     return np.concatenate(images), np.concatenate(labels)
 
 
-def write(path: Path, generator: Generator, **changes: Any) -> bytes:
-    sample_format = SampleFormat(changes.pop("sample_format", "imagefolder"))
-    request = SampleRequest(**{"count": 300, "seed": 5, "names": NAMES, **changes})
-    write_sample(path, generator, request, SampleFile(sample_format, "A | title", CARD))
-    return path.read_bytes()
+def write(path: Path, generator: Generator, *, sample_format: str = "imagefolder", **changes: Any) -> bytes:
+    return write_drawing(path, generator, sample_format, **{"count": 300, "names": NAMES, **changes}).read_bytes()
 
 
 @pytest.fixture
@@ -74,7 +70,7 @@ def test_more_images_begin_with_the_same_images(generator):
 @pytest.mark.parametrize("sample_format", list(SampleFormat))
 def test_it_tells_how_many_images_there_are_and_stops_when_it_is_told(tmp_path, generator, sample_format):
     request, told = SampleRequest(count=300, seed=5, names=NAMES), list[int]()
-    file = SampleFile(SampleFormat(sample_format), "A", CARD)
+    file = SampleFile(sample_format, "A", PRIVACY_CARD)
     write_sample(tmp_path / "a", generator, request, file, told.append)
     assert told == [IMAGES_PER_BATCH, 300]
 
@@ -160,7 +156,7 @@ def test_an_image_folder_holds_what_it_says(tmp_path, generator):
         expected, _ = draw_arrays(generator, SampleRequest(count=10, seed=5, names=NAMES))
         shown = [np.asarray(Image.open(io.BytesIO(archive.read(line["file_name"])))) for line in lines]
         assert np.array_equal(np.stack(shown), expected[..., 0])
-        assert json.loads(archive.read("privacy_card.json")) == CARD
+        assert json.loads(archive.read("privacy_card.json")) == PRIVACY_CARD
         readme = archive.read("README.md").decode()
     assert "(1.0, 1e-05)-differentially private" in readme
     assert "A \\| title" in readme
@@ -180,12 +176,11 @@ def test_an_npz_opens_without_pickle(tmp_path, channels):
 
 @pytest.mark.parametrize("sample_format", ["npz", "parquet", "webdataset"])
 def test_memory_does_not_grow_with_the_count(generator, tmp_path, sample_format):
-    file = SampleFile(SampleFormat(sample_format), "A", CARD)
     write(tmp_path / "sample", generator, sample_format=sample_format)  # what is imported stays
     peaks = []
     for count in (500, 3_000):
         tracemalloc.start()
-        write_sample(tmp_path / "sample", generator, SampleRequest(count, 5, NAMES), file)
+        write_drawing(tmp_path / "sample", generator, sample_format, count=count, names=NAMES)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # Sums grow until they go to a file, and are read by the MiB; images (100 bytes and more in a zip) do not pile up.

@@ -77,19 +77,17 @@ def test_every_recipe_that_makes_something_to_look_at_has_a_forecast(recipe):
     assert 0 <= found.accuracy <= 1
 
 
-def test_of_a_rare_class_a_preview_tells_that_it_is_not_recognised(monkeypatch):
+def test_of_a_rare_class_a_preview_tells_that_it_is_not_recognised():
     """20 records of 4,020: over all classes nothing would be noticed.
 
     The noise is new in each run: in 20 runs at least 0.27 lay between the two balanced accuracies.
     """
-    monkeypatch.setattr(previewing, "SAMPLES", 1000)
-    monkeypatch.setattr(previewing, "EPOCHS", 8)
     facts = PublicFacts(("normal", "sick"), 16, 16, 1, 4020, "record")
     found = {}
     for shares in ("", "4000,20"):
         plan = plan_of("moments", {"class_fractions": shares} if shares else {}, facts=facts, epsilon=4.0)
         stand_in = find_stand_in(facts, shares=previewing.shares_of(plan, facts))
-        found[shares] = forecast(plan, facts, stand_in, TRAINERS["moments"])
+        found[shares] = forecast(plan, facts, stand_in, TRAINERS["moments"], samples=1000, epochs=8)
         assert found[shares].stated == bool(shares)
         assert set(found[shares].by_class) == {"normal", "sick"}
     even, uneven = found[""], found["4000,20"]
@@ -112,14 +110,12 @@ def test_large_images_are_averaged_once_each_for_both_classifiers(monkeypatch):
     assert sum(averaged) == 200 + 200 + len(stand_in.test_images)  # drawn, the stand-in's own, and those of the test
 
 
-def test_more_budget_is_forecast_to_be_better(monkeypatch):
-    monkeypatch.setattr(previewing, "SAMPLES", 1500)
-    monkeypatch.setattr(previewing, "EPOCHS", 8)
+def test_more_budget_is_forecast_to_be_better():
     data = digits()
     stand_in = cut(data.private_images, data.private_labels, data.classes, "digits", FACTS)
     little, much = (
-        forecast(plan_of("moments", {}, epsilon=epsilon), FACTS, stand_in, TRAINERS["moments"])
-        for epsilon in (0.02, 8.0)
+        forecast(plan_of("moments", {}, epsilon=each), FACTS, stand_in, TRAINERS["moments"], samples=1500, epochs=8)
+        for each in (0.02, 8.0)
     )
     assert little.accuracy < 0.5 < much.accuracy < much.real + 0.05
 

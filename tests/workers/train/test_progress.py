@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privacy.accounting.filter import open_filter
-from privacy.plans.registry import RECIPES, build_plan
+from privacy.plans.registry import build_plan
 from tests.workers.small_trainings import FACTS, plan_of
 from workers.recipes.interface import Piece
-from workers.recipes.registry import work_of
 from workers.train.drawing import drawing_work
 from workers.train.kinds.evaluate import evaluation_work
 from workers.train.progress import Place, find_place, seconds_left, work_done
@@ -86,17 +85,6 @@ def test_it_is_never_negative(sizes, piece, step, elapsed, before):
     index = min(piece, len(pieces) - 1)
     left = seconds_left(pieces, Place(0, 0), Place(index, min(step, pieces[index].steps)), elapsed, before)
     assert left is None or left >= 0
-
-
-@pytest.mark.parametrize("recipe", sorted(RECIPES))
-def test_every_recipe_has_its_pieces_from_declared_numbers(recipe):
-    """What recipes report is among them: tests/workers/recipes/test_neighbours.py."""
-    options = {"datalens": {"images": 30, "teachers": 40, "images_per_iteration": 10}}
-    options["select_public"] = {"public_dataset_id": "ds_public"}
-    plan = plan_of(recipe, options.get(recipe, {}))
-    pieces = work_of(plan, FACTS)
-    assert pieces
-    assert all(piece.work > 0 and piece.steps > 0 for piece in pieces)
 
 
 def test_an_evaluation_counts_the_warm_start_too():

@@ -15,12 +15,10 @@ from obscura.client.contents import Images, read_images, unpack
 from obscura.preparing import ChoiceNeeded, Choices, Package, prepare
 from obscura.wire.formats import PACKINGS
 from obscura.wire.words import SampleFormat
-from tests.workers.small_trainings import random_generator
+from tests.workers.small_trainings import random_generator, write_drawing
 from workers.train.drawing import SampleRequest, draw
-from workers.train.packing import SampleFile, write_sample
 
 PLAIN, ODD = ("coat", "boot", "bag"), ("T-shirt/top", "Ankle boot", "C:\\x")
-CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
 COUNT, SIDE = 30, 16
 
 
@@ -31,9 +29,7 @@ def generator(request: pytest.FixtureRequest) -> Generator:
 
 def sample(folder: Path, generator: Generator, kind: SampleFormat, **asked: Any) -> tuple[Path, SampleRequest]:
     path = folder / f"sample.{PACKINGS[kind.value].suffix}"
-    request = SampleRequest(count=COUNT, seed=5, **asked)
-    write_sample(path, generator, request, SampleFile(kind, "A sample", CARD))
-    return path, request
+    return write_drawing(path, generator, kind, count=COUNT, **asked), SampleRequest(count=COUNT, seed=5, **asked)
 
 
 def sent(package: Package) -> list[tuple[str, bytes]]:

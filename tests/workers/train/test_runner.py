@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 from obscura.wire.words import EntryKind, HoldState, JobState
 from privacy.accounting.events import event_from_json
@@ -30,6 +30,7 @@ from service.storage.journals import Journal, journalled
 from tests.workers.conftest import on_either_database
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, Piece
+from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus
 from workers.train.orders import Context, HeldBudget, Training, read_training
 from workers.train.progress import ReportedProgress
@@ -74,9 +75,10 @@ def test_a_job_that_is_not_what_was_held_for_opens_nothing(workshop, edit):
         if edit == "other data":
             mine = session.get_one(Dataset, dataset_id)
             copied = {c.name: getattr(mine, c.name) for c in Dataset.__table__.columns}
-            session.add(Dataset(**copied | {"id": new_id("ds"), "name": "another account's"}))
+            other = Dataset(**copied | {"id": new_id("ds"), "name": "another account's"})
+            session.add(other)
             session.flush()
-            job.dataset_id = session.scalars(select(Dataset.id).where(Dataset.name == "another account's")).one()
+            job.dataset_id = other.id
         elif edit == "other options":
             job.options = {}
         elif edit == "another secret":
@@ -236,27 +238,24 @@ def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_
     assert told(workshop, job_id) == (steps.cost_nano, {steps.name: 31})
 
 
-def test_steps_that_the_ledger_does_not_count_are_not_published(workshop):
-    """The price is there, from the first step; what an old backup has forgotten is how many were made."""
-    job_id = workshop.train(**WHOLE)
-    journal = Journal(storage_of(workshop.settings), job_id, 1, "acc_a")
-    journal.write(stage="gradient_steps", count=5, cost_nano=0)
-    assert workshop.work(job_id) == ExitStatus.ENDED
-    workshop.assert_failed(job_id, FailureCode.LEDGER_UNAVAILABLE)
-
-
 def told(workshop: Any, job_id: str) -> tuple[int, dict[str, int]]:
     """What a job's journal tells: what its releases cost, and how many there are by stage."""
     found = journalled(storage_of(workshop.settings), job_id)
     return found.cost_nano, dict(found.counts)
 
 
-def test_a_release_that_the_ledger_has_forgotten_is_not_published(workshop):
-    """As after the restoring of an old backup: the journal shows more than the account has paid."""
-    job_id = workshop.train()
+@pytest.mark.parametrize(
+    ("options", "stage", "count", "cost_nano"), [({}, "votes", 1, 1), (WHOLE, "gradient_steps", 5, 0)]
+)
+def test_a_release_that_the_ledger_has_forgotten_is_not_published(workshop, options, stage, count, cost_nano):
+    """As after the restoring of an old backup: the journal shows more than the account has paid, or more steps than
+    are counted, whose price is there from the first one.
+    """
+    job_id = workshop.train(**options)
     attempt = workshop.claim(job_id)
-    Journal(storage_of(workshop.settings), job_id, attempt.number, "acc_a").write(stage="votes", count=1, cost_nano=1)
-    assert workshop.work(attempt, TINY) == ExitStatus.ENDED
+    journal = Journal(storage_of(workshop.settings), job_id, attempt.number, "acc_a")
+    journal.write(stage=stage, count=count, cost_nano=cost_nano)
+    assert workshop.work(attempt, {**TRAINERS, **TINY}) == ExitStatus.ENDED
     workshop.assert_failed(job_id, FailureCode.LEDGER_UNAVAILABLE)
     assert workshop.hold(job_id).captured_nano == workshop.hold(job_id).amount_nano
 
@@ -270,7 +269,7 @@ def test_which_steps_are_reported_depends_on_the_plan_alone_and_reports_hold_pub
     progress = ReportedProgress(workshop.context(attempt, stop), work, clock=lambda: seconds[0])
     reported: list[Any] = []
     for step in range(201):
-        progress(stage="votes", step=step, steps=400)
+        assert progress(stage="votes", step=step, steps=400) is False
         seconds[0] += 0.0001 if step < 100 else 0.8  # however fast they are
         shown = workshop.job(job_id)
         reported += [shown.progress["step"]] if shown.progress["step"] not in reported else []

@@ -11,6 +11,7 @@ from service.audit.findings import Finding, FindingCode, clear_stops, stop_armin
 from service.errors import ClockRefused
 from tests.service.holds import charge
 from tests.workers.conftest import worker_start
+from tests.workers.small_trainings import published_by
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Run
 from workers.supervise.attempts import ExitStatus, claim_job, claim_next
@@ -43,8 +44,7 @@ def test_a_release_that_cannot_be_written_is_written_when_it_can(workshop):
         assert_waits(workshop, job_id)
         assert workshop.work(job_id, TINY) is ExitStatus.INTERRUPTED
     releases.unlink()
-    assert workshop.work(job_id, TINY) is ExitStatus.ENDED
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    published_by(workshop, job_id, TINY)
     assert workshop.release_of(job_id).incomplete is None
 
 
@@ -58,8 +58,7 @@ def test_a_job_waits_for_the_disk_of_the_keys(workshop, stream):
     assert "keys_missing" in stream.getvalue()
     assert_waits(workshop, job_id)
     away.rename(keys)
-    assert workshop.work(job_id, TINY) is ExitStatus.ENDED
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    published_by(workshop, job_id, TINY)
 
 
 @pytest.mark.parametrize("unusable", ["gone", "damaged"])
@@ -78,8 +77,7 @@ def test_a_release_that_cannot_be_signed_is_signed_when_it_can(workshop, unusabl
     assert path.exists() == (unusable == "damaged"), "nobody makes another one"
     path.write_bytes(whole)
     path.chmod(0o600)
-    assert workshop.work(job_id, TINY) is ExitStatus.ENDED
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    published_by(workshop, job_id, TINY)
 
 
 def test_a_training_that_has_paid_waits_for_an_extractor_that_its_machine_lacks(workshop):
@@ -110,8 +108,7 @@ def test_an_attempt_to_publish_that_meets_a_stop_waits_until_it_is_lifted(worksh
     workshop.supervise(attempt, tiny_runner)
     assert_waits(workshop, job_id)
     workshop.do(clear_stops)
-    assert workshop.work(job_id, TINY) is ExitStatus.ENDED
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    published_by(workshop, job_id, TINY)
 
 
 def test_killing_an_attempt_to_publish_again_and_again_does_not_lose_the_release(workshop):
@@ -120,8 +117,7 @@ def test_killing_an_attempt_to_publish_again_and_again_does_not_lose_the_release
     for _ in range(workshop.settings.attempts_max):
         workshop.supervise(job_id, ("false",))
         assert workshop.job(job_id).finished_at is None
-    assert workshop.work(job_id, TINY) is ExitStatus.ENDED
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    published_by(workshop, job_id, TINY)
 
 
 def test_what_waits_can_be_discarded(workshop):
@@ -157,8 +153,7 @@ def test_a_runner_with_a_wrong_clock_arms_nothing_and_the_job_goes_on_later(work
     assert (workshop.job(job_id).state, workshop.hold(job_id).state) == (JobState.QUEUED, HoldState.HELD)
     assert [entry.kind for entry in workshop.entries()] == kinds
     assert workshop.job(job_id).attempts_lost == 0
-    assert workshop.work(job_id) is ExitStatus.ENDED
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    published_by(workshop, job_id)
 
 
 @pytest.mark.parametrize("clock", WRONG, ids=str)

@@ -145,12 +145,15 @@ def forecast(
     parts: Mapping[str, Any] | None = None,
     device: torch.device | None = None,
     progress: Progress = lambda **_: None,
+    samples: int | None = None,
+    epochs: int | None = None,
 ) -> Forecast:
     """Train on a stand-in what a plan announces, and measure it.
 
-    The stand-in has as many records, classes and pixels as were declared; `parts` are those of `public_parts`.
+    The stand-in has as many records, classes and pixels as were declared; `parts` are those of `public_parts`. The CNN
+    sees `samples` images, by default those of `samples_for`, in EPOCHS or other epochs.
     """
-    device, classes = device or torch.device("cpu"), facts.classes
+    device, classes, count = device or torch.device("cpu"), facts.classes, samples or samples_for(facts)
     subjects = None
     if facts.subjects_declared is not None:
         subjects = np.arange(len(stand_in.labels)) % facts.subjects_declared
@@ -170,15 +173,15 @@ def forecast(
         with tempfile.TemporaryDirectory() as folder:
             save_trained(trained, Path(folder))
             generator = load_released(Path(folder))
-        request = SampleRequest(count=samples_for(facts), seed=_SEED, names=classes)
+        request = SampleRequest(count=count, seed=_SEED, names=classes)
         drawn = drawn_images(generator.to(device), request, progress)
         own = public_images(stand_in.images[: len(drawn.labels)], stand_in.labels[: len(drawn.labels)])
         test_images = as_seen(stand_in.test_images)  # once, for both
 
         def learn(stage: str, seen: Images) -> Utility:
-            epochs = EPOCHS * samples_for(facts) // len(seen.labels)  # few real images are seen as often as many drawn
+            again = (epochs or EPOCHS) * count // len(seen.labels)  # few real images are seen as often as many drawn
             pixels = seen.images, seen.labels, test_images, stand_in.test_labels
-            sizes: dict[str, Any] = {"classes": len(classes), "seed": _SEED, "device": device, "epochs": epochs}
+            sizes: dict[str, Any] = {"classes": len(classes), "seed": _SEED, "device": device, "epochs": again}
             return train_and_test("cnn", *pixels, **sizes, look=partial(look, stage))
 
         found, real, grid = learn(MEASURED, drawn), learn(REFERENCE, own), _grid(drawn, stand_in.classes)

@@ -1,4 +1,4 @@
-"""The guide of `moments`: what is paid for, what crashes and early ends leave, and where images are moved."""
+"""Moments whose budget ends or whose process dies, and their guide: what it moves, and what is drawn without it."""
 
 from typing import Any
 
@@ -7,18 +7,74 @@ import torch
 
 from models.portable.guided import GuidedGenerator
 from models.released import load_released, save_released
-from privacy.errors import InvalidParameter
+from privacy.accounting.events import GaussianEvent
+from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.plans.moments import GUIDE_SIDE_MAX, MomentsConfig
-from privacy.plans.plan import PublicFacts
+from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
-from tests.workers.small_trainings import (
-    FACTS,
-    Purse,
-    digits,
-    plan_of,
-    small_plan,
-    train,
-)
+from privacy.plans.warm_start import MEANS, POOLED
+from tests.workers.small_trainings import ACCOUNT, FACTS, Memory, Purse, digits, plan_of, small_plan, train
+from workers.recipes import moments as loop
+from workers.recipes.interface import load_checkpoint
+
+
+def plan(**options: Any) -> Plan:
+    shares = {"mean_fraction": 0.1, "pooled_covariance_fraction": 0.45, "class_covariance_fraction": 0.45}
+    return plan_of("moments", {"components": 10, "frequencies": 6, "texture": False, **shares, **options})
+
+
+@pytest.mark.parametrize(("closed", "kept"), [(MEANS, set()), (POOLED, {MEANS})])
+def test_a_start_that_is_not_paid_releases_nothing_more(closed, kept):
+    memory = Memory()
+    with pytest.raises(BudgetExceeded):
+        train(plan(), digits(), budget=Purse(closed=(closed,)), checkpoints=memory)
+    found = load_checkpoint(memory)
+    assert set(found.state["start"] if found is not None else {}) == kept
+
+
+class Lost(BaseException):
+    """Stands for the end of the process."""
+
+
+class Hold(Purse):
+    """A budget of the plan's price, as a job's hold is."""
+
+    def __init__(self, made: Plan) -> None:
+        super().__init__()
+        self.left_nano = made.cost_nano
+
+    def charge(self, event: GaussianEvent, stage: str) -> None:
+        cost_nano = ACCOUNT.cost_nano(event)
+        if cost_nano > self.left_nano:
+            raise BudgetExceeded(cost_nano, self.left_nano)
+        self.left_nano -= cost_nano
+        super().charge(event, stage)
+
+
+@pytest.mark.parametrize("lost", range(3))
+def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the_job(lost, monkeypatch):
+    """What was paid and not kept is paid again; what the hold then lacks is left out at the end."""
+    made, memory = plan(texture=lost == 2), Memory()
+    hold, saved, save = Hold(made), 0, loop.save_checkpoint
+
+    def dies(*args: Any, **kwargs: Any) -> None:
+        nonlocal saved
+        if saved == lost:
+            raise Lost
+        saved += 1
+        save(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "save_checkpoint", dies)
+        with pytest.raises(Lost):
+            train(made, digits(), budget=hold, checkpoints=memory)
+    generator = train(made, digits(), budget=hold, checkpoints=memory, attempt=2)
+    assert hold.releases(made.stages[lost].name) >= made.stages[lost].event.count
+    assert torch.isfinite(generator.sample(torch.arange(10), torch.Generator().manual_seed(0))).all()
+    assert generator.factor.any()
+
+
+# --- the guide --------------------------------------------------------------------------------------------------------
 
 LABELS = torch.arange(40) % 10
 

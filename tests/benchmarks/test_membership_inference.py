@@ -2,10 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from benchmarks.membership_inference import _best_threshold, attack_by_loss
+from benchmarks import membership_inference
+from benchmarks.membership_inference import _best_threshold, attack_by_loss, row_of
+from benchmarks.small_data import Folder
 from tests.models.checks import stream
 
 
@@ -40,16 +43,27 @@ def test_the_threshold_is_the_best_of_all_on_the_half_that_chose_it():
     assert right(found) == max(right(float(loss)) for loss in losses) > 30
 
 
-@pytest.mark.parametrize("sizes", [(3, 10), (10, 3), (0, 0)])
-def test_too_few_records_are_refused(sizes):
-    with pytest.raises(ValueError, match="at least 4"):
-        attack_by_loss(torch.rand(sizes[0]), torch.rand(sizes[1]), generator=stream(0))
-
-
-def test_losses_that_are_no_numbers_are_refused_and_infinite_ones_are_not():
+def test_too_few_losses_and_those_that_are_no_numbers_are_refused_and_infinite_ones_are_not():
     broken = torch.rand(10)
     broken[3] = torch.nan
-    with pytest.raises(ValueError, match="not a number"):
-        attack_by_loss(broken, torch.rand(10), generator=stream(0))
+    for members, why in ((torch.rand(3), "at least 4"), (broken, "not a number")):
+        with pytest.raises(ValueError, match=why):
+            attack_by_loss(members, torch.rand(10), generator=stream(0))
     found = attack_by_loss(torch.rand(10), torch.full((10,), torch.inf), generator=stream(0))
     assert found.success_rate == 1
+
+
+def test_without_privacy_members_are_told_apart_and_with_it_they_are_not(monkeypatch):
+    """On images and labels without any pattern: whatever is right about them was learned by heart."""
+    random = np.random.default_rng(0)
+    images, labels = random.integers(0, 256, (400, 28, 28)).astype(np.uint8), random.integers(0, 10, 400)
+    folder = Folder(images[:200], labels[:200], images[200:], labels[200:], tuple("0123456789"))
+    monkeypatch.setattr(membership_inference, "fashion", lambda: folder)
+    monkeypatch.setitem(membership_inference.PRIVATE, "epochs", 2.0)
+    monkeypatch.setitem(membership_inference.PRIVATE, "expected_batch", 50)
+    bare = row_of(None, [0, 1], members=120, epochs=60)
+    assert bare["accuracy_members"] > bare["accuracy_others"] + 0.4
+    assert bare["success_rate"] - 4 * bare["standard_error"] > 0.6
+    private = row_of(1.0, [0, 1], members=120, epochs=60)
+    assert abs(private["success_rate"] - 0.5) < 4 * max(private["standard_error"], 0.02)
+    assert private["accuracy_members"] < 0.3

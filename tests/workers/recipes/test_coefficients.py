@@ -1,4 +1,4 @@
-"""Coefficients of large images by two small products: those of the public basis, and exact whatever stands beside."""
+"""Coefficients of images and of their texture: those of a public basis, and exact whatever stands beside."""
 
 import math
 from typing import Any
@@ -9,18 +9,22 @@ import pytest
 import torch
 
 from models.portable.generator import Generator
+from models.portable.textured import FILTER_UNIT, filters, texture
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
 from tests.workers.small_trainings import secret
 from workers.recipes import coefficients, released_sums
 from workers.recipes.coefficients import (
+    TEXTURE_LARGEST,
     Factors,
     MatrixWaves,
     SeparableWaves,
     image_basis,
     integer_waves,
     numbers_of,
+    texture_basis,
+    texture_coefficients,
     waves_of,
 )
 from workers.recipes.moments import empty_generator
@@ -187,3 +191,56 @@ def test_however_few_records_are_worked_on_at_once_the_generator_is_the_same(sym
     parts = make()
     assert whole.factor.any()
     assert all(torch.equal(one, parts.state_dict()[name]) for name, one in whole.state_dict().items())
+
+
+# --- texture ----------------------------------------------------------------------------------------------------------
+
+
+TEXTURED = PublicFacts(("a", "b"), 16, 20, 1, 100, "record")
+
+
+def texture_waves(waves: int = 1024) -> npt.NDArray[np.float64]:
+    return texture_basis(MomentsConfig(texture=True, texture_waves=waves), TEXTURED)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_texture_is_the_generators(channels):
+    images = pictures(70, 16, 20, channels)
+    pixels = torch.from_numpy(images).double() / 255
+    luma = pixels.mean(3) if channels == 3 else pixels
+    found = texture_coefficients(images, texture_waves()) @ texture_waves()
+    np.testing.assert_allclose(found, texture(luma[:, None]).flatten(1).numpy(), atol=5e-3)  # moduli are rounded
+    assert np.abs(found).max() < TEXTURE_LARGEST
+
+
+def test_its_basis_is_orthonormal_and_a_quarter_of_it_holds_nine_tenths_of_a_picture():
+    assert texture_waves().shape == (320, 320)
+    np.testing.assert_allclose(texture_waves() @ texture_waves().T, np.eye(320), atol=1e-12)
+    np.testing.assert_array_equal(texture_waves(40), texture_waves()[:40])
+    down, across = np.indices((16, 20))
+    discs = np.stack([(down - 8) ** 2 + (across - at) ** 2 < 30 for at in range(5, 15)]).astype(np.uint8) * 255
+    held = np.square(texture_coefficients(discs, texture_waves())).mean(axis=0)
+    assert held[:80].sum() > 0.9 * held.sum()
+    assert texture_basis(MomentsConfig(), TEXTURED).shape == (0, 0)
+
+
+def test_texture_of_black_white_and_finest_checks_stay_on_the_table():
+    checks = np.indices((16, 20)).sum(axis=0) % 2 * 255
+    images = np.stack([np.zeros((16, 20)), np.full((16, 20), 255), checks, checks[::-1]]).astype(np.uint8)
+    assert np.isfinite(texture_coefficients(images, texture_waves())).all()
+
+
+@pytest.mark.parametrize("place", [0, 1, 63, 64, 69])
+def test_a_record_more_changes_no_bit_of_the_texture_of_others(place):
+    """Adding a record moves the others to other places of other blocks."""
+    images = pictures(70, 16, 20, 1)
+    fewer = texture_coefficients(np.delete(images, place, axis=0), texture_waves(90))
+    assert np.array_equal(fewer, np.delete(texture_coefficients(images, texture_waves(90)), place, axis=0))
+
+
+def test_no_sum_of_filtered_pixels_is_rounded():
+    """The largest sums that pixels and filters can make are integers below 2^53."""
+    fine, coarse = filters()
+    for bank, largest in ((fine, 3 * 255), (coarse, 4 * 3 * 255)):
+        assert float(bank.abs().sum((1, 2, 3)).max()) * largest < 2**53
+    assert FILTER_UNIT == 2.0**-12
