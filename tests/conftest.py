@@ -279,10 +279,11 @@ def open_account(now: datetime) -> Callable[..., str]:
             "delta": 1e-5,
             "unit": "record",
             "adjacency": "add_remove",
+            "now": now,
             **changes,
         }
         with transaction(factory) as session:
-            return ledger.open_account(session, name=name, now=now, **facts).id  # type: ignore[arg-type]
+            return ledger.open_account(session, name=name, **facts).id  # type: ignore[arg-type]
 
     return opened
 

@@ -36,6 +36,7 @@ MAINS = (
     "workers.train.runner",
     "workers.train.followers",
     "tests.crash.nursery",
+    "tests.service.ledger.hammer_worker",
     "tests.workers.tiny_runner",
     "tests.workers.recipes.training_ranks",
     "scripts.api_process",

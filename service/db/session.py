@@ -22,10 +22,8 @@ from service.errors import DatabaseUnsuitable
 
 SessionFactory = sessionmaker[Session]
 
-SQLITE_BUSY_MILLISECONDS = 30_000
-# The longest that a writer waits for the account's row; the caller may retry.
-POSTGRES_LOCK_TIMEOUT = "30s"
-POSTGRES_CONNECT_SECONDS = 5  # a server that accepts connections but does not answer must not block threads
+LOCK_SECONDS = 30.0  # the longest that a writer waits for a lock; the caller may retry
+CONNECT_SECONDS = 5  # a PostgreSQL server that accepts connections but does not answer must not block threads
 # The settings that the server must report for a session. They come with the connection, without a round trip.
 _POSTGRES_SESSION = {"server_encoding": "UTF8", "client_encoding": "UTF8", "TimeZone": "UTC", "DateStyle": "ISO, MDY"}
 READ_ONLY = "obscura_read_only"
@@ -55,7 +53,9 @@ class DatabaseBusy(OperationalError):
         return "Other transactions held a lock for too long. Nothing was written; the same may be tried again."
 
 
-def make_engine(url: str, *, pool_size: int = 5) -> Engine:
+def make_engine(
+    url: str, *, pool_size: int = 5, lock_seconds: float = LOCK_SECONDS, connect_seconds: int = CONNECT_SECONDS
+) -> Engine:
     """Open a database.
 
     SQLite: WAL, synchronous=FULL, foreign keys, a busy timeout, and BEGIN IMMEDIATE for every transaction that may
@@ -66,6 +66,8 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
     Args:
         url: `sqlite:///path`, not in memory, or `postgresql+psycopg://...`.
         pool_size: connections kept; as many again may be opened under load.
+        lock_seconds: how long a transaction waits for a lock.
+        connect_seconds: how long to wait for a PostgreSQL server.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -74,7 +76,7 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
         make_private_folder(Path(parsed.database).resolve().parent)
         engine = create_engine(parsed, pool_size=pool_size, max_overflow=pool_size, hide_parameters=True)
         event.listen(engine, "do_connect", partial(_keep_private, Path(parsed.database)))
-        event.listen(engine, "connect", _set_up_sqlite)
+        event.listen(engine, "connect", partial(_set_up_sqlite, round(1000 * lock_seconds)))
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     if parsed.get_backend_name() != "postgresql":
@@ -88,8 +90,8 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
         isolation_level="READ COMMITTED",
         connect_args={
             "client_encoding": _POSTGRES_SESSION["client_encoding"],
-            "options": f"-c timezone=UTC -c datestyle=ISO,MDY -c lock_timeout={POSTGRES_LOCK_TIMEOUT}",
-            "connect_timeout": POSTGRES_CONNECT_SECONDS,
+            "options": f"-c timezone=UTC -c datestyle=ISO,MDY -c lock_timeout={round(1000 * lock_seconds)}ms",
+            "connect_timeout": connect_seconds,
         },
     )
     event.listen(engine, "connect", _require_suitable, insert=True)  # before SQLAlchemy's own queries
@@ -107,9 +109,9 @@ def make_session_factory(engine: Engine) -> SessionFactory:
 
 
 @contextmanager
-def open_sessions(url: str) -> Iterator[SessionFactory]:
+def open_sessions(url: str, *, lock_seconds: float = LOCK_SECONDS) -> Iterator[SessionFactory]:
     """Open a database for a block, and yield the factory of its sessions."""
-    engine = make_engine(url)
+    engine = make_engine(url, lock_seconds=lock_seconds)
     try:
         yield make_session_factory(engine)
     finally:
@@ -200,10 +202,9 @@ def _keep_private(path: Path, *_: Any) -> None:
         raise sqlite3.OperationalError(f"unable to open database file ({type(error).__name__})") from error
 
 
-def _set_up_sqlite(connection: Any, _record: Any) -> None:
+def _set_up_sqlite(lock_milliseconds: int, connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver must not open transactions of its own; _begin_sqlite does
-    busy = f"busy_timeout={SQLITE_BUSY_MILLISECONDS}"
-    for pragma in (busy, "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    for pragma in (f"busy_timeout={lock_milliseconds}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}").close()
 
 

@@ -9,7 +9,6 @@ import pytest
 from obscura.wire.faults import Fault
 from service.audit.signing import make_signing_key
 from service.datasets import reading
-from service.db import session as sessions
 from service.db.session import SessionFactory, open_sessions
 from service.ingest.__main__ import answer, unsealed
 from service.ingest.formats import format_named
@@ -37,11 +36,9 @@ def shop(
 
 
 @pytest.fixture
-def impatient(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionFactory]:
+def impatient(database_url: str) -> Iterator[SessionFactory]:
     """Sessions with short lock timeouts."""
-    monkeypatch.setattr(sessions, "SQLITE_BUSY_MILLISECONDS", 50)
-    monkeypatch.setattr(sessions, "POSTGRES_LOCK_TIMEOUT", "50ms")
-    with open_sessions(database_url) as factory:
+    with open_sessions(database_url, lock_seconds=0.05) as factory:
         yield factory
 
 

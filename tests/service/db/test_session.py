@@ -11,7 +11,6 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from service import ledger
-from service.db import session as sessions
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, transaction
 from tests.together import PATIENCE_SECONDS, at_once
 
@@ -109,9 +108,8 @@ def test_a_connection_that_the_server_has_closed_is_replaced(postgres_factory, p
     assert used() != closed
 
 
-def test_a_postgresql_server_that_never_answers_is_given_up(monkeypatch):
-    monkeypatch.setattr(sessions, "POSTGRES_CONNECT_SECONDS", 2)
+def test_a_postgresql_server_that_never_answers_is_given_up():
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        engine = make_engine(f"postgresql+psycopg://nobody@127.0.0.1:{silent.getsockname()[1]}/nothing")
+        url = f"postgresql+psycopg://nobody@127.0.0.1:{silent.getsockname()[1]}/nothing"
         with pytest.raises(OperationalError, match="timeout"):
-            engine.connect()
+            make_engine(url, connect_seconds=2).connect()

@@ -18,6 +18,7 @@ from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
 from service.jobs import FailureCode
 from tests.service.holds import charge
+from tests.service.steps import Steps
 
 RECIPE = "datalens"
 SHA = "ab" * 32
@@ -26,7 +27,7 @@ LEASE = 60
 UNREADY = {"state": DatasetState.DECLARED, "content_sha256": None, "ready_at": None}  # of a dataset without content
 
 
-class Shop:
+class Shop(Steps):
     """An account with a private and a public dataset, somebody who asks for jobs, and the workers of these jobs."""
 
     def __init__(
@@ -58,23 +59,22 @@ class Shop:
         request = {"dataset_id": self.dataset_id, "recipe": RECIPE, "epsilon": 1.0, "options": {}, **changes}
         return self.read(jobs.plan_job, **request)
 
-    def train(self, *, key: str | None = None, principal: str = "key_me", **changes: Any) -> str:
-        request = {"dataset_id": self.dataset_id, "recipe": RECIPE, "epsilon": 1.0, "options": {}, "now": self.now}
-        request |= {"evaluation_dataset_id": None, **changes}
-        with transaction(self.factory) as session:
-            return jobs.submit(session, jobs.KINDS["train"], principal=principal, idempotency_key=key, **request).id
+    def ask(self, kind: str, *, key: str | None = None, principal: str = "key_me", **order: Any) -> str:
+        made = self.do(jobs.submit, jobs.KINDS[kind], principal=principal, idempotency_key=key, **order)
+        return str(made.id)
+
+    def train(self, **changes: Any) -> str:
+        order = {"dataset_id": self.dataset_id, "recipe": RECIPE, "epsilon": 1.0, "options": {}}
+        return self.ask("train", **order | {"evaluation_dataset_id": None, **changes})
 
     def submit(self) -> str:
         """A training, a second later than anything before it."""
         self.later(1)
         return self.train()
 
-    def sample(self, release_id: str, *, key: str | None = None, **changes: Any) -> str:
-        request = {"count": 10, "classes": None, "seed": 7, "format": "npz", "release_id": release_id, "now": self.now}
-        with transaction(self.factory) as session:
-            return jobs.submit(
-                session, jobs.KINDS["sample"], principal="key_me", idempotency_key=key, **request | changes
-            ).id
+    def sample(self, release_id: str, **changes: Any) -> str:
+        order = {"count": 10, "classes": None, "seed": 7, "format": "npz", "release_id": release_id}
+        return self.ask("sample", **order | changes)
 
     def submit_sweep(self, session: Any, epsilons: list[float], *, key: str | None = None, **changes: Any) -> Sweep:
         trials = [jobs.Trial(epsilon, {"beta": (1 + number) / 100}) for number, epsilon in enumerate(epsilons)]
@@ -86,19 +86,20 @@ class Shop:
         with transaction(self.factory) as session:
             return self.submit_sweep(session, list(epsilons), **changes).id
 
+    def sweep_of(self, *, epsilon: float = 0.5, options: Any = None, **changes: Any) -> str:
+        """Ask for a sweep of a plain training and of one that `train` would ask for."""
+        return self.sweep(trials=[jobs.Trial(epsilon, {}), jobs.Trial(epsilon, options or {})], **changes)
+
     def cancel(self, job_id: str, *, discard: bool = False) -> Job:
-        with transaction(self.factory) as session:
-            return jobs.request_cancel(session, job_id=job_id, now=self.now, discard=discard)
+        return self.do(jobs.request_cancel, job_id=job_id, discard=discard)
 
     def freeze(self) -> None:
-        with transaction(self.factory) as session:
-            ledger.set_frozen(session, account_id=self.account_id, frozen=True, reason="audit", now=self.now)
+        self.do(ledger.set_frozen, account_id=self.account_id, frozen=True, reason="audit")
 
     # What workers do.
 
     def claim(self, job_id: str | None = None, **more: Any) -> jobs.Claim | None:
-        with transaction(self.factory) as session:
-            return jobs.claim(session, worker="w", now=self.now, lease_seconds=LEASE, job_id=job_id, **more)
+        return self.do(jobs.claim, worker="w", lease_seconds=LEASE, job_id=job_id, **more)
 
     def claimed(self, job_id: str | None = None) -> jobs.Claim:
         claim = self.claim(job_id)
@@ -106,13 +107,10 @@ class Shop:
         return claim
 
     def arm(self, claim: jobs.Claim) -> None:
-        with transaction(self.factory) as session:
-            ledger.arm(session, hold_id=claim.hold_id or "", attempt=claim.attempt, now=self.now)
+        self.do(ledger.arm, hold_id=claim.hold_id or "", attempt=claim.attempt)
 
     def charge(self, claim: jobs.Claim, amount_nano: int) -> int:
-        this = {"hold_id": claim.hold_id or "", "attempt": claim.attempt, "now": self.now}
-        with transaction(self.factory) as session:
-            return charge(session, amount_nano=amount_nano, **this)
+        return self.do(charge, hold_id=claim.hold_id or "", attempt=claim.attempt, amount_nano=amount_nano)
 
     def charged(self, amount_nano: int = 10, job_id: str | None = None) -> jobs.Claim:
         """A claimed training that has armed and charged so much."""
@@ -165,11 +163,6 @@ class Shop:
             return what(session, job_id=claim.job_id, attempt=claim.attempt, **more)
 
     # What can be looked at.
-
-    def read(self, ask: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        """What a function of a session says."""
-        with transaction(self.factory, read_only=True) as session:
-            return ask(session, *given, **more)
 
     def job(self, job_id: str) -> Job:
         return self.read(jobs.get_job, job_id)

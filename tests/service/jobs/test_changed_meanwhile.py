@@ -18,12 +18,11 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import DatasetState, EntryKind
 from service import jobs, ledger
-from service.audit.verify import verify
 from service.db.dataset_tables import Dataset
-from service.db.session import SessionFactory, open_sessions, transaction
+from service.db.session import SessionFactory, transaction
 from service.errors import AccountFrozen, InsufficientBudget
 from tests.service.jobs.shop import UNREADY, Shop
-from tests.service.people import approve_raise, make_key
+from tests.service.people import raise_limit
 from tests.together import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.services
@@ -31,28 +30,18 @@ STEPS: dict[str, Any] = {"recipe": "dp_classifier", "epsilon": 1.0, "options": {
 
 
 @pytest.fixture
-def factory(postgres_url: str) -> Iterator[SessionFactory]:
-    with open_sessions(postgres_url) as factory:
-        yield factory
-
-
-@pytest.fixture
 def shop(
-    factory: SessionFactory, now: datetime, open_account: Callable[..., str], declare_dataset: Callable[..., str]
+    postgres_factory: SessionFactory,
+    now: datetime,
+    open_account: Callable[..., str],
+    declare_dataset: Callable[..., str],
 ) -> Shop:
     """An account opened for so small an epsilon that its rate is large, and falls much by a raise."""
 
     def small(*given: Any, **changes: Any) -> str:
         return open_account(*given, **{"epsilon": 2.0, **changes})
 
-    return Shop(factory, now, small, declare_dataset)
-
-
-def raise_limit(session: Session, shop: Shop, epsilon: float) -> None:
-    asks, approves = (make_key(session, name="admin", scopes=["admin"], now=shop.now)[0] for _ in range(2))
-    facts = {"epsilon": epsilon, "reason": "a second study", "requested_with": asks.id, "now": shop.now}
-    request = ledger.request_raise(session, account_id=shop.account_id, **facts)
-    approve_raise(session, request.id, approves.id, shop.now)
+    return Shop(postgres_factory, now, small, declare_dataset)
 
 
 def waiting(shop: Shop) -> int:
@@ -73,32 +62,26 @@ def asked_in_between(shop: Shop, act: Callable[[], Any]) -> Iterator[tuple[Sessi
         answers.append(request.exception(PATIENCE_SECONDS) or request.result())
 
 
-def findings(shop: Shop) -> Any:
-    with transaction(shop.factory, read_only=True, snapshot=True) as session:
-        return verify(session, trusted={}).findings
-
-
 def test_a_training_is_never_held_at_a_rate_from_before_a_raise(shop: Shop) -> None:
     before_nano = shop.plan(**STEPS).cost_nano
     with asked_in_between(shop, lambda: shop.train(key="k", **STEPS)) as (session, answers):
-        raise_limit(session, shop, 12.0)
+        raise_limit(session, shop.account_id, 12.0, shop.now)
     held = shop.entries()[-1]
     assert (held.kind, held.job_id) == (EntryKind.HOLD, answers[0])
-    assert findings(shop) == ()
+    assert shop.findings() == ()
     assert held.amount_nano == shop.job(answers[0]).plan["cost_nano"] == shop.plan(**STEPS).cost_nano != before_nano
     assert shop.train(key="k", **STEPS) == answers[0]
     assert {name: shop.counts()[name] for name in ("jobs", "holds", "outbox")} == {"jobs": 1, "holds": 1, "outbox": 1}
 
 
 def test_no_trial_of_a_sweep_is_held_at_a_rate_from_before_a_raise(shop: Shop) -> None:
-    def sweep() -> str:
-        with transaction(shop.factory) as session:
-            trials = [jobs.Trial(epsilon, STEPS["options"]) for epsilon in (0.5, 0.7)]
-            return shop.submit_sweep(session, [], key="k", trials=trials, recipe=STEPS["recipe"]).id
-
-    with asked_in_between(shop, sweep) as (session, answers):
-        raise_limit(session, shop, 12.0)
-    assert findings(shop) == ()
+    trials = [jobs.Trial(epsilon, STEPS["options"]) for epsilon in (0.5, 0.7)]
+    with asked_in_between(shop, lambda: shop.sweep(key="k", trials=trials, recipe=STEPS["recipe"])) as (
+        session,
+        answers,
+    ):
+        raise_limit(session, shop.account_id, 12.0, shop.now)
+    assert shop.findings() == ()
     costs_nano = [trial.plan["cost_nano"] for trial in shop.trials(answers[0])]
     assert len(costs_nano) == 2 == shop.counts()["jobs"]
     assert [entry.amount_nano for entry in shop.entries()[-2:]] == costs_nano

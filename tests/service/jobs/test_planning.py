@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_a_plan_needs_no_content_and_no_budget(shop):
 
 @pytest.mark.parametrize("epsilon", [0, 0.0, -1.0, math.nan, math.inf, -math.inf, True, "1", None, 1e9])
 def test_an_epsilon_that_is_no_budget_is_refused(shop, epsilon):
-    for ask in (shop.plan, shop.train):
+    for ask in (shop.plan, shop.train, shop.sweep_of):
         with pytest.raises(InvalidInput, match="epsilon"):
             ask(epsilon=epsilon)
     shop.assert_nothing_written()
@@ -48,10 +49,9 @@ def test_an_epsilon_that_is_no_budget_is_refused(shop, epsilon):
     ],
 )
 def test_what_no_recipe_can_do_is_refused_and_changes_nothing(shop, change):
-    with pytest.raises(InvalidInput):
-        shop.plan(**change)
-    with pytest.raises(InvalidInput):
-        shop.train(key="k", **change)
+    for ask in (shop.plan, partial(shop.train, key="k"), partial(shop.sweep_of, key="k")):
+        with pytest.raises(InvalidInput):
+            ask(**change)
     shop.assert_nothing_written()
 
 

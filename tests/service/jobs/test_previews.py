@@ -8,7 +8,6 @@ from obscura.wire.words import JobState
 from privacy.plans.moments import SEEN
 from service import jobs
 from service.db.job_tables import Preview
-from service.db.session import transaction
 from service.errors import InvalidInput, StaleAttempt
 from service.jobs import kinds
 from service.jobs.kinds.preview import forecast_sentence
@@ -18,10 +17,8 @@ FOUND = {"accuracy": 0.5, "real": 0.9, "chance": 0.1, "stand_in": "generated pat
 
 
 def ask(shop: Any, **changes: Any) -> str:
-    facts = {"dataset_id": shop.dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": {}}
-    facts |= {"stand_in_dataset_id": None, "principal": "key_me", "idempotency_key": None}
-    with transaction(shop.factory) as session:
-        return str(jobs.submit(session, jobs.KINDS["preview"], now=shop.now, **facts | changes).id)
+    order = {"dataset_id": shop.dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": {}}
+    return str(shop.ask("preview", **order | {"stand_in_dataset_id": None, **changes}))
 
 
 def test_a_preview_needs_no_budget_and_writes_nothing_to_the_ledger(shop):
@@ -95,7 +92,6 @@ def test_where_a_balance_is_stated_the_mean_over_classes_and_the_least_ones_are_
 def test_what_people_will_see_is_said_with_the_forecast(shop):
     claim = shop.claimed(ask(shop, epsilon=8.0, recipe="moments"))
     shop.tell(kinds.preview.finish, claim, results=FOUND, grid=b"png", now=shop.now)
-    with transaction(shop.factory, read_only=True) as session:
-        job = jobs.get_job(session, claim.job_id)
-        verdict = kinds.preview.show(jobs.made_by(session, Preview, job.id), job).verdict
+    job = shop.job(claim.job_id)
+    verdict = kinds.preview.show(shop.read(jobs.made_by, Preview, job.id), job).verdict
     assert verdict == f"{forecast_sentence(**FOUND)} {SEEN[job.plan['facts']['expected_detail']]}"

@@ -102,10 +102,11 @@ def test_a_price_is_found_anew_only_so_often(shop):
     assert pricings == [shop.dataset_id] * PRICINGS_MAX
 
 
-def test_a_frozen_account_takes_no_job(shop):
+def test_a_frozen_account_takes_no_training(shop):
     shop.freeze()
-    with pytest.raises(AccountFrozen):
-        shop.train()
+    for ask in (shop.train, shop.sweep_of):
+        with pytest.raises(AccountFrozen):
+            ask()
     shop.assert_nothing_written()
 
 
@@ -124,8 +125,9 @@ def test_datasets_must_fit_their_role(shop):
         (InvalidInput, {"evaluation_dataset_id": shop.declare(account_id=None, height=32)}),
         (InvalidInput, {"evaluation_dataset_id": shop.declare(account_id=None, channels=3)}),
     ]:
-        with pytest.raises(error):
-            shop.train(key="k", **change)
+        for ask in (shop.train, shop.sweep_of):
+            with pytest.raises(error):
+                ask(key="k", **change)
     shop.assert_nothing_written()
 
 
@@ -138,15 +140,16 @@ def test_a_gradient_basis_comes_from_public_images_alone(shop):
         return {"dataset_id": dataset_id, "recipe": "dp_classifier", "options": options, "epsilon": 6.0}
 
     for private_id in (dataset_id, shop.dataset_id):
-        for ask in (shop.plan, shop.train):
+        for ask in (shop.plan, shop.train, shop.sweep_of):
             with pytest.raises(InvalidInput, match=r"must be public: results computed .* private images would leak"):
                 ask(**anchored(private_id))
     with pytest.raises(NotFound):
         shop.plan(**anchored("ds_none"))
     unready = shop.declare(account_id=None, **UNREADY)
     shop.plan(**anchored(unready))
-    with pytest.raises(Conflict, match="public dataset that the options name is declared, not ready"):
-        shop.train(**anchored(unready))
+    for ask in (shop.train, shop.sweep_of):
+        with pytest.raises(Conflict, match="public dataset that the options name is declared, not ready"):
+            ask(**anchored(unready))
     shop.assert_nothing_written()
     other_shape = shop.declare(account_id=None, height=5, classes=["x"])
     assert other_shape in " ".join(shop.plan(**anchored(other_shape)).notes)

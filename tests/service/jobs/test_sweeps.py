@@ -11,16 +11,13 @@ from service.db.job_tables import Job, Sweep
 from service.db.ledger_tables import Hold
 from service.db.session import transaction
 from service.errors import (
-    AccountFrozen,
-    Conflict,
     IdempotencyMismatch,
     InsufficientBudget,
     InvalidInput,
-    NotFound,
     SweepTooExpensive,
 )
 from service.identity.access import find
-from tests.service.jobs.shop import UNREADY, Shop
+from tests.service.jobs.shop import Shop
 from tests.together import PATIENCE_SECONDS, at_once
 
 
@@ -76,43 +73,14 @@ def test_a_sweep_is_bounded(shop, count):
         shop.sweep(*[0.01] * count)
 
 
-def test_a_bad_trial_is_named_and_nothing_is_written(shop):
+def test_a_bad_trial_or_name_is_refused_and_nothing_is_written(shop):
     trials = [jobs.Trial(0.2, {}), jobs.Trial(0.2, {"no_such_option": 1}), jobs.Trial(0.2, {})]
     with pytest.raises(InvalidInput, match=r"Trial 2: .*no_such_option") as refused:
         shop.sweep(trials=trials, key="k")
     assert refused.value.numbers["trial"] == 2
-    for epsilon in (0.0, -1.0, float("nan")):
+    for name in (" ", "a\nb"):
         with pytest.raises(InvalidInput):
-            shop.sweep(0.2, epsilon)
-    shop.assert_nothing_written()
-
-
-def test_sweeps_that_cannot_be(shop):
-    for changes, error in (
-        ({"name": " "}, InvalidInput),
-        ({"name": "a\nb"}, InvalidInput),
-        ({"dataset_id": "ds_x"}, NotFound),
-        ({"dataset_id": shop.public_id}, InvalidInput),
-        ({"evaluation_dataset_id": shop.dataset_id}, InvalidInput),
-        ({"recipe": "gan"}, InvalidInput),
-    ):
-        with pytest.raises(error):
-            shop.sweep(0.2, 0.3, **changes)
-    shop.freeze()
-    with pytest.raises(AccountFrozen):
-        shop.sweep(0.2, 0.3)
-    shop.assert_nothing_written()
-
-
-def test_the_anchors_of_every_trial_must_be_public_and_there(shop):
-    account_id = shop.open_account(name="steps")
-    dataset_id = shop.declare(account_id=account_id)
-    unready = shop.declare(account_id=None, **UNREADY)
-    for anchors_id, error in ((shop.dataset_id, InvalidInput), (unready, Conflict)):
-        options = [{"architecture": "cnn"}, {"estimator": "gep", "anchors_dataset_id": anchors_id}]
-        trials = [jobs.Trial(4.5, chosen) for chosen in options]
-        with pytest.raises(error, match="dataset that the options name"):
-            shop.sweep(4.5, 4.5, dataset_id=dataset_id, recipe="dp_classifier", trials=trials)
+            shop.sweep(0.2, 0.3, name=name)
     shop.assert_nothing_written()
 
 

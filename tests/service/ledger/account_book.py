@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
-from typing import Any
-
-from sqlalchemy import text
 
 from obscura.wire.schemas import BalanceFacts
 from obscura.wire.words import HoldState
 from privacy.accounting.filter import open_filter
 from service import ledger
-from service.db.session import SessionFactory, transaction
+from service.db.session import SessionFactory
 from tests.service.holds import charge, hold_at_present_rate
+from tests.service.steps import Steps
 
 CAPACITY = open_filter(8.0, 1e-5).capacity_nano
 SHA = "ab" * 32
 
 
-class AccountBook:
-    """An account and the ledger's steps on it, each in its own transaction."""
+class AccountBook(Steps):
+    """An account and the ledger's steps on it."""
 
     def __init__(self, factory: SessionFactory, account_id: str, now: datetime) -> None:
         self.factory, self.account_id, self.now = factory, account_id, now
         self.jobs = 0
-        self.dialect: str = factory.kw["bind"].dialect.name
-
-    def do(self, step: Callable[..., Any], *arguments: Any, **facts: Any) -> Any:
-        with transaction(self.factory) as session:
-            return step(session, *arguments, **{"now": self.now, **facts})
-
-    def read(self, look: Callable[..., Any], *arguments: Any, **facts: Any) -> Any:
-        with transaction(self.factory, read_only=True) as session:
-            return look(session, *arguments, **facts)
 
     def hold(self, amount_nano: int, *, attempt: int = 0) -> str:
         self.jobs += 1
@@ -72,6 +60,9 @@ class AccountBook:
     def freeze(self, frozen: bool, *, reason: str = "an audit", by: str | None = None) -> None:
         self.do(ledger.set_frozen, account_id=self.account_id, frozen=frozen, reason=reason, by=by)
 
+    def account(self) -> ledger.Account:
+        return self.read(ledger.get_account, self.account_id)
+
     def balance(self) -> BalanceFacts:
         return self.read(ledger.balance, self.account_id)
 
@@ -87,19 +78,3 @@ class AccountBook:
 
     def hold_row(self, hold_id: str) -> ledger.Hold:
         return self.read(ledger.get_hold, hold_id)
-
-    def sql(self, statement: str) -> None:
-        with transaction(self.factory) as session:
-            session.execute(text(statement))
-
-    def tamper(self, statement: str) -> None:
-        """Run a statement with the rights of the tables' owner."""
-        with transaction(self.factory) as session:
-            if self.dialect == "sqlite":
-                session.execute(text("DROP TRIGGER IF EXISTS entries_no_update"))
-                session.execute(text("DROP TRIGGER IF EXISTS entries_no_delete"))
-                session.execute(text(statement))
-            else:
-                session.execute(text("ALTER TABLE entries DISABLE TRIGGER USER"))
-                session.execute(text(statement))
-                session.execute(text("ALTER TABLE entries ENABLE TRIGGER USER"))

@@ -25,7 +25,7 @@ from tests.service.ledger.machine_place import Command, Outcome, Place
 from tests.service.ledger.machine_requests import PAID_AS_WHOLE, WORKERS, Requests
 from tests.service.ledger.machine_rows import Dump, Fault, check_invariants, dump_of, promise, view_of
 from tests.service.ledger.machine_world import BEGINNING, populate
-from tests.service.ledger.model import OPEN, Refused
+from tests.service.ledger.model import OPEN, Refused, used
 from tests.service.ledger.model_jobs import ATTEMPTS_MAX, ENDED, LEASE_SECONDS, Model
 from workers.supervise.reconcile import reconcile
 
@@ -114,7 +114,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
     def work(self, dice: random.Random, steps: int) -> None:
         """A job, or a hold without a job, makes its next steps."""
         going = [job_id for job_id, job in self.model.jobs.items() if job["state"] not in ENDED]
-        raw = [key for key, hold in self.model.holds.items() if hold["job"] not in self.model.jobs]
+        raw = [key for key, hold in self.model.holds.items() if hold["job_id"] not in self.model.jobs]
         if not going + raw:
             return
         chosen = dice.choice(going + raw)
@@ -197,7 +197,9 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
         waiting = self.model.claimable(self.now)
         trainings = [job_id for job_id in waiting if self.model.jobs[job_id]["kind"] == "train"]
         for job_id in set(waiting) - set(trainings[1:]):  # a message about one training starts the oldest
-            since = max(self.model.jobs[job_id]["lease"] or BEGINNING, self.now - timedelta(seconds=LEASE_SECONDS))
+            since = max(
+                self.model.jobs[job_id]["lease_until"] or BEGINNING, self.now - timedelta(seconds=LEASE_SECONDS)
+            )
             rung = [row["created_at"] for row in self.dump["outbox"] if row["args"][0] == job_id]
             promise(max(rung) >= since, "no worker will look for a waiting job")
         if not broker_down:
@@ -281,7 +283,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
         promise(shown.left_nano == self.model.left(account_id), "I13: the shown rest is wrong")
         numbers = (shown.spent_epsilon, shown.reserved_epsilon, shown.left_epsilon, shown.affordable_epsilon)
         promise(min(numbers) >= 0, "I13: a negative epsilon is shown")
-        if account["spent"] + account["held"] > account["capacity"]:
+        if used(account) > account["capacity_nano"]:
             promise(frozen and shown.left_nano == 0, "I13: an overspent account is not frozen at 0")
             promise(shown.left_epsilon == shown.affordable_epsilon == 0, "I13: an overspent account has epsilon left")
 
@@ -295,7 +297,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
             self.live[job_id] = attempt
         if command.name == "charge":
             args = command.args
-            hold_id = args["hold_id"] if "hold_id" in args else self.model.jobs[args["job_id"]]["hold"]
+            hold_id = args["hold_id"] if "hold_id" in args else self.model.jobs[args["job_id"]]["hold_id"]
             steps = args["event"]["count"] if "paid_as_whole" in args else 0
             if not steps or not self.steps[hold_id]:
                 self.journal[hold_id] = self.journal.get(hold_id, 0) + command.args["amount_nano"]
@@ -318,7 +320,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
             after = copy.deepcopy(self.model)
             for job_id in after.claimable(self.now):
                 job = after.jobs[job_id]
-                over = job["cancel"] or job["early"] or job["lost"] + 1 >= ATTEMPTS_MAX
+                over = job["cancel_requested"] or job["early"] or job["attempts_lost"] + 1 >= ATTEMPTS_MAX
                 if job["state"] == "running" and over:
                     claimed = after.claim(worker="reconciler", now=self.now, job_id=job_id)
                     if claimed is not None:  # one more attempt publishes what was paid for
@@ -338,17 +340,17 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
             return
         if attempt is None:
             if job["state"] == "running":
-                self.now = max(self.now, job["lease"])
+                self.now = max(self.now, job["lease_until"])
             self._do(Command("claim", {"worker": dice.choice(WORKERS), "job_id": job_id}))
             return
         if job["kind"] == "sample":
             self._do(self._end_of_sample(dice, job_id, attempt))
             return
-        hold = self.model.holds[job["hold"]]
-        if hold["armed"] != attempt:
-            self._do(Command("arm", {"hold_id": self.model.jobs[job_id]["hold"], "attempt": attempt}))
-        elif hold["charged"] == 0 or (hold["charged"] < hold["amount"] and dice.random() < 0.5):
-            self._do(self._charge(dice, self.model.jobs[job_id]["hold"], attempt))
+        hold = self.model.holds[job["hold_id"]]
+        if hold["armed_attempt"] != attempt:
+            self._do(Command("arm", {"hold_id": self.model.jobs[job_id]["hold_id"], "attempt": attempt}))
+        elif hold["charged_nano"] == 0 or (hold["charged_nano"] < hold["amount_nano"] and dice.random() < 0.5):
+            self._do(self._charge(dice, self.model.jobs[job_id]["hold_id"], attempt))
         else:
             self._do(self._publication(dice, job_id, attempt))
 
@@ -356,7 +358,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
         """Make the next step of a hold without a job: fence it, then arm it, then run any command."""
         hold = self.model.holds[hold_id]
         attempt = max(hold["attempt"], 1)
-        if hold["state"] not in OPEN or hold["armed"] == attempt:
+        if hold["state"] not in OPEN or hold["armed_attempt"] == attempt:
             self._do(self._about_hold(dice, hold_id))
         else:
             self._do(Command("fence" if hold["attempt"] == 0 else "arm", {"hold_id": hold_id, "attempt": attempt}))

@@ -35,7 +35,7 @@ class Requests:
 
     def _subject(self, dice: random.Random) -> tuple[str, str]:
         """Choose the subject of a command."""
-        raw = [("hold", key) for key, hold in self.model.holds.items() if hold["job"] not in self.model.jobs]
+        raw = [("hold", key) for key, hold in self.model.holds.items() if hold["job_id"] not in self.model.jobs]
         subjects = [("job", key) for key in self.model.jobs] + raw
         accounts = [("account", key) for key in self.model.accounts]
         return dice.choice(subjects[::-1] + accounts)
@@ -71,7 +71,7 @@ class Requests:
 
     def _limit(self, dice: random.Random, account_id: str) -> Command:
         """Draw a lower limit, or a step of a raise."""
-        asked = [key for key, row in self.model.requests.items() if row["account"] == account_id]
+        asked = [key for key, row in self.model.requests.items() if row["account_id"] == account_id]
         names = [
             "lower_limit",
             "request_raise",
@@ -115,9 +115,9 @@ class Requests:
         if name == "request_cancel":
             return Command(name, {"job_id": job_id})
         if name == "arm":
-            return Command(name, {"hold_id": job["hold"], "attempt": attempt})
+            return Command(name, {"hold_id": job["hold_id"], "attempt": attempt})
         if name == "charge":
-            return self._charge(dice, job["hold"], attempt)
+            return self._charge(dice, job["hold_id"], attempt)
         if name == "publish":
             return self._publication(dice, job_id, attempt)
         if name == "finish_sample":
@@ -151,8 +151,8 @@ class Requests:
 
     def _charge(self, dice: random.Random, hold_id: str, attempt: int) -> Command:
         hold = self.model.holds[hold_id]
-        left = hold["amount"] - hold["charged"]
-        amounts = [hold["amount"] // 3, 1, left, left + 1, 0]
+        left = hold["amount_nano"] - hold["charged_nano"]
+        amounts = [hold["amount_nano"] // 3, 1, left, left + 1, 0]
         amount_nano = dice.choice(amounts)
         facts = {"hold_id": hold_id, "attempt": attempt, "amount_nano": amount_nano}
         if dice.random() < 0.5:

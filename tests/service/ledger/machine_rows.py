@@ -12,6 +12,7 @@ from sqlalchemy import RowMapping, select
 
 from service.db.base import Base
 from service.db.session import SessionFactory, transaction
+from tests.service.ledger.model import COLUMNS, in_columns
 
 TABLES = (*("accounts", "entries", "holds", "decisions", "jobs", "releases", "samples", "idempotency", "outbox"),)
 ORDER = {
@@ -51,29 +52,9 @@ def view_of(dump: Dump) -> dict[str, dict[Any, Any]]:
     for row in dump["entries"]:
         balances = (row["capacity_nano"], row["spent_nano"], row["reserved_nano"])
         log[row["account_id"]].append((row["kind"], row["hold_id"], row["job_id"], row["amount_nano"], *balances))
-    facts = ("epsilon", "capacity_nano", "spent_nano", "reserved_nano", "frozen")
-    of_hold = ("account_id", "job_id", "state", "amount_nano", "charged_nano", "captured_nano", "attempt")
-    of_request = ("account_id", "epsilon_before", "epsilon", "state", "requested_with")
-    of_job = (
-        "kind",
-        "account_id",
-        "state",
-        "attempt",
-        "attempts_lost",
-        "lease_owner",
-        "lease_until",
-        "cancel_requested",
-    )
-    return {
-        "accounts": _by_id(dump["accounts"], facts),
-        "log": log,
-        "holds": _by_id(dump["holds"], (*of_hold, "armed_attempt")),
-        "jobs": _by_id(dump["jobs"], (*of_job, "failure_code", "hold_id", "release_id")),
-        "releases": _by_id(dump["releases"], ("job_id", "account_id", "artifact_sha256")),
-        "samples": {row["job_id"]: (row["release_id"], row["sha256"]) for row in dump["samples"]},
-        "requests": _by_id(dump["decisions"], (*of_request, "decided_with")),
-        "keys": {(row["principal"], row["key"]): row["resource_id"] for row in dump["idempotency"]},
-    }
+    tables = {name: {row["job_id" if name == "samples" else "id"]: row for row in dump[name]} for name in COLUMNS}
+    keys = {(row["principal"], row["key"]): row["resource_id"] for row in dump["idempotency"]}
+    return {**in_columns(tables), "log": log, "keys": keys}
 
 
 def check_invariants(dump: Dump, before: Dump) -> None:
@@ -207,10 +188,6 @@ def _check_step(dump: Dump, before: Dump) -> None:
             if name == "holds":
                 fixed = [column for column in past if column not in CHANGES_BY_ITSELF]
                 promise(all(row[column] == past[column] for column in fixed), "I3: a hold's terms changed")
-
-
-def _by_id(rows: list[RowMapping], columns: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
-    return {row["id"]: tuple(row[column] for column in columns) for row in rows}
 
 
 def _hash_of(entry: Mapping[str, Any]) -> str:

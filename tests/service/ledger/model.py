@@ -7,6 +7,7 @@ has tests of its own. `made` passes the identifiers that production chose.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,6 +16,24 @@ from privacy.accounting.filter import open_filter
 
 REQUEST_DAYS = 7
 OPEN = ("held", "armed")
+# The columns that a model and a database must agree on, by table.
+COLUMNS = {
+    "accounts": "epsilon capacity_nano spent_nano reserved_nano frozen",
+    "holds": "account_id job_id state amount_nano charged_nano captured_nano attempt armed_attempt",
+    "decisions": "account_id epsilon_before epsilon state requested_with decided_with",
+    "jobs": "kind account_id state attempt attempts_lost lease_owner lease_until cancel_requested failure_code hold_id "
+    "release_id",
+    "releases": "job_id account_id artifact_sha256",
+    "samples": "release_id sha256",
+}
+
+
+def in_columns(tables: Mapping[str, Mapping[Any, Mapping[Any, Any]]]) -> dict[str, dict[Any, Any]]:
+    """Return the columns to compare, by table and key."""
+    return {
+        name: {key: tuple(row[column] for column in COLUMNS[name].split()) for key, row in rows.items()}
+        for name, rows in tables.items()
+    }
 
 
 class Refused(Exception):
@@ -29,6 +48,11 @@ def require(condition: bool, code: str) -> None:
     """Refuse with a code unless the condition holds."""
     if not condition:
         raise Refused(code)
+
+
+def used(account: dict[str, Any]) -> int:
+    """Return what an account has spent and holds."""
+    return int(account["spent_nano"] + account["reserved_nano"])
 
 
 @dataclass
@@ -51,9 +75,9 @@ class LedgerModel:
         self.accounts[account_id] = {
             "filter": opened,
             "epsilon": epsilon,
-            "capacity": opened.capacity_nano,
-            "spent": 0,
-            "held": 0,
+            "capacity_nano": opened.capacity_nano,
+            "spent_nano": 0,
+            "reserved_nano": 0,
             "frozen": False,
             "log": [],
         }
@@ -63,18 +87,18 @@ class LedgerModel:
         account = self.accounts[account_id]
         require(epsilon < account["epsilon"], "invalid_input")
         self._set_limit(account, epsilon)
-        account["frozen"] = account["frozen"] or account["spent"] + account["held"] > account["capacity"]
-        self._log(account_id, "limit", amount=account["capacity"])
+        account["frozen"] = account["frozen"] or used(account) > account["capacity_nano"]
+        self._log(account_id, "limit", amount=account["capacity_nano"])
 
     def _set_limit(self, account: dict[str, Any], epsilon: float) -> None:
-        moved = account["filter"].at_limit(epsilon, account["spent"] + account["held"])
-        account |= {"filter": moved, "epsilon": epsilon, "capacity": moved.capacity_nano}
+        moved = account["filter"].at_limit(epsilon, used(account))
+        account |= {"filter": moved, "epsilon": epsilon, "capacity_nano": moved.capacity_nano}
 
     def set_frozen(self, *, account_id: str, frozen: bool, **_: Any) -> None:
         account = self.accounts[account_id]
         if account["frozen"] == frozen:
             return
-        require(frozen or account["spent"] + account["held"] <= account["capacity"], "conflict")
+        require(frozen or used(account) <= account["capacity_nano"], "conflict")
         account["frozen"] = frozen
         self._log(account_id, "freeze")
 
@@ -84,17 +108,15 @@ class LedgerModel:
         before = self.accounts[account_id]["epsilon"]
         require(epsilon > before, "invalid_input")
         require(requested_with in self.people, "forbidden")
-        require(
-            not any(self._waits(row, now) and row["account"] == account_id for row in self.requests.values()),
-            "conflict",
-        )
+        of_account = [row for row in self.requests.values() if row["account_id"] == account_id]
+        require(not any(self._waits(row, now) for row in of_account), "conflict")
         self.requests[made] = {
-            "account": account_id,
-            "before": before,
+            "account_id": account_id,
+            "epsilon_before": before,
             "epsilon": epsilon,
             "state": "pending",
-            "by": requested_with,
-            "decided": None,
+            "requested_with": requested_with,
+            "decided_with": None,
             "at": now,
         }
         return made
@@ -103,16 +125,16 @@ class LedgerModel:
         request = self.requests[request_id]
         require(decided_with in self.people, "forbidden")
         person = self.people[decided_with]
-        if request["state"] == "approved" and self.people[request["decided"]] == person:
+        if request["state"] == "approved" and self.people[request["decided_with"]] == person:
             return
         require(self._waits(request, now), "conflict")
-        require(person != self.people[request["by"]], "forbidden")
-        account_id, epsilon = request["account"], request["epsilon"]
+        require(person != self.people[request["requested_with"]], "forbidden")
+        account_id, epsilon = request["account_id"], request["epsilon"]
         account = self.accounts[account_id]
-        require(account["epsilon"] == request["before"], "conflict")
+        require(account["epsilon"] == request["epsilon_before"], "conflict")
         self._set_limit(account, epsilon)
-        self._log(account_id, "limit", amount=account["capacity"])
-        request["state"], request["decided"] = "approved", decided_with
+        self._log(account_id, "limit", amount=account["capacity_nano"])
+        request["state"], request["decided_with"] = "approved", decided_with
 
     def decline_raise(self, *, request_id: str, decided_with: str, **_: Any) -> None:
         request = self.requests[request_id]
@@ -120,7 +142,7 @@ class LedgerModel:
         require(request["state"] != "approved", "conflict")
         if request["state"] == "declined":
             return
-        request["state"], request["decided"] = "declined", decided_with
+        request["state"], request["decided_with"] = "declined", decided_with
 
     def _waits(self, request: dict[str, Any], now: datetime) -> bool:
         waited: timedelta = now - request["at"]
@@ -128,7 +150,7 @@ class LedgerModel:
 
     def left(self, account_id: str) -> int:
         account = self.accounts[account_id]
-        return max(account["capacity"] - account["spent"] - account["held"], 0)
+        return max(account["capacity_nano"] - used(account), 0)
 
     # --- holds ------------------------------------------------------------------------------------------------------
 
@@ -136,20 +158,20 @@ class LedgerModel:
         account = self.accounts[account_id]
         require(amount_nano > 0, "invalid_input")
         require(not account["frozen"], "account_frozen")
-        require(account["spent"] + account["held"] + amount_nano <= account["capacity"], "insufficient_budget")
-        require(all(hold["job"] != job_id for hold in self.holds.values()), "conflict")
+        require(used(account) + amount_nano <= account["capacity_nano"], "insufficient_budget")
+        require(all(hold["job_id"] != job_id for hold in self.holds.values()), "conflict")
         self.holds[made] = {
-            "account": account_id,
-            "job": job_id,
+            "account_id": account_id,
+            "job_id": job_id,
             "state": "held",
-            "amount": amount_nano,
-            "charged": 0,
-            "captured": 0,
+            "amount_nano": amount_nano,
+            "charged_nano": 0,
+            "captured_nano": 0,
             "attempt": 0,
-            "armed": 0,
+            "armed_attempt": 0,
             "released": {},
         }
-        account["held"] += amount_nano
+        account["reserved_nano"] += amount_nano
         self._log(account_id, "hold", made, amount=amount_nano)
         return made
 
@@ -161,11 +183,11 @@ class LedgerModel:
     def arm(self, *, hold_id: str, attempt: int, **_: Any) -> None:
         hold = self._of_attempt(hold_id, attempt)
         require(hold["state"] in OPEN, "stale_attempt")
-        if hold["armed"] == attempt:
+        if hold["armed_attempt"] == attempt:
             return
-        require(hold["state"] == "armed" or not self.accounts[hold["account"]]["frozen"], "account_frozen")
-        hold["state"], hold["armed"] = "armed", attempt
-        self._log(hold["account"], "arm", hold_id)
+        require(hold["state"] == "armed" or not self.accounts[hold["account_id"]]["frozen"], "account_frozen")
+        hold["state"], hold["armed_attempt"] = "armed", attempt
+        self._log(hold["account_id"], "arm", hold_id)
 
     def charge(
         self,
@@ -181,18 +203,18 @@ class LedgerModel:
         require(amount_nano > 0, "invalid_input")
         hold = self._of_attempt(hold_id, attempt)
         require(hold["state"] in OPEN, "stale_attempt")
-        require(hold["armed"] == attempt, "conflict")
+        require(hold["armed_attempt"] == attempt, "conflict")
         made = hold["released"].get(stage, 0)
         if paid_as_whole is not None:
             amount_nano = 0 if made else amount_nano
             made += event["count"]
             require(made <= paid_as_whole, "hold_exhausted")
-        require(hold["charged"] + amount_nano <= hold["amount"], "hold_exhausted")
-        hold["charged"] += amount_nano
+        require(hold["charged_nano"] + amount_nano <= hold["amount_nano"], "hold_exhausted")
+        hold["charged_nano"] += amount_nano
         if paid_as_whole is not None:
             hold["released"][stage] = made
-        self._log(hold["account"], "charge", hold_id, amount=amount_nano)
-        charged: int = hold["charged"]
+        self._log(hold["account_id"], "charge", hold_id, amount=amount_nano)
+        charged: int = hold["charged_nano"]
         return charged
 
     def capture(self, *, hold_id: str, attempt: int, artifact_sha256: str | None, **_: Any) -> None:
@@ -200,11 +222,11 @@ class LedgerModel:
         if hold["state"] == "captured" and hold["sha"] == artifact_sha256:
             return
         require(hold["state"] == "armed", "conflict")
-        require(artifact_sha256 is None or hold["charged"] > 0, "conflict")
-        hold["state"], hold["captured"], hold["sha"] = "captured", hold["charged"], artifact_sha256
-        self.accounts[hold["account"]]["spent"] += hold["charged"]
-        self.accounts[hold["account"]]["held"] -= hold["amount"]
-        self._log(hold["account"], "capture", hold_id, amount=hold["charged"])
+        require(artifact_sha256 is None or hold["charged_nano"] > 0, "conflict")
+        hold["state"], hold["captured_nano"], hold["sha"] = "captured", hold["charged_nano"], artifact_sha256
+        self.accounts[hold["account_id"]]["spent_nano"] += hold["charged_nano"]
+        self.accounts[hold["account_id"]]["reserved_nano"] -= hold["amount_nano"]
+        self._log(hold["account_id"], "capture", hold_id, amount=hold["charged_nano"])
 
     def return_hold(self, *, hold_id: str, **_: Any) -> None:
         hold = self.holds[hold_id]
@@ -212,8 +234,8 @@ class LedgerModel:
             return
         require(hold["state"] == "held", "conflict")
         hold["state"] = "returned"
-        self.accounts[hold["account"]]["held"] -= hold["amount"]
-        self._log(hold["account"], "return", hold_id, amount=hold["amount"])
+        self.accounts[hold["account_id"]]["reserved_nano"] -= hold["amount_nano"]
+        self._log(hold["account_id"], "return", hold_id, amount=hold["amount_nano"])
 
     def settle(self, *, hold_id: str, attempt: int, **_: Any) -> None:
         hold = self.holds[hold_id]
@@ -232,6 +254,6 @@ class LedgerModel:
         self, account_id: str, kind: str, hold_id: str | None = None, *, amount: int = 0, job_id: str | None = None
     ) -> None:
         account = self.accounts[account_id]
-        job_id = self.holds[hold_id]["job"] if hold_id else job_id
-        balances = (account["capacity"], account["spent"], account["held"])
+        job_id = self.holds[hold_id]["job_id"] if hold_id else job_id
+        balances = (account["capacity_nano"], account["spent_nano"], account["reserved_nano"])
         account["log"].append((kind, hold_id, job_id, amount, *balances))

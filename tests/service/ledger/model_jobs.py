@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from privacy.accounting.filter import Filter
-from tests.service.ledger.model import LedgerModel, require
+from tests.service.ledger.model import LedgerModel, in_columns, require
 
 ATTEMPTS_MAX = 3
 LEASE_SECONDS = 60
@@ -46,7 +46,7 @@ class Model(LedgerModel):
         body = ("train", dataset_id, epsilon)
         first = self._remembered(principal, idempotency_key, body)
         if first is not None:
-            return first, self.jobs[first]["hold"]
+            return first, self.jobs[first]["hold_id"]
         account_id = self.datasets[dataset_id]
         require(not self.accounts[account_id]["frozen"], "account_frozen")
         price = self.price(self.accounts[account_id]["filter"], epsilon)
@@ -72,12 +72,12 @@ class Model(LedgerModel):
         body = ("sample", release_id, seed)
         first = self._remembered(principal, idempotency_key, body)
         if first is not None:
-            return first, self.jobs[first]["hold"]
+            return first, self.jobs[first]["hold_id"]
         require(release_id in self.releases, "not_found")
-        account_id = self.releases[release_id]["account"]
+        account_id = self.releases[release_id]["account_id"]
         self._accept(made[0], "sample", principal, idempotency_key, body, account=account_id, hold=None, now=now)
-        self.jobs[made[0]]["release"] = release_id
-        self.samples[made[0]] = {"release": release_id, "sha": None}
+        self.jobs[made[0]]["release_id"] = release_id
+        self.samples[made[0]] = {"release_id": release_id, "sha256": None}
         return made
 
     def claim(
@@ -90,20 +90,20 @@ class Model(LedgerModel):
                 continue
             lost = job["state"] == "running"
             salvaging = job["salvage"] == job["attempt"]
-            too_often = job["lost"] + 1 >= attempts_max * (2 if salvaging else 1)
+            too_often = job["attempts_lost"] + 1 >= attempts_max * (2 if salvaging else 1)
             again = self._may_publish(job) and not (salvaging and too_often)
-            if lost and (job["cancel"] or job["early"] or too_often) and not again:
+            if lost and (job["cancel_requested"] or job["early"] or too_often) and not again:
                 if not ended:
                     self._end_lost(waiting)
                     ended = True
                 continue
             job["early"] = job["early"] or ("worker_lost" if lost and too_often else None)
             job["salvage"] = job["attempt"] + 1 if job["early"] else None
-            job["state"], job["attempt"], job["owner"] = "running", job["attempt"] + 1, worker
-            job["lost"] += lost
-            job["lease"] = now + timedelta(seconds=LEASE_SECONDS)
-            if job["hold"]:
-                self.fence(hold_id=job["hold"], attempt=job["attempt"])
+            job["state"], job["attempt"], job["lease_owner"] = "running", job["attempt"] + 1, worker
+            job["attempts_lost"] += lost
+            job["lease_until"] = now + timedelta(seconds=LEASE_SECONDS)
+            if job["hold_id"]:
+                self.fence(hold_id=job["hold_id"], attempt=job["attempt"])
             return waiting, job["attempt"]
         return None
 
@@ -112,7 +112,7 @@ class Model(LedgerModel):
         free = [
             (job["created"], job_id)
             for job_id, job in self.jobs.items()
-            if job["state"] == "queued" or (job["state"] == "running" and job["lease"] <= now)
+            if job["state"] == "queued" or (job["state"] == "running" and job["lease_until"] <= now)
         ]
         return [job_id for _created, job_id in sorted(free)]
 
@@ -120,8 +120,8 @@ class Model(LedgerModel):
         self, *, job_id: str, attempt: int, now: datetime, lease_seconds: float = LEASE_SECONDS, **_: Any
     ) -> bool:
         job = self._running(job_id, attempt)
-        job["lease"] = now + timedelta(seconds=lease_seconds)
-        cancel: bool = job["cancel"]
+        job["lease_until"] = now + timedelta(seconds=lease_seconds)
+        cancel: bool = job["cancel_requested"]
         return cancel
 
     def drop_lease(self, *, job_id: str, attempt: int, now: datetime, **_: Any) -> None:
@@ -136,14 +136,14 @@ class Model(LedgerModel):
 
     def give_back(self, *, job_id: str, attempt: int, **_: Any) -> None:
         job = self._running(job_id, attempt)
-        job["state"], job["owner"], job["lease"] = "queued", None, None
+        job["state"], job["lease_owner"], job["lease_until"] = "queued", None, None
 
     def request_cancel(self, *, job_id: str, **_: Any) -> None:
         job = self.jobs[job_id]
         if job["state"] in ENDED:
             require(job["state"] == "cancelled", "conflict")
             return
-        job["cancel"] = True
+        job["cancel_requested"] = True
         if job["kind"] == "train":
             job["early"] = job["early"] or "cancelled"
         if job["state"] == "queued" and not self._may_publish(job):
@@ -152,14 +152,13 @@ class Model(LedgerModel):
     def publish(self, *, job_id: str, attempt: int, release_id: str, artifact_sha256: str, **_: Any) -> None:
         job = self._running(job_id, attempt, or_ended="succeeded")
         require(job["kind"] == "train", "conflict")
+        release = {"job_id": job_id, "account_id": job["account_id"], "artifact_sha256": artifact_sha256}
         if job["state"] == "succeeded":
-            require(
-                (job["release"], self.releases[release_id]["sha"]) == (release_id, artifact_sha256), "stale_attempt"
-            )
+            require(self.releases.get(release_id) == release, "stale_attempt")
             return
-        self.capture(hold_id=job["hold"], attempt=attempt, artifact_sha256=artifact_sha256)
-        self.releases[release_id] = {"job": job_id, "account": job["account"], "sha": artifact_sha256}
-        job["release"] = release_id
+        self.capture(hold_id=job["hold_id"], attempt=attempt, artifact_sha256=artifact_sha256)
+        self.releases[release_id] = release
+        job["release_id"] = release_id
         self._end(job_id, "succeeded")
 
     def finish_sample(self, *, job_id: str, attempt: int, sha256: str, **_: Any) -> None:
@@ -167,9 +166,9 @@ class Model(LedgerModel):
         require(job["kind"] == "sample", "conflict")
         sample = self.samples[job_id]
         if job["state"] == "succeeded":
-            require(sample["sha"] == sha256, "stale_attempt")
+            require(sample["sha256"] == sha256, "stale_attempt")
             return
-        sample["sha"] = sha256
+        sample["sha256"] = sha256
         self._end(job_id, "succeeded")
 
     def finish_failed(self, *, job_id: str, attempt: int, failure_code: str, **_: Any) -> None:
@@ -178,14 +177,14 @@ class Model(LedgerModel):
             return
         early = job["early"] or (failure_code if failure_code in SALVAGED else None)
         if early and self._is_salvaged(job):
-            job.update(state="queued", early=str(early), owner=None, lease=None)
+            job.update(state="queued", early=str(early), lease_owner=None, lease_until=None)
         else:
             self._end_unpublished(job_id, failure_code)
 
     def finish_cancelled(self, *, job_id: str, attempt: int, **_: Any) -> None:
         job = self._running(job_id, attempt, or_ended="cancelled")
         if job["state"] == "running":
-            require(job["cancel"] and not self._may_publish(job), "conflict")
+            require(job["cancel_requested"] and not self._may_publish(job), "conflict")
             self._close(job_id, "cancelled")
 
     def _remembered(self, principal: str, key: str | None, body: Any) -> str | None:
@@ -202,18 +201,18 @@ class Model(LedgerModel):
             self.keys[principal, key] = body, job_id
         self.jobs[job_id] = {
             "kind": kind,
-            "account": account,
-            "hold": hold,
+            "account_id": account,
+            "hold_id": hold,
             "state": "queued",
             "attempt": 0,
-            "lost": 0,
-            "owner": None,
-            "lease": None,
-            "cancel": False,
+            "attempts_lost": 0,
+            "lease_owner": None,
+            "lease_until": None,
+            "cancel_requested": False,
             "early": None,
             "salvage": None,
-            "failure": None,
-            "release": None,
+            "failure_code": None,
+            "release_id": None,
             "created": now,
         }
 
@@ -223,19 +222,19 @@ class Model(LedgerModel):
         return job
 
     def _end_lost(self, job_id: str) -> None:
-        self.jobs[job_id]["lost"] += 1
+        self.jobs[job_id]["attempts_lost"] += 1
         self._end_unpublished(job_id, "worker_lost")
 
     def _end_unpublished(self, job_id: str, failure: str) -> None:
         """The reason of an early end takes precedence over the failure of the last attempt."""
         job = self.jobs[job_id]
-        if job["early"] == "cancelled" or (job["early"] is None and job["cancel"]):
+        if job["early"] == "cancelled" or (job["early"] is None and job["cancel_requested"]):
             self._close(job_id, "cancelled")
         else:
             self._close(job_id, "failed", job["early"] or failure)
 
     def _may_publish(self, job: dict[str, Any]) -> bool:
-        return job["hold"] is not None and self.holds[job["hold"]]["charged"] > 0
+        return job["hold_id"] is not None and self.holds[job["hold_id"]]["charged_nano"] > 0
 
     def _is_salvaged(self, job: dict[str, Any]) -> bool:
         """Return whether one more attempt publishes the paid releases."""
@@ -243,40 +242,16 @@ class Model(LedgerModel):
 
     def _close(self, job_id: str, state: str, failure: str | None = None) -> None:
         job = self.jobs[job_id]
-        if job["hold"]:
-            self.settle(hold_id=job["hold"], attempt=job["attempt"])
+        if job["hold_id"]:
+            self.settle(hold_id=job["hold_id"], attempt=job["attempt"])
         self._end(job_id, state, failure)
 
     def _end(self, job_id: str, state: str, failure: str | None = None) -> None:
-        self.jobs[job_id].update(state=state, owner=None, lease=None, failure=failure)
-
-    # --- what can be compared with a database -----------------------------------------------------------------------
+        self.jobs[job_id].update(state=state, lease_owner=None, lease_until=None, failure_code=failure)
 
     def view(self) -> dict[str, dict[Any, Any]]:
-        """Return the rows that a database must show, in the shape of `machine_rows.view_of`."""
-        facts = ("epsilon", "capacity", "spent", "held", "frozen")
-        of_request = ("account", "before", "epsilon", "state", "by", "decided")
-        of_hold = ("account", "job", "state", "amount", "charged", "captured", "attempt", "armed")
-        of_job = (
-            "kind",
-            "account",
-            "state",
-            "attempt",
-            "lost",
-            "owner",
-            "lease",
-            "cancel",
-            "failure",
-            "hold",
-            "release",
-        )
-        return {
-            "accounts": {key: tuple(row[fact] for fact in facts) for key, row in self.accounts.items()},
-            "log": {key: row["log"] for key, row in self.accounts.items()},
-            "holds": {key: tuple(row[fact] for fact in of_hold) for key, row in self.holds.items()},
-            "jobs": {key: tuple(row[fact] for fact in of_job) for key, row in self.jobs.items()},
-            "releases": {key: (row["job"], row["account"], row["sha"]) for key, row in self.releases.items()},
-            "samples": {key: (row["release"], row["sha"]) for key, row in self.samples.items()},
-            "requests": {key: tuple(row[fact] for fact in of_request) for key, row in self.requests.items()},
-            "keys": {key: job_id for key, (_body, job_id) in self.keys.items()},
-        }
+        """Return what a database must show, in the shape of `machine_rows.view_of`."""
+        tables = {"accounts": self.accounts, "holds": self.holds, "decisions": self.requests, "jobs": self.jobs}
+        log = {account_id: account["log"] for account_id, account in self.accounts.items()}
+        keys = {key: job_id for key, (_body, job_id) in self.keys.items()}
+        return {**in_columns(tables | {"releases": self.releases, "samples": self.samples}), "log": log, "keys": keys}

@@ -39,7 +39,7 @@ def test_a_hold_fits_exactly_or_is_refused_with_every_number(account_book: Accou
 
 
 def test_a_price_of_another_rate_is_refused_whatever_it_is(account_book: AccountBook) -> None:
-    opened = account_book.read(ledger.get_account, account_book.account_id)
+    opened = account_book.account()
     priced_by = ledger.filter_of(opened)
     facts = {"account_id": account_book.account_id, "job_id": "job_late", "amount_nano": 1, "details": {}}
     for other in (
@@ -101,22 +101,13 @@ def test_the_affordable_epsilon_is_admitted(account_book: AccountBook) -> None:
 # --- limits and freezing ----------------------------------------------------------------------------------------------
 
 
-def test_lowering_the_limit_keeps_what_fits(account_book: AccountBook) -> None:
-    account_book.hold(100)
-    account = account_book.lower(1.0)
-    assert (account.epsilon, account.frozen) == (1.0, False)
-    lowered = open_filter(8.0, 1e-5).at_limit(1.0, 100).capacity_nano
-    assert account_book.money() == (0, 100, lowered - 100)
-    assert account_book.kinds() == ["open", "hold", "limit"]
-
-
 def test_a_limit_below_the_spend_shows_zero_and_frozen_never_a_negative(account_book: AccountBook) -> None:
     running = account_book.armed(CAPACITY // 2, charged_nano=CAPACITY // 2)
     waiting = account_book.hold(CAPACITY // 4, attempt=1)
     account_book.lower(1.0)
     balance = account_book.balance()
     assert (balance.left_nano, balance.left_epsilon, balance.affordable_epsilon) == (0, 0.0, 0.0)
-    assert account_book.read(ledger.get_account, account_book.account_id).frozen
+    assert account_book.account().frozen
     with pytest.raises(AccountFrozen):
         account_book.hold(1)
     with pytest.raises(AccountFrozen):  # what has not read the data yet may not start
@@ -153,18 +144,3 @@ def test_only_a_lower_limit_can_be_set(account_book: AccountBook, epsilon: float
     with pytest.raises(InvalidInput):
         account_book.lower(epsilon)
     assert account_book.money() == (0, 0, CAPACITY)
-
-
-def test_freezing_stops_new_holds_and_thawing_allows_them(account_book: AccountBook) -> None:
-    for frozen in (True, True, False, False):
-        account_book.freeze(frozen)
-        if frozen:
-            with pytest.raises(AccountFrozen):
-                account_book.hold(1)
-    account_book.hold(1)
-    assert account_book.kinds() == ["open", "freeze", "freeze", "hold"]
-
-
-def test_a_reason_is_needed(account_book: AccountBook) -> None:
-    with pytest.raises(InvalidInput, match="reason"):
-        account_book.freeze(True, reason=" ")

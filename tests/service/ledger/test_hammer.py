@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +30,11 @@ SMALL_EPSILON = 0.0012  # 435 nano-units: too little for all jobs, so many are r
 SECONDS_MAX = 50 + seconds_max(REQUESTS)
 
 
-def run_processes(variant: str, url: str, folder: Path, requests: int, account_id: str = "-") -> list[Path]:
+def run_processes(warm: str, variant: str, url: str, folder: Path, requests: int, account_id: str = "-") -> list[Path]:
     """Run all processes at once and return their journals."""
     folder.mkdir()
     subprocess.run(
-        [sys.executable, "-m", WORKER, variant, url, str(folder), str(PROCESSES), str(requests), account_id],
-        cwd=Path(__file__).parents[3],
+        [warm, "-m", WORKER, variant, url, str(folder), str(PROCESSES), str(requests), account_id],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=SECONDS_MAX,
         check=True,
@@ -83,11 +80,11 @@ class Told:
 
 
 def test_killed_processes_never_overspend_lose_or_double(
-    factory: SessionFactory, database_url: str, open_account: Callable[..., str], now: datetime, tmp_path: Path
+    factory: SessionFactory, database_url: str, open_account: Callable[..., str], warm: str, tmp_path: Path
 ) -> None:
     account_id = open_account(factory, epsilon=SMALL_EPSILON)
     told = Told()
-    journals = run_processes("safe", database_url, tmp_path / "journals", REQUESTS, account_id)
+    journals = run_processes(warm, "safe", database_url, tmp_path / "journals", REQUESTS, account_id)
     for path in journals:
         told.read(path)
 
@@ -142,8 +139,8 @@ def granted(factory: SessionFactory) -> int:
     return total
 
 
-def test_read_then_write_in_default_transactions_overspends(database_url: str, tmp_path: Path) -> None:
+def test_read_then_write_in_default_transactions_overspends(database_url: str, warm: str, tmp_path: Path) -> None:
     with naive_tables(database_url) as factory:
-        journals = run_processes("unsafe", database_url, tmp_path / "journals", 40)
+        journals = run_processes(warm, "unsafe", database_url, tmp_path / "journals", 40)
         assert granted(factory) == sum(read_journal(path)[0]["done"] for path in journals)
         assert granted(factory) > LIMIT

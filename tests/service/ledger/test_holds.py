@@ -9,7 +9,6 @@ import pytest
 
 from obscura.wire.words import EntryKind, HoldState
 from privacy.accounting.filter import open_filter
-from service import ledger
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, HoldExhausted, InvalidInput, NotFound, StaleAttempt
 from service.ledger.chain import GENESIS_HASH
@@ -177,14 +176,3 @@ def test_charges_never_exceed_the_hold(account_book: AccountBook) -> None:
     with pytest.raises(HoldExhausted):
         account_book.charge(hold_id, 1, 1)
     assert account_book.hold_row(hold_id).charged_nano == 100
-
-
-def test_settling_returns_what_was_held_and_captures_what_was_armed(account_book: AccountBook) -> None:
-    held, armed = account_book.hold(100), account_book.armed(100, charged_nano=7)
-    unpaid = account_book.armed(100)
-    with transaction(account_book.factory) as session:
-        for hold_id in (held, unpaid, armed, held, armed):
-            attempt = ledger.get_hold(session, hold_id).attempt
-            ledger.settle(session, hold_id=hold_id, attempt=attempt, reason="worker lost", now=account_book.now)
-    assert account_book.money() == (7, 0, CAPACITY - 7)
-    assert account_book.kinds()[-3:] == ["return", "capture", "capture"]

@@ -6,23 +6,23 @@ OBSCURA_MACHINE_EXAMPLES=N runs N random examples on each database instead of a 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import run_state_machine_as_test
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from service.db.base import Base
-from service.db.session import make_engine
 from service.settings import Settings
 from tests.conftest import emptying_postgres
 from tests.service.ledger.machine import LedgerMachine
 from tests.service.ledger.machine_broken import BROKEN
 from tests.service.ledger.machine_place import Place
 from tests.service.ledger.machine_rows import Fault
+from tests.service.steps import without_triggers
 
 EXAMPLES = {"sqlite": 16, "postgresql": 10}
 STEPS = 30
@@ -46,19 +46,15 @@ def profile(examples: int, *, random: bool = False) -> settings:
 
 
 def empty(engine: Engine) -> None:
-    """Remove every row except the default project, with the triggers dropped meanwhile."""
+    """Remove every row except the default project."""
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.exec_driver_sql(emptying_postgres())
             return
-        triggers = connection.execute(text("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")).all()
-        for name, _sql in triggers:
-            connection.execute(text(f"DROP TRIGGER {name}"))
-        for table in reversed(Base.metadata.sorted_tables):
-            if table.name != "projects":
-                connection.execute(table.delete())
-        for _name, sql in triggers:
-            connection.exec_driver_sql(sql)
+        with without_triggers(connection):
+            for table in reversed(Base.metadata.sorted_tables):
+                if table.name != "projects":
+                    connection.execute(table.delete())
 
 
 @pytest.fixture(autouse=True)
@@ -69,16 +65,8 @@ def no_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def sqlite_place(sqlite_url: str, tmp_path: Path) -> Iterator[Place]:
-    engine = make_engine(sqlite_url)
-    yield Place(engine, Settings(data_dir=tmp_path / "data"), empty)
-    engine.dispose()
-
-
-@pytest.fixture
-def place(engine: Engine, tmp_path: Path) -> Iterator[Place]:
-    yield Place(engine, Settings(data_dir=tmp_path / "data"), empty)
-    empty(engine)
+def place(engine: Engine, tmp_path: Path) -> Place:
+    return Place(engine, Settings(data_dir=tmp_path / "data"), empty)
 
 
 def test_every_step_is_what_the_model_says(place: Place) -> None:
@@ -86,14 +74,15 @@ def test_every_step_is_what_the_model_says(place: Place) -> None:
     run_state_machine_as_test(lambda: LedgerMachine(place), settings=chosen)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
 def test_a_broken_ledger_is_found_out(
-    broken: Callable[[pytest.MonkeyPatch], None], sqlite_place: Place, monkeypatch: pytest.MonkeyPatch
+    broken: Callable[[pytest.MonkeyPatch], None], place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)
 
     def machine() -> LedgerMachine:
-        return LedgerMachine(sqlite_place, BROKEN[broken])
+        return LedgerMachine(place, BROKEN[broken])
 
     with pytest.raises((Fault, FlakyFailure)) as found:
         run_state_machine_as_test(seed(SEED)(machine), settings=profile(EXAMPLES_TO_FIND))
