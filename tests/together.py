@@ -1,5 +1,7 @@
-"""Doing several things at the same moment, and waiting for what others do."""
+"""Doing several things at the same moment or in another process, and waiting for what others do."""
 
+import pickle
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -48,3 +50,13 @@ def wait_until(
     while not condition():
         assert time.monotonic() < deadline, why
         time.sleep(0.02)
+
+
+def status_of(warm: str, act: Callable[..., None], *given: Any) -> int:
+    """Call a function of a module in a process of its own, and return the exit status.
+
+    Args:
+        warm: the program of the fixture `warm`.
+    """
+    code = "import pickle, sys; act, given = pickle.loads(bytes.fromhex(sys.argv[1])); act(*given)"
+    return subprocess.run([warm, "-c", code, pickle.dumps((act, given)).hex()], check=False).returncode

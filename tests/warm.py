@@ -35,7 +35,7 @@ MAINS = (
     "obscura.cli",
     "workers.train.runner",
     "workers.train.followers",
-    "tests.crash.nursery",
+    "tests.crash.acts",
     "tests.service.ledger.hammer_worker",
     "tests.workers.tiny_runner",
     "tests.workers.recipes.training_ranks",

@@ -1,6 +1,7 @@
 """Processes that are killed at a named place, on SQLite and PostgreSQL, and checks afterwards."""
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +15,6 @@ from sqlalchemy import select
 
 from benchmarks.chaos_audit import audit
 from obscura.wire.words import EntryKind
-from service import ledger
 from service.db.base import release_id_of
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import Entry
@@ -48,52 +48,24 @@ class Ended:
         return self
 
 
-class Nursery:
-    """Forks processes with all imports done; see nursery.py."""
-
-    def __init__(self, warm: str) -> None:
-        self._process = subprocess.Popen(
-            [warm, "-m", "tests.crash.nursery"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def order(self, act: str, environment: dict[str, str], **given: Any) -> Ended:
-        """Fork a process and wait for its end."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"act": act, "given": given, "environment": environment}) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, "the nursery is gone"
-        return Ended(**json.loads(answer))
-
-    def close(self) -> None:
-        self._process.communicate()
-
-
-@pytest.fixture(scope="session")
-def nursery(warm: str) -> Iterator[Nursery]:
-    made = Nursery(warm)
-    yield made
-    made.close()
-
-
 @dataclass
 class Scene:
     """A workshop whose processes can be killed."""
 
     shop: Workshop
-    nursery: Nursery
+    warm: str
     folder: Path
 
     def order(self, act: str, *, die_at: str = "", **given: Any) -> Ended:
-        """Run a process with the workshop's settings; it dies at `die_at`, such as "arm.after@2"."""
-        environment = runner_environment(self.shop.settings, {})
+        """Run a process of acts.py with the workshop's settings; it dies at `die_at`, such as "arm.after@2"."""
+        environment = runner_environment(self.shop.settings, os.environ)
         place, _, hit = die_at.partition("@")
         environment["OBSCURA_FAILPOINT"] = f"{place}:kill@{hit or 1}" if place else ""
-        return self.nursery.order(act, environment, **given)
+        command = [self.warm, "-m", "tests.crash.acts", act, json.dumps(given)]
+        ended = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+        return Ended(ended.returncode, ended.stdout)
 
     def request(self, method: str, path: str, *, die_at: str = "", **sent: Any) -> Ended:
         """Run a web process for one request."""
@@ -126,9 +98,7 @@ class Scene:
 
     def entries(self, job_id: str) -> list[EntryKind]:
         """Return the kinds of a job's ledger entries."""
-        with transaction(self.shop.factory, read_only=True) as session:
-            rows = ledger.entries(session, self.shop.account_id, 0, 1000)
-        return [entry.kind for entry in rows if entry.job_id == job_id]
+        return [entry.kind for entry in self.shop.entries() if entry.job_id == job_id]
 
     def lines(self, job_id: str) -> int:
         """Count the charges in the runners' journal."""
@@ -151,7 +121,8 @@ class Scene:
         return {name for name, there in found.items() if there}
 
     def assert_sound(self) -> None:
-        """Require that all jobs have ended, journals are paid, artifacts are captured, and the ledger verifies."""
+        """Reconcile; then all jobs have ended, journals are paid, artifacts are captured, and the ledger verifies."""
+        self.reconcile()
         with transaction(self.shop.factory, read_only=True) as session:
             everything = set(session.scalars(select(Job.id)))
             ended = select(Entry.job_id, Entry.account_id).where(Entry.kind == EntryKind.CAPTURE)
@@ -162,11 +133,11 @@ class Scene:
 
 
 @pytest.fixture
-def scene(request: pytest.FixtureRequest, nursery: Nursery, tmp_path: Path) -> Iterator[Scene]:
+def scene(request: pytest.FixtureRequest, warm: str, tmp_path: Path) -> Iterator[Scene]:
     """Build a workshop with leases that outlast a test on a slow machine, on SQLite by default."""
     shop = build(tmp_path / "var", request.getfixturevalue(getattr(request, "param", "sqlite_url")))
     shop.settings = shop.settings.model_copy(update={"lease_seconds": 600, "mode": "celery"})
-    yield Scene(shop, nursery, tmp_path)
+    yield Scene(shop, warm, tmp_path)
     shop.factory.kw["bind"].dispose()
 
 

@@ -10,7 +10,6 @@ from service import jobs
 from service.audit.proofs import kept_receipts
 from service.db.base import release_id_of
 from service.db.job_tables import FailureCode, Sample
-from service.db.session import transaction
 from service.inspection import inspect_at_start
 from service.storage.folder import FolderStorage
 from service.storage.interface import key_of
@@ -58,10 +57,7 @@ def test_the_next_attempt_goes_on_where_a_killed_runner_was(scene, place):
     assert (entries.count(EntryKind.CHARGE), scene.lines(job_id), scene.files(job_id)) == (charges, lines, files)
     assert scene.journalled_nano(job_id) <= hold.charged_nano
     balance = scene.shop.balance()
-    assert (balance.spent_nano, balance.reserved_nano) == (
-        0,
-        hold.amount_nano,
-    )  # nothing returned: it may have been spent
+    assert (balance.spent_nano, balance.reserved_nano) == (0, hold.amount_nano)  # it may have been spent
     assert scene.claim(job_id) is None  # the dead runner's lease still runs
 
     scene.attempt(job_id, now=LATER).survived()
@@ -74,7 +70,6 @@ def test_the_next_attempt_goes_on_where_a_killed_runner_was(scene, place):
     assert entries.count(EntryKind.CHARGE) == CHARGES
     assert hold.charged_nano <= scene.shop.hold(job_id).charged_nano <= hold.amount_nano
     assert scene.lines(job_id) == entries.count(EntryKind.CHARGE) - (charges - lines)
-    scene.reconcile()
     scene.assert_sound()
 
 
@@ -117,13 +112,11 @@ def test_what_the_last_attempt_had_paid_for_is_published_by_one_more_that_charge
     scene.attempt(job_id).survived()
     scene.shop.assert_settled(job_id, JobState.SUCCEEDED)
     assert scene.entries(job_id).count(EntryKind.CHARGE) == charges
-    with transaction(scene.shop.factory, read_only=True) as session:
-        release = jobs.get_release(session, release_id_of(job_id))
+    release = scene.shop.release_of(job_id)
     if charges == CHARGES:
         assert release.incomplete is None
     else:
         assert (release.incomplete["reason"], release.incomplete["made"]) == ("worker_lost", charges)
-    scene.reconcile()
     scene.assert_sound()
 
 
@@ -146,13 +139,10 @@ def test_when_that_one_is_killed_as_well_the_job_ends_towards_spent_and_leaves_n
 def test_a_runner_killed_after_its_training_was_cancelled_leaves_the_release_to_the_next_attempt(scene):
     job_id = scene.train()
     scene.attempt(job_id, die_at="charge.after@7").killed()
-    with transaction(scene.shop.factory) as session:
-        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+    scene.shop.cancel(job_id)
     scene.attempt(job_id, now=LATER).survived()
     scene.shop.assert_settled(job_id, JobState.SUCCEEDED)
-    with transaction(scene.shop.factory, read_only=True) as session:
-        assert jobs.get_release(session, release_id_of(job_id)).incomplete["reason"] == "cancelled"
-    scene.reconcile()
+    assert scene.shop.release_of(job_id).incomplete["reason"] == "cancelled"
     scene.assert_sound()
 
 
@@ -172,7 +162,6 @@ def test_a_killed_evaluation_is_made_again_and_the_release_stays(scene, place, s
     assert set(scene.shop.evaluation(release_id).results["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
     assert scene.entries(job_id) == []
     assert scene.shop.balance().spent_nano == spent_nano
-    scene.reconcile()
     scene.assert_sound()
 
 
@@ -191,8 +180,7 @@ def test_a_killed_sampling_is_drawn_once_and_costs_nothing(scene, place, there, 
     spent_nano = scene.shop.balance().spent_nano
     job_id = scene.shop.sample(release_id_of(training))
     scene.attempt(job_id, die_at=place).killed()
-    with transaction(scene.shop.factory, read_only=True) as session:
-        directory = scene.shop.settings.data_dir / key_of(jobs.made_by(session, Sample, job_id).id)
+    directory = scene.shop.settings.data_dir / key_of(scene.shop.do(jobs.made_by, Sample, job_id).id)
     assert (directory.exists(), scene.shop.job(job_id).state) == (there, state)
 
     if state is JobState.RUNNING:
@@ -200,9 +188,7 @@ def test_a_killed_sampling_is_drawn_once_and_costs_nothing(scene, place, there, 
     assert scene.shop.job(job_id).state is JobState.SUCCEEDED
     assert scene.entries(job_id) == []
     assert scene.shop.balance().spent_nano == spent_nano
-    with transaction(scene.shop.factory, read_only=True) as session:
-        path = scene.shop.settings.data_dir / jobs.made_by(session, Sample, job_id).path
+    path = scene.shop.settings.data_dir / scene.shop.do(jobs.made_by, Sample, job_id).path
     with np.load(path, allow_pickle=False) as arrays:
         assert len(arrays["images"]) == 20
-    scene.reconcile()
     scene.assert_sound()

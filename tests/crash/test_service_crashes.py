@@ -51,7 +51,6 @@ def test_a_client_that_never_heard_an_answer_asks_again_and_gets_one_job(scene, 
     assert scene.entries(told["id"]) == [EntryKind.HOLD]
     assert scene.shop.balance().reserved_nano == scene.shop.hold(told["id"]).amount_nano
     scene.attempt(told["id"]).survived()
-    scene.reconcile()
     scene.assert_sound()
 
 

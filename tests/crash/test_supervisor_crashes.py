@@ -27,7 +27,6 @@ def finish(scene: Any, job_id: str, *, attempts: int, lost: int, **claim: Any) -
     scene.shop.assert_settled(job_id, JobState.SUCCEEDED)
     job = scene.shop.job(job_id)
     assert (job.attempt, job.attempts_lost) == (attempts, lost)
-    scene.reconcile()
     scene.assert_sound()
 
 

@@ -1,6 +1,5 @@
 """What every storage must do. The tests of a storage inherit `StorageContract` and give it the fixture `storage`."""
 
-import multiprocessing
 import os
 import signal
 from collections import Counter
@@ -17,7 +16,7 @@ from service.storage.interface import Storage, key_of
 from service.storage.journals import Journal, Journalled, journalled, journalled_jobs, read_journal
 from service.storage.trash import put_away, remove_for_good, waiting_since
 from service.times import to_the_hour
-from tests.together import at_once
+from tests.together import at_once, status_of
 
 RELEASE = "rel_" + "b3" * 10
 KEY = key_of(RELEASE)
@@ -149,11 +148,8 @@ class StorageContract:
         Journal(storage, "job_b", 1, "acc_a")
         assert journalled_jobs(storage) == ["job_a", "job_b"]
 
-    def test_what_was_appended_survives_the_death_of_its_process(self, storage):
-        process = multiprocessing.get_context("spawn").Process(target=_append_and_die, args=(storage,))
-        process.start()
-        process.join()
-        assert process.exitcode == -signal.SIGKILL
+    def test_what_was_appended_survives_the_death_of_its_process(self, storage, warm):
+        assert status_of(warm, _append_and_die, storage) == -signal.SIGKILL
         assert journalled(storage, "job_a") == Journalled(300, Counter(votes=30), "acc_a")
 
     def test_moving_takes_everything_below_a_key_along(self, storage):

@@ -2,10 +2,10 @@
 
 import io
 import logging
-import multiprocessing
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,9 +21,10 @@ from service.storage.interface import StorageUnavailable
 from service.storage.journals import Journal, Journalled, all_journalled, journalled
 from tests.service.storage.contract import KEY, RELEASE, StorageContract, content_of, publish
 from tests.service.storage.faulty_proxy import HALF, LOST, PASS, SILENT, SLOW_DOWN, faulty
+from tests.together import status_of
 
 pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
-from service.storage.s3.bucket import PATIENCE, Bucket, Patience
+from service.storage.s3.bucket import PATIENCE, Bucket, Listed, Patience
 from service.storage.s3.entries import KEYS, PARTS
 from service.storage.s3.storage import SMALL_BYTES, S3Storage
 
@@ -56,19 +57,30 @@ def another(storage: S3Storage, folder: Path) -> S3Storage:
     return S3Storage(storage.url, folder)
 
 
-def test_every_journal_is_read_by_one_request_and_one_list(storage, monkeypatch):
+class _Counted(Bucket):
+    """Counts the requests that read."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.asked = Counter[str]()
+
+    def get(self, name: str) -> bytes | None:
+        self.asked["get"] += 1
+        return super().get(name)
+
+    def list(self, prefix: str, *, deep: bool = True) -> Iterator[Listed]:
+        self.asked["list"] += 1
+        return super().list(prefix, deep=deep)
+
+
+def test_every_journal_is_read_by_one_request_and_one_list(bucket_url, tmp_path):
+    bucket = _Counted(bucket_url)
+    storage = S3Storage(bucket_url, tmp_path / "var", bucket=bucket)
     for number in range(12):
         Journal(storage, f"job_{number}", 1, "acc_a").write(stage="steps", count=1, cost_nano=number)
-    asked = Counter[str]()
-    for name in ("get", "list"):
-
-        def counting(self, *args, _name=name, _asked=getattr(Bucket, name), **options):
-            asked[_name] += 1
-            return _asked(self, *args, **options)
-
-        monkeypatch.setattr(Bucket, name, counting)
+    bucket.asked.clear()
     assert sorted(shown.cost_nano for shown in all_journalled(storage).values()) == list(range(12))
-    assert asked == {"get": 12, "list": 1}
+    assert bucket.asked == {"get": 12, "list": 1}
 
 
 def test_what_one_machine_publishes_another_reads_and_compares(divided, tmp_path):
@@ -166,11 +178,8 @@ def test_tries_end_in_time_also_those_of_botocore(bucket_url, s3_url, monkeypatc
         assert proxy.met == [SLOW_DOWN]
 
 
-def test_a_machine_that_fails_between_sending_and_publishing_leaves_what_is_listed(storage, tmp_path):
-    process = multiprocessing.get_context("spawn").Process(target=_send_and_die, args=(storage,))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+def test_a_machine_that_fails_between_sending_and_publishing_leaves_what_is_listed(storage, warm):
+    assert status_of(warm, _send_and_die, storage) == -signal.SIGKILL
     (name,) = storage.list("releases")
     assert name == f"{RELEASE}.7.tmp"
     assert 0 <= storage.idle_seconds(f"releases/{name}") < 600

@@ -1,17 +1,13 @@
-"""A process that forks a fresh one for each order, with all imports done.
+"""What a process of a service does: `python -m tests.crash.acts ACT GIVEN`, with arguments in JSON.
 
-An order is a line of JSON on stdin, {"act", "given", "environment"}; the answer is one on stdout, {"status", "said"}:
-the exit status as `subprocess` tells it, and what the forked process printed. It does what a runner, supervisor, Celery
-task or web process does, with the real code, and dies where its OBSCURA_FAILPOINT says.
+It does what a runner, supervisor, Celery task or web process does, with the real code, and dies where its
+OBSCURA_FAILPOINT says.
 """
 
-import importlib
 import json
 import os
 import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +15,6 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from service import failpoints
 from service.db.session import make_engine, make_session_factory
 from service.main import create_app
 from service.queue import TASK_RUN_JOB
@@ -84,32 +79,6 @@ ACTS: dict[str, Callable[..., int | None]] = {
 }
 
 
-def obey(order: dict[str, Any], output: int) -> None:
-    """Carry out an order in the forked process and exit."""
-    status = 1
-    try:
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.environ.update(order["environment"])
-        importlib.reload(failpoints)  # reads OBSCURA_FAILPOINT, as the start of a process does
-        status = ACTS[order["act"]](**order["given"]) or 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def main() -> None:
-    orders, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    for line in orders:
-        with tempfile.TemporaryFile() as output:
-            pid = os.fork()
-            if pid == 0:
-                obey(json.loads(line), output.fileno())
-            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            output.seek(0)
-            said = output.read().decode(errors="replace")
-        answers.write(json.dumps({"status": status, "said": said}) + "\n")
-        answers.flush()
+def main() -> int | None:
+    act, given = sys.argv[1:]
+    return ACTS[act](**json.loads(given))
