@@ -1,5 +1,6 @@
 """An account to spend from, a shop of jobs, and a ledger to verify."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -71,10 +72,12 @@ def settings(book: LedgerBook, sqlite_url: str) -> Settings:
 
 
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """Settings of a service on a database of this module's own, once for each kind."""
-    folder: Path = tmp_path_factory.mktemp("departments")
-    url = f"sqlite:///{folder / 'obscura.db'}"
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path
+) -> Iterator[Settings]:
+    """Settings of a service on a migrated database of this module's own, once for each kind."""
+    folder: Path = tmp_path_factory.mktemp("place")
+    url = f"sqlite:///{shutil.copyfile(sqlite_template, folder / 'obscura.db')}"
     if request.param == "postgresql":
         url = request.getfixturevalue("migrated_postgres")
     yield Settings(data_dir=folder, database_url=url, mode="celery")

@@ -25,9 +25,7 @@ def release_with_files(book: LedgerBook, account: str, **files: str) -> Path:
     with tempfile.TemporaryDirectory() as made:
         for name, content in files.items():
             (Path(made) / f"{name}.json").write_text(content)
-        job_id, hold_id = book.hold(account)
-        book.claim(job_id)
-        book.arm(hold_id)
+        job_id, hold_id = book.start(account)
         book.charge(hold_id, 1)
         receipt = book.publish(job_id, sha256=digest_directory(Path(made)))
         folder = book.data_dir / "releases" / receipt["statement"]["release_id"]

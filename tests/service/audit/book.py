@@ -20,14 +20,17 @@ from service.audit.proofs import Witness, keep_checkpoint, keep_receipt, write_c
 from service.audit.signing import SigningKey, make_signing_key, trusted_keys
 from service.audit.verify import verify
 from service.db.base import new_id
-from service.db.job_tables import Job, Release
+from service.db.job_tables import Release
 from service.db.ledger_tables import Checkpoint
 from service.db.session import SessionFactory, transaction
+from service.jobs.kind import Ask
+from service.jobs.submission import new_job
 from service.ledger.stops import arming_stops
 from service.storage.folder import FolderStorage
 from tests.conftest import declared_row
-from tests.service.holds import charge_planned
-from tests.service.people import approve_raise, make_key
+from tests.service.holds import charge_planned, hold_at_present_rate
+from tests.service.people import raise_limit
+from tests.service.steps import Steps
 
 EVENT = GaussianEvent(sensitivity=2.0, stddev=40.0, count=4)
 STEPS = PoissonGaussianEvent(sampling_probability=0.05, noise_multiplier=1.0, count=10)  # noise follows from a budget
@@ -35,8 +38,8 @@ SHA = "ab" * 32
 
 
 @dataclass
-class LedgerBook:
-    """A database with a data folder, and steps on it."""
+class LedgerBook(Steps):
+    """A database with a data folder, and steps on it, each a second after the one before."""
 
     factory: SessionFactory
     data_dir: Path
@@ -52,23 +55,12 @@ class LedgerBook:
     def key_path(self) -> Path:
         return self.data_dir / "keys" / "ledger.pem"
 
-    @property
-    def sqlite(self) -> bool:
-        return str(self.factory.kw["bind"].dialect.name) == "sqlite"
-
     def tick(self) -> datetime:
         self.now += timedelta(seconds=1.000001)
         return self.now
 
     def do(self, step: Callable[..., Any], *arguments: Any, **facts: Any) -> Any:
-        """Run a step in its own transaction, a second later."""
-        at = facts.pop("now", None) or self.tick()
-        with transaction(self.factory) as session:
-            return step(session, *arguments, now=at, **facts)
-
-    def read(self, look: Callable[..., Any], *arguments: Any, **facts: Any) -> Any:
-        with transaction(self.factory, read_only=True) as session:
-            return look(session, *arguments, **facts)
+        return super().do(step, *arguments, **{"now": self.tick(), **facts})
 
     def stops(self) -> list[tuple[str, str]]:
         """Return scope and code of the arming stops."""
@@ -90,38 +82,14 @@ class LedgerBook:
             if sampled:
                 steps = poisson_stage("steps", STEPS.sampling_probability, STEPS.count, privacy_filter, 10**8)
                 stage = steps.to_json()
-            hold_id = ledger.hold(
-                session,
-                account_id=account_id,
-                job_id=job_id,
-                amount_nano=stage["cost_nano"],
-                priced_by=privacy_filter,
-                now=self.tick(),
-                details={"recipe": "datalens", "epsilon": 1.0, "stages": [stage]},
-            ).id
+            facts = {"amount_nano": stage["cost_nano"], "now": self.tick()}
+            facts |= {"details": {"recipe": "datalens", "epsilon": 1.0, "stages": [stage]}}
+            hold_id = hold_at_present_rate(session, account_id=account_id, job_id=job_id, **facts).id
             dataset = declared_row(account_id, self.now)
             session.add(dataset)
             session.flush()
-            session.add(
-                Job(
-                    id=job_id,
-                    kind="train",
-                    account_id=account_id,
-                    dataset_id=dataset.id,
-                    recipe="datalens",
-                    epsilon=1.0,
-                    options={},
-                    plan={},
-                    state="queued",
-                    attempt=0,
-                    cancel_requested=False,
-                    progress={},
-                    progress_version=0,
-                    hold_id=hold_id,
-                    secret="0" * 64,
-                    created_at=self.now,
-                )
-            )
+            asked = {"account_id": account_id, "dataset_id": dataset.id, "recipe": "datalens", "epsilon": 1.0}
+            session.add(new_job(Ask(job_id, self.now), "train", **asked, options={}, hold_id=hold_id))
         self.hold_ids.append(hold_id)
         return job_id, hold_id
 
@@ -137,48 +105,34 @@ class LedgerBook:
         """Charge for releases of the hold's stage."""
         self.do(charge_planned, hold_id=hold_id, attempt=attempt, count=count)
 
-    def publish(self, job_id: str, attempt: int = 1, *, keep: bool = True, sha256: str = SHA) -> dict[str, Any]:
-        release_id = new_id("rel")
-        release = self.do(
-            jobs.publish,
-            job_id=job_id,
-            attempt=attempt,
-            release_id=release_id,
-            name="first",
-            artifact_sha256=sha256,
-            artifact_dir=f"releases/{release_id}",
-            card={},
-            summary={},
-            key=self.key,
-        )
-        if keep:
-            keep_receipt(FolderStorage(self.data_dir), release.receipt)
-        return release.receipt
+    def start(self, account: str, *, sampled: bool = False) -> tuple[str, str]:
+        """Queue a training, claim it and arm its hold; return both ids."""
+        job_id, hold_id = self.hold(account, sampled=sampled)
+        self.arm(hold_id, self.claim(job_id))
+        return job_id, hold_id
 
-    def train(self, account: str, *, keep: bool = True) -> dict[str, Any]:
+    def retry(self, job_id: str, hold_id: str) -> None:
+        """Queue a training again, and let its second attempt arm."""
+        self.do(jobs.give_back, job_id=job_id, attempt=1)
+        self.arm(hold_id, self.claim(job_id))
+
+    def publish(self, job_id: str, attempt: int = 1, *, keep: bool = True, sha256: str = SHA) -> dict[str, Any]:
+        facts = {"release_id": new_id("rel"), "name": "first", "card": {}, "summary": {}, "key": self.key}
+        facts |= {"artifact_sha256": sha256, "artifact_dir": f"releases/{facts['release_id']}"}
+        receipt: dict[str, Any] = self.do(jobs.publish, job_id=job_id, attempt=attempt, **facts).receipt
+        if keep:
+            keep_receipt(FolderStorage(self.data_dir), receipt)
+        return receipt
+
+    def train(self, account: str, **published: Any) -> dict[str, Any]:
         """Run a whole training, from the hold to the release; return the receipt."""
-        job_id, hold_id = self.hold(account)
-        self.claim(job_id)
-        self.arm(hold_id)
+        job_id, hold_id = self.start(account)
         self.charge(hold_id, 2)
         self.charge(hold_id, 1)
-        return self.publish(job_id, keep=keep)
+        return self.publish(job_id, **published)
 
     def raise_limit(self, account: str, epsilon: float) -> None:
-        with transaction(self.factory) as session:
-            at = self.tick()
-            asking, approving = (
-                make_key(session, name=name, scopes=["admin"], now=at)[0].id for name in ("asks", "approves")
-            )
-            request = ledger.request_raise(
-                session,
-                account_id=self.accounts[account],
-                epsilon=epsilon,
-                reason="protocol 17",
-                requested_with=asking,
-                now=self.tick(),
-            )
-            approve_raise(session, request.id, approving, self.tick())
+        self.do(raise_limit, self.accounts[account], epsilon)
 
     def accept(self, account: str, amount_nano: int) -> None:
         """Record spending that a restored database lacks."""
@@ -193,20 +147,14 @@ class LedgerBook:
         self.open("pupils", unit="subject")
         self.raise_limit("pupils", 9.0)
         self.train("patients")
-        _, returned = self.hold("patients")
-        with transaction(self.factory) as session:
-            ledger.return_hold(session, hold_id=returned, reason="cancelled", now=self.tick())
-            patients = self.accounts["patients"]
-            ledger.lower_limit(session, account_id=patients, epsilon=7.0, reason="less", now=self.tick())
-            for frozen in (True, False):
-                ledger.set_frozen(session, account_id=patients, frozen=frozen, reason="look", now=self.tick())
-        job_id, retried = self.hold("patients")
-        self.claim(job_id)
-        self.arm(retried)
+        patients = self.accounts["patients"]
+        self.do(ledger.return_hold, hold_id=self.hold("patients")[1], reason="cancelled")
+        self.do(ledger.lower_limit, account_id=patients, epsilon=7.0, reason="less")
+        for frozen in (True, False):
+            self.do(ledger.set_frozen, account_id=patients, frozen=frozen, reason="look")
+        job_id, retried = self.start("patients")
         self.charge(retried, 1)
-        self.do(jobs.give_back, job_id=job_id, attempt=1)
-        self.claim(job_id)
-        self.arm(retried, 2)
+        self.retry(job_id, retried)
         self.charge(retried, 1, 2)
         self.hold("patients")
         self.train("pupils")
@@ -228,8 +176,7 @@ class LedgerBook:
         return made
 
     def releases(self) -> list[Release]:
-        with transaction(self.factory, read_only=True) as session:
-            return list(session.query(Release).order_by(Release.created_at))
+        return self.read(lambda session: session.query(Release).order_by(Release.created_at).all())
 
     @contextmanager
     def tampered(self, *statements: str) -> Iterator[Session]:
@@ -259,20 +206,11 @@ class LedgerBook:
                 if self.sqlite:
                     session.execute(text("PRAGMA ignore_check_constraints=OFF"))
 
+    def found_in(self, session: Session, **options: Any) -> list[tuple[FindingCode, int | None]]:
+        report = verify(session, trusted=trusted_keys(self.key_path), **options)
+        return [(finding.code, finding.sequence) for finding in report.findings]
+
     def found_after(self, *statements: str, **options: Any) -> list[tuple[FindingCode, int | None]]:
         """Tamper, verify, undo."""
         with self.tampered(*statements) as session:
-            report = verify(session, trusted=trusted_keys(self.key_path), **options)
-        return [(finding.code, finding.sequence) for finding in report.findings]
-
-    def corrupt(self, *statements: str) -> None:
-        """Change an SQLite ledger for good, without any other trace."""
-        with self.factory.kw["bind"].begin() as connection:
-            triggers = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
-            standing = connection.exec_driver_sql(triggers).all()
-            for name, _ in standing:
-                connection.exec_driver_sql(f"DROP TRIGGER {name}")
-            for statement in statements:
-                connection.exec_driver_sql(statement)
-            for _, made_by in standing:
-                connection.exec_driver_sql(made_by)
+            return self.found_in(session, **options)

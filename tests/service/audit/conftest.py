@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from service.db.session import SessionFactory, open_sessions
-from tests.conftest import NOW, clear_postgres
+from service.settings import Settings
+from tests.conftest import NOW
 from tests.service.audit.book import LedgerBook
 
-KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.services)]
 
-
-@pytest.fixture(scope="module", params=KINDS)
-def module_factory(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path
-) -> Iterator[SessionFactory]:
+@pytest.fixture(scope="module")
+def module_factory(place: Settings) -> Iterator[SessionFactory]:
     """Sessions on a database that the tests of a module share."""
-    if request.param == "sqlite":
-        path = tmp_path_factory.mktemp("shared") / "obscura.db"
-        shutil.copyfile(sqlite_template, path)
-        url = f"sqlite:///{path}"
-    else:
-        url = request.getfixturevalue("migrated_postgres")
-    with open_sessions(url) as factory:
+    with open_sessions(place.database_url) as factory:
         yield factory
-    if request.param == "postgresql":
-        clear_postgres(url)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -12,12 +13,22 @@ from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from service.db.ledger_tables import Entry
-from service.db.session import transaction
 from service.ledger.chain import GENESIS_HASH, body_hash, canonical_json
 from tests.service.audit.book import LedgerBook
 
 COLUMNS = tuple(Entry.__table__.columns.keys())
 Change = Callable[[dict[str, Any]], Any]
+
+
+def in_details(kind: str, change: Change, which: int | None = None) -> Change:
+    """Change the details of every entry of a kind, or only of the one with a number, from 0."""
+    numbers = count()
+
+    def changed(body: dict[str, Any]) -> None:
+        if body["kind"] == kind and which in (None, next(numbers)):
+            change(body["details"])
+
+    return changed
 
 
 def stored_entries(session: Session, more: str = "") -> list[Row[Any]]:
@@ -56,8 +67,7 @@ def rewritten(book: LedgerBook, account_id: str, change: Change, until: int | No
         change: is given the body of each entry, to be changed in place.
         until: entries after this one are deleted.
     """
-    with transaction(book.factory, read_only=True) as session:
-        rows = [dict(row._mapping) for row in stored_entries(session, f"WHERE account_id = '{account_id}'")]
+    rows = [dict(row._mapping) for row in book.read(stored_entries, f"WHERE account_id = '{account_id}'")]
     previous, last, statements = GENESIS_HASH, rows[0], []
     for row in rows[:until]:
         at = row["created_at"]

@@ -31,23 +31,20 @@ def test_a_stopped_account_arms_nothing_and_its_jobs_wait(
     free_job, free_hold = book.hold("pupils")
     book.claim(stopped_job)
     finding = Finding(FindingCode.HASH_MISMATCH, "changed", book.accounts["patients"], 3)
-    follow_up(factory, Report(full=True, findings=(finding,)), now=now)
-    follow_up(factory, Report(full=True, findings=(finding,)), now=now)  # twice is once
+    for _ in range(2):  # idempotent
+        follow_up(factory, Report(full=True, findings=(finding,)), now=now)
     with pytest.raises(ArmingStopped, match="nothing more is spent"):
         book.arm(stopped_hold)
-    with transaction(factory) as session:
-        jobs.give_back(session, job_id=stopped_job, attempt=1, now=book.now)
-    with transaction(factory) as session:
-        assert list(jobs.claimable(session, now=now)) == [free_job]
-        assert jobs.claim(session, worker="w", now=now, lease_seconds=60, job_id=stopped_job) is None
+    book.do(jobs.give_back, job_id=stopped_job, attempt=1)
+    assert list(book.read(jobs.claimable, now=now)) == [free_job]
+    assert book.do(jobs.claim, worker="w", lease_seconds=60, job_id=stopped_job) is None
     book.claim(free_job)
     book.arm(free_hold)
     with transaction(factory) as session:
         assert clear_stops(session) == 1
     assert book.claim(stopped_job) == 2
     book.arm(stopped_hold, 2)
-    with transaction(factory, read_only=True) as session:
-        assert ledger.get_hold(session, stopped_hold).state is HoldState.ARMED
+    assert book.read(ledger.get_hold, stopped_hold).state is HoldState.ARMED
 
 
 def test_armed_work_is_charged_and_captured_under_a_stop(
@@ -56,38 +53,29 @@ def test_armed_work_is_charged_and_captured_under_a_stop(
     """A stop refunds nothing: armed jobs continue, pay, and publish."""
     book = LedgerBook(factory, tmp_path / "var", now)
     book.open("patients")
-    published, first = book.hold("patients")
-    failed, second = book.hold("patients")
-    lost, third = book.hold("patients")
-    for job_id, hold_id in ((published, first), (failed, second), (lost, third)):
-        book.claim(job_id)
-        book.arm(hold_id)
+    published, failed, lost = (book.start("patients") for _ in range(3))
+    for _, hold_id in (published, failed, lost):
         book.charge(hold_id, 1)
     follow_up(factory, EVERYTHING, now=now)
-    for hold_id in (first, second, third):
+    for _, hold_id in (published, failed, lost):
         book.charge(hold_id, 1)
-    book.publish(published)
-    with transaction(factory) as session:
-        jobs.finish_failed(
-            session, job_id=failed, attempt=1, failure_code=jobs.FailureCode.DATASET_UNAVAILABLE, now=book.tick()
-        )
-    later = book.now + timedelta(days=1)
-    with transaction(factory) as session:  # a lease that ran out neither ends the job nor starts it again
-        assert jobs.claim(session, worker="w", now=later, lease_seconds=60, job_id=lost, attempts_max=1) is None
-    with transaction(factory, read_only=True) as session:
-        states = [ledger.get_hold(session, hold_id) for hold_id in (first, second, third)]
-        assert [hold.state for hold in states] == [HoldState.CAPTURED, HoldState.CAPTURED, HoldState.ARMED]
-        balance = ledger.balance(session, book.accounts["patients"])
-    assert balance.spent_nano == 2 * states[0].charged_nano > 0
-    assert balance.reserved_nano == states[2].amount_nano
+    book.publish(published[0])
+    book.do(jobs.finish_failed, job_id=failed[0], attempt=1, failure_code=jobs.FailureCode.DATASET_UNAVAILABLE)
+    book.now += timedelta(days=1)  # a lease that ran out neither ends the job nor starts it again
+    assert book.do(jobs.claim, worker="w", lease_seconds=60, job_id=lost[0], attempts_max=1) is None
+    holds = [book.read(ledger.get_hold, hold_id) for _, hold_id in (published, failed, lost)]
+    assert [hold.state for hold in holds] == [HoldState.CAPTURED, HoldState.CAPTURED, HoldState.ARMED]
+    balance = book.read(ledger.balance, book.accounts["patients"])
+    assert balance.spent_nano == 2 * holds[0].charged_nano > 0
+    assert balance.reserved_nano == holds[2].amount_nano
 
 
 def test_a_finding_without_an_account_stops_everything(book: LedgerBook, settings: Settings) -> None:
     job_id, hold_id = book.hold("patients")
-    attempt = book.claim(job_id)
+    book.claim(job_id)
     follow_up(book.factory, EVERYTHING, now=book.now)
     with pytest.raises(ArmingStopped):
-        book.arm(hold_id, attempt)
+        book.arm(hold_id)
     with pytest.raises(ArmingStopped):
         book.hold("patients")
     assert claim_next(settings, book.factory, kind="train", worker="w", now=book.now) is None
@@ -150,11 +138,8 @@ def test_a_key_that_cannot_be_used_stops_what_needs_verifying(book: LedgerBook, 
     book.open("pupils")
     later = book.now + timedelta(hours=2)
     watch_over(settings, book.factory, now=later)
-    with transaction(book.factory, read_only=True) as session:
-        newest = newest_checkpoint(session)
-        assert newest is not None
-        assert newest.sequence == 1
-        assert not arming_stops(session)  # nothing is wrong with the ledger
+    assert book.read(newest_checkpoint).sequence == 1
+    assert book.stops() == []  # nothing is wrong with the ledger
     book.key_path.with_suffix(".pub.pem").write_text("nothing")
     watch_over(settings, book.factory, now=later)
     assert [code for _, code in book.stops()] == [FindingCode.NOT_VERIFIABLE]

@@ -8,7 +8,6 @@ from sqlalchemy import event
 from service import ledger
 from service.audit.findings import Finding, FindingCode
 from service.db.base import new_id, release_id_of
-from service.db.session import transaction
 from service.inspection import inspect_ledger
 from service.settings import Settings
 from service.storage.folder import FolderStorage
@@ -21,6 +20,13 @@ def write(book: LedgerBook, job_id: str, *costs_nano: int, account: str = "patie
     journal = Journal(FolderStorage(book.data_dir), job_id, 1, book.accounts.get(account, account))
     for cost_nano in costs_nano:
         journal.write(stage="votes", count=1, cost_nano=cost_nano)
+
+
+def charged(book: LedgerBook) -> tuple[str, int]:
+    """Charge a training; return its id and the amount."""
+    job_id, hold_id = book.start("patients")
+    book.charge(hold_id, 1)
+    return job_id, book.read(ledger.get_hold, hold_id).charged_nano
 
 
 def forgotten(book: LedgerBook, settings: Settings, *, full: bool = True) -> list[Finding]:
@@ -49,12 +55,7 @@ def test_journals_without_charges_and_of_unknown_accounts_are_found(book, settin
 
 @pytest.mark.parametrize("full", [True, False])
 def test_a_journal_that_shows_more_than_was_charged_is_found(book, settings, full):
-    job_id, hold_id = book.hold("patients")
-    book.claim(job_id)
-    book.arm(hold_id)
-    book.charge(hold_id, 1)
-    with transaction(book.factory, read_only=True) as session:
-        charged_nano = ledger.get_hold(session, hold_id).charged_nano
+    job_id, charged_nano = charged(book)
     write(book, job_id, charged_nano)
     assert forgotten(book, settings, full=full) == []
     write(book, job_id, 5)
@@ -65,10 +66,7 @@ def test_a_journal_that_shows_more_than_was_charged_is_found(book, settings, ful
 
 
 def test_of_ended_jobs_the_full_verification_compares_the_journals(book, settings):
-    job_id, hold_id = book.hold("patients")
-    book.claim(job_id)
-    book.arm(hold_id)
-    book.charge(hold_id, 1)
+    job_id, _ = charged(book)
     book.publish(job_id)
     write(book, job_id, 10**12)
     assert [finding.code for finding in forgotten(book, settings)] == [FindingCode.JOURNAL_AHEAD]
@@ -97,10 +95,7 @@ def test_a_job_that_is_accepted_charges_and_publishes_during_a_verification_rais
     def before_select(connection: Any, cursor: Any, statement: str, *more: Any) -> None:
         if statement.startswith("SELECT") and not begun:
             begun.append("")
-            job_id, hold_id = book.hold("patients")
-            book.claim(job_id)
-            book.arm(hold_id)
-            book.charge(hold_id, 1)
+            job_id, _ = charged(book)
             write(book, job_id, 10)
             book.publish(job_id)
             (book.data_dir / key_of(release_id_of(job_id))).mkdir(parents=True)

@@ -19,7 +19,7 @@ from service.db.base import new_id
 from service.db.session import transaction
 from service.storage.folder import FolderStorage
 from tests.service.audit.book import EVENT, LedgerBook
-from tests.service.audit.forgery import Change, rewritten
+from tests.service.audit.forgery import Change, in_details, rewritten
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +36,6 @@ def kept(book: LedgerBook) -> Signed:
 
 def as_it_was(_body: dict[str, Any]) -> None:
     pass
-
-
-def in_details(kind: str, change: Change) -> Change:
-    return lambda body: change(body["details"]) if body["kind"] == kind else None
 
 
 # --- what the entries mean ------------------------------------------------------------------------------------------

@@ -75,11 +75,7 @@ def test_a_receipt_is_checked_offline_with_a_pinned_key(book: LedgerBook, tmp_pa
     (folder / "inner").mkdir(parents=True)
     (folder / "generator.json").write_text("{}")
     (folder / "inner" / "weights").write_bytes(b"\0\1")
-    job_id, hold_id = book.hold("patients")
-    book.claim(job_id)
-    book.arm(hold_id)
-    book.charge(hold_id, 1)
-    receipt = book.publish(job_id, sha256=digest_directory(folder))
+    receipt = book.train("patients", sha256=digest_directory(folder))
     public = str(book.key_path.with_suffix(".pub.pem"))
     for key in (book.key.key_id, public):
         answer = check_offline(receipt, tmp_path, key, "--artifact", str(folder))

@@ -121,36 +121,25 @@ class World(LedgerBook):
     def build(self) -> World:
         self.open("patients", epsilon=12.0)
         self.raise_limit("patients", 13.0)
-        with transaction(self.factory) as session:
-            asking = make_key(session, name="asks", scopes=["admin"], now=self.now)[0]
-            ledger.request_raise(
-                session,
-                account_id=self.accounts["patients"],
-                epsilon=20.0,
-                reason="more",
-                requested_with=asking.id,
-                now=self.tick(),
-            )
+        asking, _token = self.do(make_key, name="asks", scopes=["admin"])
+        more = {"account_id": self.accounts["patients"], "epsilon": 20.0, "reason": "more"}
+        self.do(ledger.request_raise, requested_with=asking.id, **more)
         self.private = self.upload("patients", PRINTS)
         self.test_set, self.unused = self.upload(None), self.upload(None, name="unused")
         self.upload("patients", None)
         self.published, self.failed, self.cancelled, self.running, self.queued = (self.ask() for _ in range(5))
         release_id = self.run(self.published)["statement"]["release_id"]
         self.attempt(self.failed)
-        with transaction(self.factory) as session:
-            code = FailureCode.TRAINING_FAILED
-            jobs.finish_failed(session, job_id=self.failed, attempt=1, failure_code=code, now=self.tick())
+        self.do(jobs.finish_failed, job_id=self.failed, attempt=1, failure_code=FailureCode.TRAINING_FAILED)
         self.do(jobs.request_cancel, job_id=self.cancelled)
         self.attempt(self.running)
-        with transaction(self.factory) as session:
-            trials = [jobs.Trial(0.2, {"beta": share}) for share in (0.2, 0.1)]
-            jobs.submit_sweep(session, name="shares", trials=trials, **self.asked(), now=self.tick())
+        trials = [jobs.Trial(0.2, {"beta": share}) for share in (0.2, 0.1)]
+        self.do(jobs.submit_sweep, name="shares", trials=trials, **self.asked())
         self.evaluate(release_id)
         self.drawn, _waiting = (self.draw(release_id) for _ in range(2))
         self.claim(self.drawn)
-        with transaction(self.factory) as session:
-            facts = {"path": "samples/x/images.zip", "sha256": SHA, "size_bytes": 9}
-            kinds.sample.finish(session, job_id=self.drawn, attempt=1, now=self.tick(), **facts)
+        facts = {"path": "samples/x/images.zip", "sha256": SHA, "size_bytes": 9}
+        self.do(kinds.sample.finish, job_id=self.drawn, attempt=1, **facts)
         self.open("patients of the year after")
         self.run(self.ask(dataset_id=self.upload("patients of the year after", records=10_000)))
         self.accept("patients", 1000)
@@ -177,8 +166,7 @@ class World(LedgerBook):
 
     def evaluate(self, release_id: str) -> None:
         """Finish the evaluation that was queued with the release, and leave another one queued."""
-        with transaction(self.factory, read_only=True) as session:
-            queued = session.scalars(select(Evaluation.job_id)).one()
+        queued = self.read(lambda session: session.scalars(select(Evaluation.job_id)).one())
         self.claim(queued)
         facts = {"results": {"accuracy": {"cnn": 0.5}}, "confusion": [[1, 2], [3, 4]]}
         self.do(kinds.evaluate.finish, job_id=queued, attempt=1, **facts)
@@ -190,9 +178,8 @@ class World(LedgerBook):
         return facts | {"evaluation_dataset_id": self.test_set}
 
     def ask(self, **named: Any) -> str:
-        with transaction(self.factory) as session:
-            order = {**self.asked(), "options": {"beta": 0.1}, "epsilon": 0.5, **named}
-            return jobs.submit(session, jobs.KINDS["train"], **order, now=self.tick()).id
+        order = {**self.asked(), "options": {"beta": 0.1}, "epsilon": 0.5, **named}
+        return self.do(jobs.submit, jobs.KINDS["train"], **order).id
 
     def attempt(self, job_id: str) -> None:
         """Claim a training, arm its hold and charge a little."""
@@ -210,9 +197,7 @@ class World(LedgerBook):
         return self.do(jobs.submit, jobs.KINDS["sample"], principal="key_me", idempotency_key=None, **facts).id
 
     def codes(self, session: Any) -> set[FindingCode]:
-        trusted = trusted_keys(self.key_path)
-        report = verify(session, trusted=trusted)
-        return {finding.code for finding in report.findings}
+        return {code for code, _ in self.found_in(session)}
 
 
 @pytest.fixture(scope="module")
@@ -344,8 +329,8 @@ def test_a_training_is_compared_with_its_hold_before_anything_is_opened(world: W
 
 def test_entries_that_are_gone_are_named_and_accuse_no_row_beside_the_log(world: World) -> None:
     """The rows that a missing entry mentions were not edited. On PostgreSQL, to save time, a third of the entries."""
-    with transaction(world.factory, read_only=True) as session:
-        rows = session.execute(select(Entry.account_id, Entry.sequence).order_by(Entry.account_id)).all()
+    every = select(Entry.account_id, Entry.sequence).order_by(Entry.account_id)
+    rows = world.read(lambda session: session.execute(every).all())
     for account_id, sequence in rows[:: 1 if world.sqlite else 3]:
         for which in ("=", ">="):
             gone = f"DELETE FROM entries WHERE account_id = '{account_id}' AND sequence {which} {sequence}"

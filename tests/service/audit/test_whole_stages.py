@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from service import jobs, ledger
+from service import ledger
 from service.audit.findings import FindingCode
-from service.db.session import transaction
 from service.errors import HoldExhausted
 from tests.conftest import NOW
 from tests.service.audit.book import STEPS, LedgerBook
-from tests.service.audit.forgery import Change, rewritten
+from tests.service.audit.forgery import in_details, rewritten
 
 REPEATS = 1
 
@@ -24,13 +23,9 @@ def train(book: LedgerBook, name: str) -> LedgerBook:
     """Open an account with a training of sampled steps that has lost an attempt."""
     book = LedgerBook(book.factory, book.data_dir, book.now)
     book.open(name)
-    job_id, hold_id = book.hold(name, sampled=True)
-    book.claim(job_id)
-    book.arm(hold_id)
+    job_id, hold_id = book.start(name, sampled=True)
     book.charge(hold_id, 4)
-    book.do(jobs.give_back, job_id=job_id, attempt=1)
-    book.claim(job_id)
-    book.arm(hold_id, 2)
+    book.retry(job_id, hold_id)
     book.charge(hold_id, 4, 2)
     return book
 
@@ -48,8 +43,7 @@ def account_id(book):
 
 def told(book: LedgerBook) -> list[tuple[int, dict[str, int]]]:
     """Return amounts and counts of the charges."""
-    with transaction(book.factory, read_only=True) as session:
-        log = ledger.entries(session, next(iter(book.accounts.values())), 0, 100)
+    log = book.read(ledger.entries, next(iter(book.accounts.values())), 0, 100)
     return [(entry.amount_nano, entry.details["released"]) for entry in log if entry.kind.value == "charge"]
 
 
@@ -61,9 +55,8 @@ def test_all_of_the_price_is_charged_with_the_first_step_and_later_ones_are_coun
     first, second = told(book)
     assert first[0] > 0 == second[0]
     assert (first[1], second[1]) == ({"steps": 4}, {"steps": 8})
-    with transaction(book.factory, read_only=True) as session:
-        assert ledger.released(session, book.hold_ids[0]) == {"steps": 8}
-        assert ledger.get_hold(session, book.hold_ids[0]).charged_nano == first[0]
+    assert book.read(ledger.released, book.hold_ids[0]) == {"steps": 8}
+    assert book.read(ledger.get_hold, book.hold_ids[0]).charged_nano == first[0]
     assert of_account(book) == []
 
 
@@ -79,18 +72,6 @@ def test_no_more_is_released_than_was_priced_however_often_it_is_tried(shared):
         book.charge(hold_id, 1, 2)
     assert [counts["steps"] for _, counts in told(book)] == [4, 8, 11]
     assert of_account(book) == []
-
-
-def change_of(kind: str, change: Change, which: int = 0) -> Change:
-    seen = []
-
-    def changed(body):
-        if body["kind"] == kind:
-            seen.append(body)
-            if len(seen) == which + 1:
-                change(body["details"])
-
-    return changed
 
 
 def cheaper(details):
@@ -133,7 +114,7 @@ def beyond(details):
     ],
 )
 def test_a_forged_price_or_count_is_found(book, account_id, kind, which, change, code):
-    forged = rewritten(book, account_id, change_of(kind, change, which))
+    forged = rewritten(book, account_id, in_details(kind, change, which))
     assert of_account(book, *forged)[0][0] is code
 
 
@@ -146,6 +127,6 @@ def test_a_forged_rate_is_found(shared, name):
     def generous(details):
         details[name] = details[name] * 2 + 1e-9
 
-    forged = rewritten(book, book.accounts[name], change_of("open" if name == "rate" else "limit", generous))
+    forged = rewritten(book, book.accounts[name], in_details("open" if name == "rate" else "limit", generous))
     assert of_account(book) == []
     assert of_account(book, *forged)[0][0] is FindingCode.CAPACITY_MISMATCH
