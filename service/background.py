@@ -16,6 +16,8 @@ class Background(ABC):
     After an unexpected error it logs its type and restarts.
     """
 
+    restart_seconds = RESTART_SECONDS
+
     def __init__(self, name: str) -> None:
         self._noted, self._stopping = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._keep_working, name=name, daemon=True)
@@ -30,7 +32,7 @@ class Background(ABC):
                 return
             except Exception as error:
                 get_logger(__name__).error("background_failed", thread=self._thread.name, error=type(error).__name__)
-            self._stopping.wait(RESTART_SECONDS)
+            self._stopping.wait(self.restart_seconds)
             self._noted.set()  # look again at what was noted
 
     def start(self) -> None:

@@ -70,14 +70,14 @@ def wrong_clock(now: datetime, newest: datetime | None) -> str | None:
 class WatchedClock:
     """Checks that a clock has run steadily for a day. After a jump ahead everything would be old, and be removed."""
 
-    def __init__(self, now: datetime) -> None:
-        self._since = time.monotonic(), now
+    def __init__(self, now: datetime, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic, self._since = monotonic, (monotonic(), now)
 
     def is_proved(self, now: datetime) -> bool:
         """Return whether it has. A change of the clock restarts the day."""
         seconds, then = self._since
-        passed = timedelta(seconds=time.monotonic() - seconds)
+        passed = timedelta(seconds=self._monotonic() - seconds)
         if abs(now - then - passed) > CLOCK_DRIFT_MAX:
-            self._since = time.monotonic(), now
+            self._since = self._monotonic(), now
             return False
         return passed >= SETTLED

@@ -125,14 +125,16 @@ def write_lines(rows: Sequence[dict[str, Any]]) -> None:
         logger.info("audit_event", **row | {"at": row["at"].isoformat(timespec="microseconds")})
 
 
-def remove_old(factory: SessionFactory, *, days: int, now: datetime, proved: bool) -> int:
+def remove_old(
+    factory: SessionFactory, *, days: int, now: datetime, proved: bool, at_a_time: int = EVENTS_REMOVED_MAX
+) -> int:
     """Delete events older than a number of days; return their number.
 
     If the clock has just jumped ahead, every event looks old. So an unproved clock needs a witness: a kept event that
     is at least a day old. `proved`: the clock has run steadily for a day (`service.times.WatchedClock`).
     """
     until, removed = now - timedelta(days=days), 0
-    first = select(AuditEvent.sequence, AuditEvent.at).order_by(AuditEvent.sequence).limit(EVENTS_REMOVED_MAX)
+    first = select(AuditEvent.sequence, AuditEvent.at).order_by(AuditEvent.sequence).limit(at_a_time)
     witness = select(AuditEvent.sequence).where(AuditEvent.at >= until, AuditEvent.at <= now - SETTLED).limit(1)
     while True:
         with transaction(factory, read_only=True) as session:  # the usual case takes no write lock

@@ -1,18 +1,21 @@
-"""API keys: tokens are shown once and kept as hashes; revocation; the first admin key."""
+"""API keys: tokens are shown once and kept as hashes; revocation; the first admin key; the last use of a key."""
 
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 
 from service.db.access_tables import ApiKey
-from service.db.session import SessionFactory, transaction
+from service.db.project_tables import DEFAULT_PROJECT
+from service.db.schema import upgrade_schema
+from service.db.session import SessionFactory, open_sessions, transaction
 from service.errors import InvalidInput, NotFound, Unauthorized
 from service.identity.access import Principal, Scope
 from service.identity.admins import bootstrap_admin
-from service.identity.auth import authenticate, create_key, is_usable, revoke, revoke_key
+from service.identity.auth import KeyUses, add_key, authenticate, create_key, is_usable, revoke, revoke_key
+from service.times import to_the_hour
 from tests.conftest import NOW
 from tests.service import people
 from tests.together import at_once, wait_until
@@ -178,3 +181,62 @@ def test_a_start_after_all_admin_keys_have_ended_makes_one(factory, now, tmp_pat
         if ends == "revoked":
             revoke(session, ApiKey.id == key_id, now=now)
         assert bootstrap_admin(session, path=path, now=end)
+
+
+# --- when keys were last used: to the hour, once an hour for each, and never in the way of a request ---
+
+
+def test_a_use_is_written_once_an_hour_and_never_put_back(factory, now):
+    key_id, _token = make_key(factory, now, "read")
+    written: list[str] = []
+    event.listen(factory.kw["bind"], "before_cursor_execute", lambda *said: written.append(said[2]))
+
+    def last_used():
+        with transaction(factory, read_only=True) as session:
+            return session.scalar(select(ApiKey.last_used_at).where(ApiKey.id == key_id))
+
+    def updates() -> int:
+        return sum(statement.startswith("UPDATE") for statement in written)
+
+    uses, later = KeyUses(factory), now + timedelta(hours=1)
+    for moment, count in ((now, 1), (now + timedelta(minutes=40), 1), (later, 2), (later, 2)):
+        uses.note(key_id, moment)
+        assert uses.write()
+        assert updates() == count
+    assert last_used() == to_the_hour(later)
+    slow = KeyUses(factory)
+    slow.note(key_id, now)
+    assert slow.write()
+    assert last_used() == to_the_hour(later), "what another process has written since stays"
+
+
+def test_a_note_is_written_beside_whoever_makes_it(factory, now):
+    key_id, _token = make_key(factory, now, "read")
+    uses = KeyUses(factory)
+    uses.start()
+    with transaction(factory):  # on SQLite nobody else writes meanwhile
+        uses.note(key_id, now)
+
+    def is_written() -> bool:
+        with transaction(factory, read_only=True) as session:
+            return session.get_one(ApiKey, key_id).last_used_at == to_the_hour(now)
+
+    wait_until(is_written, "not written")
+    uses.stop()
+
+
+def test_what_cannot_be_written_is_kept_for_the_next_time(tmp_path, now):
+    url = f"sqlite:///{tmp_path / 'obscura.db'}"
+    with open_sessions(url) as factory:
+        uses = KeyUses(factory)
+        uses.note("key_x", now)
+        assert not uses.write(), "there is no table"
+        uses.note("key_y", now)
+        upgrade_schema(url)
+        with transaction(factory) as session:
+            for key_id in ("key_x", "key_y"):
+                key = ApiKey(id=key_id, hash="0" * 64, name="k", scopes=[Scope.READ], project_id=DEFAULT_PROJECT)
+                add_key(session, key, now)
+        assert uses.write()
+        with transaction(factory, read_only=True) as session:
+            assert set(session.scalars(select(ApiKey.last_used_at))) == {to_the_hour(now)}

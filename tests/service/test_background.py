@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from obscura.wire.words import Outcome
-from service import background
 from service.api.auditing import EventWriter, LogLimits
 from service.background import Background
 from service.db.session import make_engine, make_session_factory
@@ -22,6 +21,8 @@ SECONDS = 30.0
 class Stumbling(Background):
     """Fails at its first try."""
 
+    restart_seconds = 0.01
+
     def __init__(self) -> None:
         super().__init__("stumbling")
         self.tries, self.done = 0, threading.Event()
@@ -34,8 +35,7 @@ class Stumbling(Background):
         self._stopping.wait()
 
 
-def test_a_thread_that_fails_says_so_and_goes_on(monkeypatch, stream: io.StringIO):
-    monkeypatch.setattr(background, "RESTART_SECONDS", 0.01)
+def test_a_thread_that_fails_says_so_and_goes_on(stream: io.StringIO):
     thread = Stumbling()
     thread.start()
     assert thread.done.wait(SECONDS)

@@ -14,7 +14,6 @@ from obscura.wire.words import Outcome
 from service.audit.rows import find_missing_triggers
 from service.db.audit_tables import AuditEvent
 from service.db.session import SessionFactory, transaction
-from service.identity import recording
 from service.identity.access import Principal, Scope
 from service.identity.recording import Act, append, event_of, record, recorded, remove_old
 from service.logs import configure_logging
@@ -95,10 +94,9 @@ def test_the_ledger_s_verification_reports_a_missing_trigger(log):
         session.rollback()
 
 
-def test_old_events_are_deleted(log, monkeypatch):
-    monkeypatch.setattr(recording, "EVENTS_REMOVED_MAX", 4)  # so that it takes several transactions
+def test_old_events_are_deleted(log):
     minute = timedelta(minutes=1)
-    assert remove_old(log, days=DAYS, now=REAL_NOW - minute, proved=False) == 6
+    assert remove_old(log, days=DAYS, now=REAL_NOW - minute, proved=False, at_a_time=4) == 6  # two transactions
     assert remove_old(log, days=DAYS, now=REAL_NOW - minute, proved=False) == 0
     with transaction(log, read_only=True) as session:
         assert session.scalar(select(AuditEvent.object_id).order_by(AuditEvent.sequence).limit(1)) == "job_6"

@@ -1,5 +1,6 @@
 """HTTP servers that give canned answers and remember what they were asked."""
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,16 +20,24 @@ class Answer:
 
 @dataclass(frozen=True)
 class Canned:
-    """A running server: its address, and the lines and headers of the requests so far."""
+    """A running server: its address, and the lines, headers and bodies of the requests so far."""
 
     url: str
     requests: list[tuple[str, dict[str, str]]]
+    bodies: list[bytes]
+
+
+class Server(ThreadingHTTPServer):
+    """Lets many connect at once."""
+
+    request_queue_size = 128
 
 
 @contextmanager
-def answering(answer: Callable[[str, str], Answer]) -> Iterator[Canned]:
+def answering(answer: Callable[[str, str], Answer], tls: ssl.SSLContext | None = None) -> Iterator[Canned]:
     """Answer every request by `answer(method, path)` for the time of a block."""
     requests: list[tuple[str, dict[str, str]]] = []
+    bodies: list[bytes] = []
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -36,7 +45,7 @@ def answering(answer: Callable[[str, str], Answer]) -> Iterator[Canned]:
 
         def handle_any(self) -> None:
             requests.append((self.requestline, dict(self.headers)))
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            bodies.append(self.rfile.read(int(self.headers.get("Content-Length", 0))))
             given = answer(self.command, self.path)
             self.send_response(given.status)
             length = len(given.content) if given.length is None else given.length
@@ -47,11 +56,13 @@ def answering(answer: Callable[[str, str], Answer]) -> Iterator[Canned]:
 
         do_GET = do_POST = do_PUT = do_DELETE = do_CONNECT = handle_any
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
-        yield Canned(f"http://127.0.0.1:{server.server_address[1]}", requests)
+        yield Canned(f"http://127.0.0.1:{server.server_address[1]}", requests, bodies)
     finally:
         server.shutdown()
         thread.join()

@@ -4,7 +4,7 @@ Every test finds it as it was at its start. `served` has a key for each scope; i
 play its worker (its mode is "celery" with a broker that accepts no message, so jobs stay queued until a test claims
 them). `fresh` is the same service with its first admin only. `dataset`, `job` and `released` are a private dataset that
 is ready, a queued training on it, and a function that makes an account with a release. Modules override `settings` and
-`limits`. A test that starts a service of its own uses `serving` with `own_settings`, or with `on_either_database`.
+`limits`. A test that starts a service of its own uses `serving` with `own_settings`, or with `place`.
 `connected` and `received` talk to the socket as no client library would.
 """
 
@@ -49,7 +49,6 @@ from tests.service.holds import charge_planned
 from tests.service.people import make_key
 from tests.together import wait_until
 
-START_SECONDS = 180
 PATIENCE_SECONDS = 120  # for an answer, on a machine that does much else
 SCOPES = ("admin", "data", "train", "read")
 REPORT = "<!doctype html><title>Report</title><!-- usefulness --><p>not measured</p><!-- /usefulness --><h2>4.</h2>"
@@ -88,7 +87,7 @@ class Served:
         """An HTTP client with the key of a scope, or without any."""
         name = scope or ""
         if name not in self.http:
-            self.http[name] = self.bearer(self.tokens[scope]) if scope else self.stranger()
+            self.http[name] = self.bearer(self.tokens[name] if name else "")
         return self.http[name]
 
     def ask(
@@ -165,8 +164,7 @@ class Served:
     def member(self, project_id: str, role: str) -> "Served":
         """The same service, asked with a new key of a project."""
         made = self.send("keys", {"name": role, "role": role, "project_id": project_id}, status=201)
-        client = self.http[made["id"]] = self.bearer(made["token"])
-        return replace(self, tokens={"admin": made["token"]}, http={"admin": client, "read": client})
+        return replace(self, tokens=dict.fromkeys(("admin", "read"), made["token"]), http={})
 
     def project(self, name: str = "heart") -> str:
         """Make a project; returns its id."""
@@ -174,7 +172,7 @@ class Served:
 
     def browser(self, token: str) -> httpx.Client:
         """Somebody who is signed in."""
-        client = self.http[f"browser {len(self.http)}"] = self.stranger()
+        client = self.bearer()
         client.headers["Origin"] = self.url
         client.post("/login", data={"key": token})
         return client
@@ -188,13 +186,11 @@ class Served:
         finally:
             structlog.configure(**logging)
 
-    def stranger(self) -> httpx.Client:
-        self.opened.append(httpx.Client(base_url=self.url, timeout=PATIENCE_SECONDS, verify=trusted()))
-        return self.opened[-1]
-
-    def bearer(self, token: str) -> httpx.Client:
-        client = self.stranger()
-        client.headers["Authorization"] = f"Bearer {token}"
+    def bearer(self, token: str = "") -> httpx.Client:
+        """A client with a key, or without any."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        client = httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE_SECONDS, verify=trusted())
+        self.opened.append(client)
         return client
 
     def ready_dataset(self, account_id: str) -> dict[str, Any]:
@@ -302,12 +298,6 @@ def own_settings(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path
     return make
 
 
-@pytest.fixture
-def on_either_database(tmp_path: Path, database_url: str) -> Settings:
-    """Settings of the test's service, once for each kind of database."""
-    return Settings(data_dir=tmp_path / "service", database_url=database_url, mode="celery", page_size_max=5)
-
-
 def _broker_that_is_away(name: str, args: Sequence[Any]) -> None:
     raise ConnectionRefusedError
 
@@ -380,27 +370,22 @@ def client(served: Served) -> Iterator[Client]:
         yield client
 
 
-class running:
-    """Runs an application on a free loopback port for the time of a block."""
-
-    def __init__(self, app: FastAPI, *, connections_max: int = 100, head_seconds: float = 15.0) -> None:
-        self._listener = listen("127.0.0.1", 0)
-        self._server = uvicorn.Server(
-            server_config(app, connections_max=connections_max, head_seconds=head_seconds, grace_seconds=3)
-        )
-        self._thread = threading.Thread(target=self._server.run, args=([self._listener],), daemon=True)
-        self._app = app
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        wait_until(lambda: self._server.started, "the server did not start", seconds=START_SECONDS)
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def __exit__(self, *_: object) -> None:
-        self._app.state.service.stopping.set()
-        self._server.should_exit = True
-        self._thread.join()
-        self._listener.close()
+@contextmanager
+def running(app: FastAPI, *, connections_max: int = 100, head_seconds: float = 15.0) -> Iterator[str]:
+    """Run an application on a free loopback port for the time of a block."""
+    listener = listen("127.0.0.1", 0)
+    config = server_config(app, connections_max=connections_max, head_seconds=head_seconds, grace_seconds=3)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    wait_until(lambda: server.started, "the server did not start", seconds=2 * PATIENCE_SECONDS)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        app.state.service.stopping.set()
+        server.should_exit = True
+        thread.join()
+        listener.close()
 
 
 @pytest.fixture
@@ -426,12 +411,6 @@ def released(served: Served) -> Callable[[], tuple[dict[str, Any], str]]:
         return account, served.publish(job["id"], served.claim(job["id"]))
 
     return make
-
-
-@pytest.fixture
-def make_npz() -> Callable[..., bytes]:
-    """Make a small upload: `make_npz(20, side=4, classes=2)`."""
-    return npz
 
 
 def npz(count: int, *, side: int = 4, classes: int = 2, seed: int = 0) -> bytes:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import select, text
-from typer.testing import CliRunner
 
-from obscura.cli import app as cli
-from obscura.client import Client
 from obscura.wire.words import Outcome
 from service.api.auditing import Audit, EventWriter, LogLimits
 from service.db.audit_tables import AuditEvent
@@ -25,10 +22,16 @@ from service.identity.recording import Act, event_of
 from service.settings import Settings
 from tests.conftest import NOW
 from tests.service.api.conftest import Served, npz, serving
-from tests.together import ready, wait_until
+from tests.service.cli.conftest import Shell
+from tests.together import PATIENCE_SECONDS, at_once, ready, wait_until
 
 ACTS = set(Act)
 JOB = f"job_{'a' * 20}"
+
+
+@pytest.fixture(scope="module")
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"audit_log": "required"})
 
 
 def served_with(
@@ -36,6 +39,10 @@ def served_with(
 ) -> AbstractContextManager[Served]:
     settings = Settings(data_dir=tmp_path / "var", database_url=url, mode="celery", **changes)
     return serving(settings, "admin", "read", log_limits=log_limits)
+
+
+def writer_to(factory: SessionFactory, tmp_path: Path, mode: str = "required", **limits: Any) -> EventWriter:
+    return EventWriter(factory, Settings(data_dir=tmp_path, audit_log=mode), lambda: NOW, LogLimits(**limits))
 
 
 def events_of(url: str, *conditions: Any) -> list[AuditEvent]:
@@ -110,14 +117,12 @@ def test_where_it_is_not_required_requests_go_on_and_what_waited_is_written_late
     assert made.json()["id"] not in [event.object_id for event in events_of(database_url)]  # which the log says
 
 
-def test_the_client_reads_the_whole_log_and_what_comes_next(tmp_path, sqlite_url):
-    with served_with(tmp_path, sqlite_url, audit_log="required") as served:
-        for _ in range(3):
-            served.client("admin").get("/v1/jobs").raise_for_status()
-        with Client(served.url, served.tokens["admin"]) as client:
-            seen = list(client.audit_log())
-            assert [event.action for event in seen].count("GET /v1/jobs") == 3
-            assert all(event.action == "GET /v1/audit-events" for event in client.audit_log(after=seen[-1].id))
+def test_the_client_reads_the_whole_log_and_what_comes_next(served, client):
+    for _ in range(3):
+        served.client("admin").get("/v1/jobs").raise_for_status()
+    seen = list(client.audit_log())
+    assert [event.action for event in seen].count("GET /v1/jobs") == 3
+    assert all(event.action == "GET /v1/audit-events" for event in client.audit_log(after=seen[-1].id))
 
 
 def test_nothing_is_logged_unless_it_is_asked_for(tmp_path, sqlite_url):
@@ -128,30 +133,25 @@ def test_nothing_is_logged_unless_it_is_asked_for(tmp_path, sqlite_url):
     assert events_of(sqlite_url) == []
 
 
-def test_signing_in_and_out_keys_roles_and_decisions_are_acts(tmp_path, sqlite_url):
-    with served_with(tmp_path, sqlite_url, audit_log="required") as served:
-        one, two = served.client("admin"), served.named("second", "admin")
-        browser = served.stranger()
-        browser.headers["Origin"] = served.url
-        browser.post("/login", data={"key": served.tokens["admin"]})
-        browser.post("/login", data={"key": f"obs_{'a' * 20}_{'0' * 64}"})
-        browser.post("/logout", data={"nothing": ""})
-        project = one.post("/v1/projects", json={"name": "heart"}).json()["id"]
-        one.post(f"/v1/projects/{project}/rename", json={"name": "cardiology"})
-        one.post(f"/v1/projects/{project}/quota", json={"jobs_max": 4}).raise_for_status()
-        key = one.post("/v1/keys", json={"name": "k", "role": "viewer", "project_id": project}).json()["id"]
-        rotated = one.post(f"/v1/keys/{key}/rotate", json={"overlap_seconds": 60}).json()["id"]
-        one.post(f"/v1/keys/{rotated}/revoke", json={})
-        account = served.account(project_id=project)["id"]
-        asked = one.post(f"/v1/accounts/{account}/raise-limit", json={"epsilon": 3, "reason": "r"}).json()["id"]
-        own = one.post(f"/v1/decisions/{asked}/approve")
-        two.post(f"/v1/decisions/{asked}/approve").raise_for_status()
-        again = one.post(f"/v1/accounts/{account}/raise-limit", json={"epsilon": 4, "reason": "r"}).json()["id"]
-        two.post(f"/v1/decisions/{again}/decline").raise_for_status()
-        browser.close()
-    assert own.status_code == 403
-    me = f"key_{served.tokens['admin'].split('_')[1]}"
-    acts = events_of(sqlite_url, AuditEvent.action.in_(ACTS), AuditEvent.sequence > 0)
+def test_signing_in_and_out_keys_roles_and_decisions_are_acts(served, settings):
+    one, two = served.client("admin"), served.named("second", "admin")
+    browser = served.browser(served.tokens["admin"])
+    browser.post("/login", data={"key": f"obs_{'a' * 20}_{'0' * 64}"})
+    browser.post("/logout", data={"nothing": ""})
+    project = served.project()
+    one.post(f"/v1/projects/{project}/rename", json={"name": "cardiology"})
+    one.post(f"/v1/projects/{project}/quota", json={"jobs_max": 4}).raise_for_status()
+    key = one.post("/v1/keys", json={"name": "k", "role": "viewer", "project_id": project}).json()["id"]
+    rotated = one.post(f"/v1/keys/{key}/rotate", json={"overlap_seconds": 60}).json()["id"]
+    one.post(f"/v1/keys/{rotated}/revoke", json={})
+    account = served.account(project_id=project)["id"]
+    asked = one.post(f"/v1/accounts/{account}/raise-limit", json={"epsilon": 3, "reason": "r"}).json()["id"]
+    served.approve(asked, by="admin", status=403)
+    served.approve(asked, by="second")
+    again = one.post(f"/v1/accounts/{account}/raise-limit", json={"epsilon": 4, "reason": "r"}).json()["id"]
+    two.post(f"/v1/decisions/{again}/decline").raise_for_status()
+    me = served.key_id("admin")
+    acts = events_of(settings.database_url, AuditEvent.action.in_(ACTS))
     told = [(event.action, event.object_id, event.project_id) for event in acts]
     assert told[told.index(("signed in", me, None)) :] == [
         ("signed in", me, None),
@@ -172,7 +172,7 @@ def test_signing_in_and_out_keys_roles_and_decisions_are_acts(tmp_path, sqlite_u
     assert by["key made", key][0] == me
     assert by["decision approved", asked] != by["decision asked for", asked]
     assert all(admin for _, admin in (by["decision approved", asked], by["decision asked for", asked]))
-    logins = [event.outcome for event in events_of(sqlite_url, AuditEvent.action == "POST /login")]
+    logins = [event.outcome for event in events_of(settings.database_url, AuditEvent.action == "POST /login")]
     assert logins == [Outcome.ALLOWED, Outcome.REFUSED]
 
 
@@ -233,8 +233,7 @@ def test_a_flood_of_refusals_is_counted(tmp_path, sqlite_url):
 
 
 def test_the_count_of_a_flood_is_written_at_the_end_of_its_window(tmp_path, factory, database_url):
-    settings = Settings(data_dir=tmp_path, audit_log="required")
-    writer = EventWriter(factory, settings, lambda: NOW, LogLimits(flood_seconds=0.5))
+    writer = writer_to(factory, tmp_path, flood_seconds=0.5)
     event = event_of(None, "GET /v1/jobs", JOB, Outcome.REFUSED, at=NOW)
     writer.start()
     try:
@@ -248,8 +247,8 @@ def test_the_count_of_a_flood_is_written_at_the_end_of_its_window(tmp_path, fact
         writer.stop()
 
 
-def test_floods_of_very_many_senders_take_bounded_memory(tmp_path, factory):
-    writer = EventWriter(factory, Settings(data_dir=tmp_path, audit_log="on"), lambda: NOW, LogLimits(floods_max=10))
+def test_floods_of_very_many_senders_take_bounded_memory(tmp_path, sqlite_factory):
+    writer = writer_to(sqlite_factory, tmp_path, "on", floods_max=10)
     event = event_of(None, "GET /v1/jobs", None, Outcome.REFUSED, at=NOW)
     for number in range(50):
         for _ in range(5):
@@ -258,53 +257,42 @@ def test_floods_of_very_many_senders_take_bounded_memory(tmp_path, factory):
     assert len(writer._waiting) == 50 + 40
 
 
-def test_several_processes_write_one_log(tmp_path, database_url):
-    """Two services on one database, at once."""
+def test_several_processes_write_one_log(tmp_path, factory, database_url):
+    event = event_of(None, "GET /v1/jobs", JOB, Outcome.ALLOWED, at=NOW)
+    one, two = (writer_to(factory, tmp_path) for _ in range(2))
 
-    def ask(served: Served, token: str) -> None:
-        with served.bearer(token) as client:
-            for _ in range(15):
-                client.get("/v1/jobs").raise_for_status()
+    def write(writer: EventWriter) -> None:
+        for _ in range(30):
+            writer.put(event).result(PATIENCE_SECONDS)
 
-    with (
-        served_with(tmp_path / "one", database_url, audit_log="required") as one,
-        served_with(tmp_path / "one", database_url, audit_log="required") as two,
-    ):
-        for served in (one, two):  # what is built once is built once
-            ask(served, one.tokens["read"])
-        together = [threading.Thread(target=ask, args=[served, one.tokens["read"]]) for served in (one, two, one, two)]
-        for thread in together:
-            thread.start()
-        for thread in together:
-            thread.join()
-    assert len(events_of(database_url, AuditEvent.action == "GET /v1/jobs")) == 90
+    for writer in (one, two):
+        writer.start()
+    assert at_once(*(partial(write, writer) for writer in (one, two, one, two))) == [None] * 4
+    for writer in (one, two):
+        writer.stop()
+    assert len({row.id for row in events_of(database_url)}) == 120
 
 
 @pytest.mark.parametrize("end", [RuntimeError, asyncio.CancelledError])
-def test_what_is_never_answered_has_failed(tmp_path, factory, database_url, end):
+def test_what_is_never_answered_has_failed(tmp_path, sqlite_factory, sqlite_url, end):
     """By a fault of ours, or since the client has gone away."""
 
     async def broken(scope: Any, _receive: Any, _send: Any) -> None:
         scope["route"], scope["path_params"] = SimpleNamespace(path="/v1/jobs/{job_id}"), {"job_id": JOB}
         raise end
 
-    settings = Settings(data_dir=tmp_path / "var", database_url=database_url, audit_log="required")
-    writer = EventWriter(factory, settings, lambda: NOW)
+    writer = writer_to(sqlite_factory, tmp_path)
     writer.start()
     with pytest.raises(end):
         asyncio.run(Audit(broken, writer)({"type": "http", "method": "GET"}, None, None))  # type: ignore[arg-type]
     writer.stop()
-    (event,) = events_of(database_url)
+    (event,) = events_of(sqlite_url)
     assert (event.action, event.object_id, event.outcome) == ("GET /v1/jobs/{job_id}", JOB, Outcome.FAILED)
 
 
-def test_what_the_operator_does_on_the_machine_is_an_act_of_nobody(tmp_path, sqlite_url, monkeypatch):
-    monkeypatch.setattr("service.logs.configure_logging", lambda *_: None)  # it would hold for the tests after this one
-    monkeypatch.setenv("OBSCURA_DATABASE_URL", sqlite_url)
+def test_what_the_operator_does_on_the_machine_is_an_act_of_nobody(tmp_path, sqlite_url):
     for mode, name in (("off", "Ann"), ("on", "Bob")):
-        monkeypatch.setenv("OBSCURA_AUDIT_LOG", mode)
-        arguments = ["--data-dir", str(tmp_path), "admins", "restore", name, "--out", str(tmp_path / name)]
-        done = CliRunner().invoke(cli.app, arguments)
-        assert done.exit_code == 0, done.output
+        settings = {"OBSCURA_DATABASE_URL": sqlite_url, "OBSCURA_AUDIT_LOG": mode}
+        Shell(tmp_path)("admins", "restore", name, "--out", str(tmp_path / name), **settings)
     acts = [(event.action, event.key_id, event.outcome) for event in events_of(sqlite_url)]
     assert acts == [(act, None, Outcome.ALLOWED) for act in (Act.ADMIN_ADMITTED, Act.KEY_MADE)]

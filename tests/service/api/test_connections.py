@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,9 @@ from sqlalchemy import text
 
 from obscura.client.transport import trusted
 from service.api.middleware import Gate, GateLimits
-from service.api.routes import health
 from service.cli.serving import CONNECTIONS_MAX, raise_open_files
-from service.main import create_app
+from service.main import POOL_SIZE, create_app
 from tests.service.api.conftest import (
-    SCOPES,
     OwnSettings,
     Served,
     _broker_that_is_away,
@@ -32,7 +31,7 @@ from tests.service.api.conftest import (
     running,
     serving,
 )
-from tests.together import wait_until
+from tests.together import at_once, wait_until
 
 PATIENCE_SECONDS = 60
 HALF_A_FORM = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
@@ -67,18 +66,20 @@ def gate_limits() -> GateLimits:
 
 
 @pytest.fixture
-def served(own_settings: OwnSettings, gate_limits: GateLimits) -> Iterator[Served]:
-    with serving(own_settings(), *SCOPES, gate_limits=gate_limits) as served:
-        yield served
-
-
-@pytest.fixture
 def application(own_settings: OwnSettings, gate_limits: GateLimits) -> Any:
+    """An application of the test's own, to be run with bounds of its connections."""
     return create_app(own_settings(), send=_broker_that_is_away, gate_limits=gate_limits)
 
 
+@pytest.fixture
+def crowded(own_settings: OwnSettings, gate_limits: GateLimits) -> Iterator[Served]:
+    """A service of the test's own, which takes few requests at a time."""
+    with serving(own_settings(), "admin", "read", gate_limits=gate_limits) as served:
+        yield served
+
+
 def limited(**limits: Any) -> pytest.MarkDecorator:
-    """Run a test against a service with these bounds of its requests."""
+    """Run a test against an application or a service with these bounds of its requests."""
     return pytest.mark.parametrize("gate_limits", [GateLimits(**limits)], ids=[""])
 
 
@@ -143,17 +144,14 @@ def test_a_head_has_to_come_in_time(application):
             with connected(url, sent) as slow:
                 answered = received(slow)
             assert answered.startswith(b"HTTP/1.1 408 ") if sent else answered == b"", sent
-
-
-def test_a_head_that_comes_drop_by_drop_is_closed_too(application):
-    with running(application, head_seconds=1.0) as url, connected(url, HALF_A_HEAD) as slow:
-        assert dripped_until_closed(slow, b"X-Drop: 1\r\n")
+        with connected(url, HALF_A_HEAD) as slow:
+            assert dripped_until_closed(slow, b"X-Drop: 1\r\n")
 
 
 def test_a_body_that_nobody_waits_for_is_not_read_for_ever(application):
     """The answer is there before the body, of which drops go on coming."""
     head = b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000000\r\n\r\n"
-    with running(application, head_seconds=1.0) as url, connected(url, head) as slow:
+    with running(application, head_seconds=0.5) as url, connected(url, head) as slow:
         assert slow.recv(65536).startswith(b"HTTP/1.1 404")
         assert dripped_until_closed(slow, b"x")
 
@@ -164,19 +162,14 @@ def test_a_body_has_to_come_in_time(application):
         assert received(slow, b"\r\n\r\n").startswith(b"HTTP/1.1 408")
 
 
-def test_connections_are_used_again(application):
-    with running(application) as url, connected(url) as kept:
+def test_connections_are_used_again_and_answers_are_sent_at_once(served):
+    """Without TCP_NODELAY the kernel keeps the end of an answer back until its beginning was acknowledged."""
+    with connected(served.url) as kept:
         for _ in range(5):
             kept.sendall(HALF_A_HEAD + b"\r\n")
             assert received(kept, b'"ok"').startswith(b"HTTP/1.1 200")
             time.sleep(0.05)
-
-
-def test_answers_are_sent_at_once(application):
-    """Without TCP_NODELAY the kernel keeps the end of an answer back until its beginning was acknowledged."""
-    with running(application) as url, connected(url, HALF_A_HEAD + b"\r\n") as client:
-        assert client.recv(65536).startswith(b"HTTP/1.1 200")
-        assert _sends_at_once(client.getsockname())
+        assert _sends_at_once(kept.getsockname())
 
 
 def _sends_at_once(peer: tuple[str, int]) -> bool:
@@ -209,17 +202,18 @@ def _every_thread_busy(served: Any) -> Iterator[None]:
     """Hold the database's write lock, and keep more requests waiting for it than the server has threads."""
     path = f"/v1/accounts/{served.account()['id']}/freeze"
 
-    def write() -> None:
+    def write(number: int) -> None:
         with served.bearer(served.tokens["admin"]) as client:
-            client.post(path, json={"reason": "test"})
+            headers = {"X-Forwarded-For": f"198.51.100.{number}"}
+            client.post(path, json={"reason": "test"}, headers=headers)
 
-    threads = [threading.Thread(target=write) for _ in range(50)]
+    threads = [threading.Thread(target=write, args=[number]) for number in range(50)]
     with served.factory.kw["bind"].connect() as connection:
         connection.execute(text("SELECT 1"))  # a transaction of ours begins as a writer
         try:
             for thread in threads:
                 thread.start()
-            time.sleep(1)
+            wait_until(lambda: gate_of(served).open.total() == len(threads))
             yield
         finally:
             connection.rollback()
@@ -234,28 +228,22 @@ def test_liveness_waits_for_no_writer_and_for_no_thread(served):
         assert answer.status_code == 200, answer.text
 
 
-def test_readiness_answers_in_time_when_the_database_does_not(served, monkeypatch):
-    enough = threading.Event()
-    monkeypatch.setattr(health, "arming_stops", lambda _session: enough.wait(PATIENCE_SECONDS) and [])
-    monkeypatch.setattr(health, "READY_SECONDS", 0.2)
-    try:
-        for _ in range(12):  # more than may hang at a time
-            answer = ready(served.url)
+def test_readiness_answers_in_time_when_the_database_does_not(served):
+    with ExitStack() as held:
+        for _ in range(2 * POOL_SIZE):  # every connection that the service may open
+            held.enter_context(served.factory.kw["bind"].connect())
+        for answer in at_once(*[partial(ready, served.url)] * 12):  # more than may hang at a time
             assert (answer.status_code, answer.json()["code"]) == (503, "busy")
         assert alive(served.url)
-    finally:
-        enough.set()
-    monkeypatch.undo()
     wait_until(lambda: ready(served.url).status_code == 200)
 
 
-@pytest.mark.parametrize("bound", ["requests_max", "per_address_max"])
-def test_a_crowd_of_requests_leaves_room_for_liveness(own_settings, bound):
-    with serving(own_settings(), "read", gate_limits=GateLimits(**{bound: 0})) as served:
-        answer = served.client("read").get("/v1/accounts")
-        assert (answer.status_code, answer.json()["code"]) == (503, "busy")
-        assert int(answer.headers["retry-after"]) > 0
-        assert alive(served.url)
+@pytest.mark.parametrize("gate_limits", [GateLimits(requests_max=0), GateLimits(per_address_max=0)])
+def test_a_crowd_of_requests_leaves_room_for_liveness(crowded):
+    answer = crowded.client("read").get("/v1/accounts")
+    assert (answer.status_code, answer.json()["code"]) == (503, "busy")
+    assert int(answer.headers["retry-after"]) > 0
+    assert alive(crowded.url)
 
 
 def gate_of(served: Any) -> Gate:
@@ -270,38 +258,38 @@ def half_a_form(url: str, client: str) -> socket.socket:
 
 
 @limited(requests_max=10, waiting_max=20, waiting_per_address_max=5)
-def test_incomplete_bodies_of_one_address_keep_nobody_out(served):
+def test_incomplete_bodies_of_one_address_keep_nobody_out(crowded):
     """Each used to count as a request for 30 seconds."""
     with ExitStack() as crowd:
-        patient = crowd.enter_context(half_a_form(served.url, "203.0.113.7"))
-        slow = [crowd.enter_context(half_a_form(served.url, "203.0.113.66")) for _ in range(40)]
+        patient = crowd.enter_context(half_a_form(crowded.url, "203.0.113.7"))
+        slow = [crowd.enter_context(half_a_form(crowded.url, "203.0.113.66")) for _ in range(40)]
         for first in slow[:35]:
             assert received(first, b"\r\n\r\n").startswith(b"HTTP/1.1 503")
-        assert served.client("read").get("/v1/jobs").status_code == 200
-        assert served.client(None).post("/login", data={"key": served.tokens["read"]}).status_code == 303
+        assert crowded.client("read").get("/v1/jobs").status_code == 200
+        assert crowded.client(None).post("/login", data={"key": crowded.tokens["read"]}).status_code == 303
         for waiting in (patient, slow[-1]):
             waiting.sendall(b"=wrong&x=")
             assert received(waiting, b"\r\n\r\n").startswith(b"HTTP/1.1 401")
 
 
 @limited(requests_max=10, waiting_max=20, waiting_per_address_max=5)
-def test_incomplete_bodies_of_many_addresses_make_room_for_each_other(served):
+def test_incomplete_bodies_of_many_addresses_make_room_for_each_other(crowded):
     with ExitStack() as crowd:
-        slow = [crowd.enter_context(half_a_form(served.url, f"203.0.113.{n // 4}")) for n in range(40)]
+        slow = [crowd.enter_context(half_a_form(crowded.url, f"203.0.113.{n // 4}")) for n in range(40)]
         assert received(slow[0], b"\r\n\r\n").startswith(b"HTTP/1.1 503")
-        wait_until(lambda: len(gate_of(served).room) == 20)
-        assert served.client(None).post("/login", data={"key": served.tokens["read"]}).status_code == 303
-    wait_until(lambda: not gate_of(served).open and not len(gate_of(served).room), "a request is still counted")
+        wait_until(lambda: len(gate_of(crowded).room) == 20)
+        assert crowded.client(None).post("/login", data={"key": crowded.tokens["read"]}).status_code == 303
+    wait_until(lambda: not gate_of(crowded).open and not len(gate_of(crowded).room), "a request is still counted")
 
 
-def test_one_address_does_not_take_all_requests(served):
-    with _every_thread_busy(served), ExitStack() as crowd:
-        gate_of(served).limits = GateLimits(per_address_max=2)  # the writers are of one address, too
-        head = f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.tokens['read']}\r\n"
+@limited(per_address_max=2)
+def test_one_address_does_not_take_all_requests(crowded):
+    with _every_thread_busy(crowded), ExitStack() as crowd:
+        head = f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {crowded.tokens['read']}\r\n"
         for _ in range(4):
-            crowd.enter_context(connected(served.url, f"{head}X-Forwarded-For: 203.0.113.66\r\n\r\n".encode()))
-        wait_until(lambda: gate_of(served).open["203.0.113.66"] == 2)
-        assert gate_of(served).open["203.0.113.66"] == 2
+            crowd.enter_context(connected(crowded.url, f"{head}X-Forwarded-For: 203.0.113.66\r\n\r\n".encode()))
+        wait_until(lambda: gate_of(crowded).open["203.0.113.66"] == 2)
+        assert gate_of(crowded).open["203.0.113.66"] == 2
 
 
 def test_a_client_that_hangs_up_is_one_line_of_the_log(served, caplog, capfd):

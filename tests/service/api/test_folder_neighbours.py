@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from rich.console import Console
 
 from obscura.cli.console import CliError
 from obscura.client import Client, Dataset, Datasets, MoreThanStated
 from obscura.client.one_step import push_for
+from tests.pictures import saved, write_folders
 from tests.service.api.conftest import Served
 
 COUNTS = (99, 100, 101, 109, 110, 1400, 1401)
 ODD = {
-    "colour": ("odd.png", lambda rng: Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))),
-    "larger": ("odd.png", lambda rng: Image.fromarray(rng.integers(0, 256, (40, 17), dtype=np.uint8))),
-    "transparent": ("odd.png", lambda rng: Image.fromarray(rng.integers(0, 256, (8, 8, 4), dtype=np.uint8))),
-    "broken": ("odd.png", None),
+    "colour": (8, 8, 3),
+    "larger": (40, 17),
+    "transparent": (8, 8, 4),
+    "broken": None,
 }
 OF_ITS_OWN = {"id", "name", "account_id", "dataset_id", "created_at", "ready_at", "sequence", "sha256", "fingerprints"}
 Bring = Callable[[Served, Client, Path], Dataset]
@@ -31,15 +31,11 @@ Bring = Callable[[Served, Client, Path], Dataset]
 
 def album(root: Path, count: int, odd: str = "") -> Path:
     """A folder of grey pictures of 8 x 8 in two classes, and perhaps one that is unlike them."""
-    rng, folder = np.random.default_rng(), root / f"album-{count}{odd}"
-    for name in ("cat", "dog"):
-        (folder / name).mkdir(parents=True)
-    for number in range(count):
-        picture = Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8))
-        picture.save(folder / ("cat", "dog")[number % 2] / f"{number}.png")
+    folder = write_folders(root / f"album-{count}{odd}", {"cat": (count + 1) // 2, "dog": count // 2})
     if odd:
-        name, make = ODD[odd]
-        (folder / "dog" / name).write_bytes(b"no picture") if make is None else make(rng).save(folder / "dog" / name)
+        shape = ODD[odd]
+        pixels = np.random.default_rng().integers(0, 256, shape or (1, 1), dtype=np.uint8)
+        (folder / "dog" / "odd.png").write_bytes(saved(pixels) if shape else b"no picture")
     return folder
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import httpx
 import psycopg
+import pytest
 from sqlalchemy import event
 
 from benchmarks.api import filled, routes
 from benchmarks.api_stock import Stock, lay_in
-from tests.service.api.conftest import serving
+from service.settings import Settings
+from tests.service.api.conftest import Served, serving
 
 # Eight times as much, and in the end more than one page of everything.
 SMALL = {"accounts": 8, "jobs": 30, "entries": 250}
@@ -62,13 +64,19 @@ def questions(app: Any, url: str, stock: Stock) -> dict[str, int]:
     return found
 
 
-def test_no_route_and_no_page_asks_more_when_more_is_stored(on_either_database):
-    settings = on_either_database.model_copy(update={"page_size_max": 200})
-    with serving(settings) as served:
-        before, after = (
-            questions(served.app, served.url, lay_in(served.factory, settings.data_dir, **stock))
-            for stock in (SMALL, LARGE)
-        )
+@pytest.fixture(scope="module")
+def grown(place: Settings) -> Iterator[tuple[Served, Stock, list[dict[str, int]]]]:
+    """A service, its newest stock, and the questions of each route when little was stored and when more was."""
+    with serving(place.model_copy(update={"page_size_max": 200})) as served:
+        asked = []
+        for size in (SMALL, LARGE):
+            stock = lay_in(served.factory, place.data_dir, **size)
+            asked.append(questions(served.app, served.url, stock))
+        yield served, stock, asked
+
+
+def test_no_route_and_no_page_asks_more_when_more_is_stored(grown):
+    _, _, (before, after) = grown
     assert {name: count for name, count in after.items() if count != before[name]} == {}
     assert 0 < max(after.values()) <= 24, sorted(after.items(), key=lambda each: -each[1])[:4]
     assert after["/train 1"] == after["/train 2"], "of a search with more trials"
@@ -76,22 +84,19 @@ def test_no_route_and_no_page_asks_more_when_more_is_stored(on_either_database):
         assert after[silent] == 0
 
 
-def test_pages_lead_through_everything_once(on_either_database):
-    """Accounts, jobs that have ended, releases: from page to page, each is shown once."""
-    settings = on_either_database.model_copy(update={"page_size_max": 200})
-    with serving(settings) as served:
-        lay_in(served.factory, settings.data_dir, accounts=60, jobs=240, entries=1500)
-        stock = lay_in(served.factory, settings.data_dir, **SMALL)
-        client = served.client(None)
-        client.post("/login", data={"key": stock.token})
-        for start, link, shown, expected in (
-            ("/", "?after=", 'id="row-acc_', 68),
-            ("/jobs", "?before=", 'id="row-job_', 270),
-            ("/releases", "?before=", 'id="card-rel_', None),
-        ):
-            seen = _walk(client, start, link, shown)
-            assert len(seen) == len(set(seen))
-            assert expected in (None, len(seen))
+@pytest.mark.parametrize(
+    ("start", "link", "shown", "expected"),
+    [
+        ("/", "?after=", 'id="row-acc_', SMALL["accounts"] + LARGE["accounts"]),
+        ("/jobs", "?before=", 'id="row-job_', SMALL["jobs"] + LARGE["jobs"]),
+        ("/releases", "?before=", 'id="card-rel_', None),
+    ],
+)
+def test_pages_lead_through_everything_once(grown, start, link, shown, expected):
+    served, stock, _ = grown
+    seen = _walk(served.browser(stock.token), start, link, shown)
+    assert len(seen) == len(set(seen))
+    assert expected in (None, len(seen))
 
 
 def _walk(client: httpx.Client, start: str, link: str, shown: str) -> list[str]:

@@ -23,7 +23,7 @@ from obscura.client import (
 from obscura.client.transport import Transport
 from obscura.wire.job_schemas import EventRecord
 from service.api.events import StreamLimits
-from tests.service.api.conftest import SMALL
+from tests.service.api.conftest import SMALL, npz
 
 ASKED = {"recipe": "datalens", "options": SMALL}
 PEOPLE = {"name": "p", "owner": "o", "delta": 1e-5, "unit": "record"}
@@ -83,7 +83,7 @@ def through(served: Any, network: Broken) -> Client:
     return Client(served.url, None, transport=Transport(served.url, None, http=http, sleep=lambda _: None))
 
 
-def test_the_whole_vocabulary(served, client, make_npz):
+def test_the_whole_vocabulary(served, client):
     account = client.create_account(**PEOPLE, epsilon=2)
     assert client.account(account.id) == account
     assert [found.id for found in client.accounts()] == [account.id]
@@ -91,7 +91,7 @@ def test_the_whole_vocabulary(served, client, make_npz):
         name="d", visibility="private", account_id=account.id, classes=["a", "b"], height=4, width=4, channels=1,
         records_declared=100,
     )  # fmt: skip
-    body = make_npz(20)
+    body = npz(20)
     assert dataset.push([body[:100], body[100:]], format="npz").state == "ready"
     assert client.dataset(dataset.id).state == "ready"
     plan = client.plan(dataset.id, **ASKED, epsilon=1)

@@ -1,7 +1,6 @@
 """`client.datasets.push` against the real service: folders as people have them go in, and nothing stays beside them."""
 
 import gzip
-import struct
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from PIL import Image
 
 from obscura.client import BrokenImages, PackingError
+from tests.service.ingest.conftest import idx_file
 
 
 @pytest.fixture
@@ -80,10 +80,9 @@ def test_broken_images_are_named_to_their_owner_and_to_nobody_else(served, clien
 def test_an_official_layout(served, client, tmp_path):
     images = np.random.default_rng().integers(0, 255, (30, 28, 28), dtype=np.uint8)
     for split, count in (("train", 30), ("t10k", 10)):
-        content = struct.pack(">4I", 0x803, count, 28, 28) + images[:count].tobytes()
-        (tmp_path / f"{split}-images-idx3-ubyte.gz").write_bytes(gzip.compress(content))
-        labels = struct.pack(">2I", 0x801, count) + bytes(number % 10 for number in range(count))
-        (tmp_path / f"{split}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
+        labels = np.arange(count, dtype=np.uint8) % 10
+        for name, values, magic in (("images-idx3", images[:count], 0x803), ("labels-idx1", labels, 0x801)):
+            (tmp_path / f"{split}-{name}-ubyte.gz").write_bytes(gzip.compress(idx_file(values, magic)))
     said: list[str] = []
     as_it_is = client.datasets.push(tmp_path, public=True, say=said.append)
     assert (as_it_is.state, as_it_is.format, as_it_is.records_declared) == ("ready", "idx", 30)

@@ -54,8 +54,8 @@ class Watched(MemoryBucket):
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.dependencies.SECONDS_MAX", 2.0)
-    monkeypatch.setattr("service.api.routes.admins.SECONDS_MAX", 2.0)
+    monkeypatch.setattr("service.dependencies.SECONDS_MAX", 1.0)
+    monkeypatch.setattr("service.api.routes.admins.SECONDS_MAX", 1.0)
 
 
 @pytest.fixture

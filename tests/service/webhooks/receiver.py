@@ -3,65 +3,47 @@
 from __future__ import annotations
 
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.obscura.client.canned import Answer, Canned, answering
 
 
 @dataclass
 class Receiver:
-    """What came, and what is answered: a status, where a redirect leads, after how many seconds."""
+    """What is answered: a status, where a redirect leads, after how many seconds. And what came."""
 
-    port: int = 0
     status: int = 204
     location: str = ""
     seconds: float = 0.0
-    bodies: list[bytes] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
+    server: Canned = field(init=False)
+
+    def answer(self, _method: str, _path: str) -> Answer:
+        time.sleep(self.seconds)
+        return Answer(self.status, headers={"Location": self.location} if self.location else {})
+
+    @property
+    def port(self) -> int:
+        return int(self.server.url.rpartition(":")[2])
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/hook"
+        return f"{self.server.url}/hook"
 
+    @property
+    def bodies(self) -> list[bytes]:
+        return self.server.bodies
 
-class Server(ThreadingHTTPServer):
-    """Lets many connect at once."""
-
-    request_queue_size = 128
-    daemon_threads = True
+    @property
+    def headers(self) -> list[dict[str, str]]:
+        return [headers for _, headers in self.server.requests]
 
 
 @contextmanager
 def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     """A receiver on the loopback interface."""
     receiver = Receiver()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            receiver.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-            receiver.headers.append(dict(self.headers.items()))
-            time.sleep(receiver.seconds)
-            self.send_response(receiver.status)
-            if receiver.location:
-                self.send_header("Location", receiver.location)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    receiver.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with answering(receiver.answer, tls) as receiver.server:
         yield receiver
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -69,10 +69,33 @@ class Told:
         with transaction(self.shop.factory, read_only=True) as session:
             return list(session.scalars(select(table)).all())
 
-    def end_a_job(self) -> str:
-        job_id = self.shop.submit()
-        self.shop.cancel(job_id)
-        return job_id
+    def end_a_job(self) -> None:
+        self.shop.cancel(self.shop.submit())
+
+    def project(self) -> str:
+        with transaction(self.shop.factory) as session:
+            return projects.create(session, name="heart", now=self.shop.now).id
+
+    def key(self, name: str) -> str:
+        """An admin's key, by its id."""
+        with transaction(self.shop.factory) as session:
+            return make_key(session, name=name, scopes=["admin"], now=self.shop.now)[0].id
+
+    def ask_removal(self, reason: str) -> str:
+        """Ask for an admin's removal, where there are three; returns the request's id."""
+        key, _, _ = (self.key(name) for name in ("one", "two", "three"))
+        with transaction(self.shop.factory) as session:
+            person = str(decisions.acting_key(session, key).admin_id)
+            now = self.shop.now
+            return admins.request_removal(session, admin_id=person, reason=reason, requested_with=key, now=now).id
+
+    def stop(self, code: FindingCode, account_id: str | None = None) -> int:
+        with transaction(self.shop.factory) as session:
+            return stop_arming(session, [Finding(code, "found", account_id)], now=self.shop.now)
+
+    def state_of(self, hook_id: str) -> str:
+        with transaction(self.shop.factory, read_only=True) as session:
+            return delivering.states_of(session, [session.get_one(Webhook, hook_id)], self.shop.now)[hook_id]
 
 
 @pytest.fixture
@@ -104,16 +127,14 @@ def test_each_project_is_told_of_its_own_and_the_installation_of_no_ones_jobs_on
     told.hook("prj_default")
     told.end_a_job()
     assert sorted(where for where, _ in told.deliver()) == ["None", "prj_default"]
-    with transaction(told.shop.factory) as session:
-        heart = projects.create(session, name="heart", now=told.shop.now).id
+    heart = told.project()
     told.hook(heart)
     told.end_a_job()
     assert [where for where, _ in told.deliver()] == ["prj_default"]
 
 
 def test_a_job_is_told_to_the_project_that_asked_and_not_to_the_one_whose_release_it_draws_from(told):
-    with transaction(told.shop.factory) as session:
-        heart = projects.create(session, name="heart", now=told.shop.now).id
+    heart = told.project()
     told.hook(heart)
     told.hook("prj_default")
     job_id = told.shop.submit()
@@ -142,34 +163,21 @@ def test_nothing_is_told_of_what_was_rolled_back(told):
 def test_a_decision_that_waits_and_a_stop_are_told(told):
     told.hook(None)
     told.hook("prj_default")
-    with transaction(told.shop.factory) as session:
-        heart = projects.create(session, name="heart", now=told.shop.now).id
+    heart = told.project()
     told.hook(heart)
-    key, _, _ = (make(told, name) for name in ("one", "two", "three"))
-    with transaction(told.shop.factory) as session:
-        person = session.get_one(ApiKey, key).admin_id
-        asked = admins.request_removal(
-            session, admin_id=str(person), reason="leaves", requested_with=key, now=told.shop.now
-        )
-        findings = [Finding(FindingCode.CHAIN_BROKEN, "broken", told.shop.account_id)]
-        assert stop_arming(session, findings, now=told.shop.now) == 1
-        assert stop_arming(session, findings, now=told.shop.now) == 0
+    request_id = told.ask_removal("leaves")
+    assert told.stop(FindingCode.CHAIN_BROKEN, told.shop.account_id) == 1
+    assert told.stop(FindingCode.CHAIN_BROKEN, told.shop.account_id) == 0
     said = [(where, event["type"], event["data"]) for where, event in told.deliver()]
-    decision = {"request_id": asked.id, "action": "remove", "state": "pending"}
+    decision = {"request_id": request_id, "action": "remove", "state": "pending"}
     stop = {"account_id": told.shop.account_id, "state": "stopped"}
     expected = [("None", "decision.waiting", decision), ("None", "trainings.stopped", stop)]
     expected += [("prj_default", "trainings.stopped", stop)]
     assert sorted(said, key=str) == sorted(expected, key=str)
-    with transaction(told.shop.factory) as session:
-        stop_arming(session, [Finding(FindingCode.NOT_VERIFIABLE, "away")], now=told.shop.now)
+    told.stop(FindingCode.NOT_VERIFIABLE)
     everybody = told.deliver()
     assert sorted(where for where, _ in everybody) == sorted(["None", "prj_default", heart])
     assert [event["data"] for _, event in everybody] == [{"state": "stopped"}] * 3
-
-
-def make(told: Told, name: str) -> str:
-    with transaction(told.shop.factory) as session:
-        return make_key(session, name=name, scopes=["admin"], now=told.shop.now)[0].id
 
 
 def test_what_is_not_answered_is_sent_again_later_and_later_with_the_same_id(told):
@@ -187,32 +195,28 @@ def test_what_is_not_answered_is_sent_again_later_and_later_with_the_same_id(tol
 def test_a_webhook_that_answers_again_is_active_and_one_that_does_not_is_failing_and_still_told(told):
     hook_id = told.hook()
 
-    def state() -> str:
-        with transaction(told.shop.factory, read_only=True) as session:
-            return delivering.states_of(session, [session.get_one(Webhook, hook_id)], told.shop.now)[hook_id]
-
     def try_out() -> Answer:
         return anyio.run(delivering.try_out, told.shop.factory, told.line, hook_id, lambda: told.shop.now)
 
     told.end_a_job()
     told.line.status = None
     told.deliver()
-    assert state() == "failing"
+    assert told.state_of(hook_id) == "failing"
     told.line.status = 200
     told.deliver()
-    assert (state(), told.rows(Webhook)[0].failing_since) == ("active", None)
+    assert (told.state_of(hook_id), told.rows(Webhook)[0].failing_since) == ("active", None)
     told.line.status = 500
     for _ in range(6):
         told.end_a_job()
         assert told.deliver()
         told.shop.now += timedelta(days=1)
-    assert state() == "failing"
+    assert told.state_of(hook_id) == "failing"
     told.line.status = 404
     assert not try_out().delivered
-    assert state() == "failing"
+    assert told.state_of(hook_id) == "failing"
     told.line.status = 200
     assert try_out().delivered
-    assert state() == "active"
+    assert told.state_of(hook_id) == "active"
 
 
 def test_a_process_that_dies_while_it_sends_leaves_it_to_the_next_one(told):
@@ -244,8 +248,8 @@ def test_of_two_processes_one_sends(told):
 
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 def test_a_webhook_ends_with_the_key_that_made_it(told, how):
-    key = make(told, "contractor")
-    told.hook(key=key)
+    key = told.key("contractor")
+    hook_id = told.hook(key=key)
     told.end_a_job()
     with transaction(told.shop.factory) as session:
         if how == "revoked":
@@ -257,13 +261,11 @@ def test_a_webhook_ends_with_the_key_that_made_it(told, how):
     told.end_a_job()
     assert told.deliver() == []
     assert {row.next_at for row in told.rows(Delivery)} == {None}
-    with transaction(told.shop.factory, read_only=True) as session:
-        rows = session.scalars(select(Webhook)).all()
-        assert set(delivering.states_of(session, rows, told.shop.now).values()) == {"revoked"}
+    assert told.state_of(hook_id) == "revoked"
 
 
 def test_a_webhook_goes_over_to_the_key_that_takes_the_place_of_its_own(told):
-    key, now = make(told, "machine"), told.shop.now
+    key, now = told.key("machine"), told.shop.now
     told.hook(key=key)
     with transaction(told.shop.factory) as session:
         owner = session.get_one(ApiKey, key).admin_id
@@ -333,14 +335,8 @@ def test_what_is_told_holds_ids_kinds_and_states_alone(told):
     told.end_a_job()
     claim = told.shop.charged(job_id=told.shop.submit())
     told.shop.publish(claim, release_id="rel_" + "a" * 20)
-    with transaction(told.shop.factory) as session:
-        stop_arming(session, [Finding(FindingCode.CHAIN_BROKEN, "b", told.shop.account_id)], now=told.shop.now)
-    key, _, _ = (make(told, name) for name in ("one", "two", "three"))
-    with transaction(told.shop.factory) as session:
-        decided = decisions.acting_key(session, key)
-        admins.request_removal(
-            session, admin_id=str(decided.admin_id), reason="canary reason", requested_with=key, now=told.shop.now
-        )
+    told.stop(FindingCode.CHAIN_BROKEN, told.shop.account_id)
+    told.ask_removal("canary reason")
     events = [event for _, event in told.deliver()]
     assert {event["type"] for event in events} == set(NoticeKind)
     for event in events:
@@ -352,7 +348,7 @@ def test_what_is_told_holds_ids_kinds_and_states_alone(told):
 
 
 def test_a_webhook_of_somebody_whom_the_provider_no_longer_vouches_for_is_told_nothing(told):
-    key, now = make(told, "one"), told.shop.now
+    key, now = told.key("one"), told.shop.now
     told.hook(key=key)
     names = {"issuer": "https://provider.example.org", "subject": "a", "name": "Ana"}
     times = {"created_at": now, "confirmed_at": now, "keys_until": now}

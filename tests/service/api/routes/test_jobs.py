@@ -1,10 +1,12 @@
 """Plans, jobs and sweeps over HTTP: prices, holds, idempotency, cancelling, what a job may say, all trials or none."""
 
 import re
+import threading
 from typing import Any
 
 import httpx
 import pytest
+from httpx_sse import EventSource
 from sqlalchemy import text
 
 from obscura.client import BudgetError, NotFoundError
@@ -14,6 +16,7 @@ from service.db.job_tables import Release
 from service.db.session import transaction
 from service.main import utc_now
 from tests.service.api.conftest import SMALL
+from tests.service.api.test_events import wait_for_streams
 
 
 def plan(served: Any, dataset: dict[str, Any], *, status: int = 200, **changes: Any) -> Any:
@@ -95,15 +98,6 @@ def test_pending_jobs_say_when_to_ask_again(served, job):
     done = served.client("read").get(path)
     assert "retry-after" not in done.headers
     assert re.fullmatch(r"rel_[a-z2-7]{20}", done.json()["release_id"])
-
-
-def test_failures_are_named_from_a_closed_set(served, job):
-    attempt, code = served.claim(job["id"]), jobs.FailureCode.OUT_OF_MEMORY
-    with transaction(served.factory) as session:
-        jobs.finish_failed(session, job_id=job["id"], attempt=attempt, failure_code=code, now=utc_now())
-    failure = served.read(f"jobs/{job['id']}")["failure"]
-    assert failure["code"] == "out_of_memory"
-    assert "memory" in failure["message"]
 
 
 def answer_to(served: Any, dataset_id: str, *, key: str = "", scope: str = "train", **changes: Any) -> httpx.Response:
@@ -207,3 +201,54 @@ def test_a_preview_is_asked_for_read_and_costs_nothing(served, dataset):
     assert (pending.status_code, pending.json()["code"]) == (409, "pending")
     assert served.client("read").post("/v1/previews", json=body).status_code == 403
     assert served.client("read").get("/v1/previews/prv_unknown").status_code == 404
+
+
+# --- streams of events, which last as long as the job ----------------------------------------------------------------
+
+
+def test_a_stream_ends_with_the_final_state(served, job):
+    attempt = served.claim(job["id"])
+    served.progress(job["id"], attempt, stage="votes", step=1, steps=2)
+    with served.client("read").stream("GET", f"/v1/jobs/{job['id']}/events") as answer:
+        stream = (event for event in EventSource(answer).iter_sse() if event.data)
+        found = [next(stream)]
+        served.progress(job["id"], attempt, stage="votes", step=2, steps=2)
+        found.append(next(stream))
+        release_id = served.publish(job["id"], attempt)
+        found += stream
+    assert found[-1].event == "finished"
+    assert {event.event for event in found[:-1]} == {"progress"}
+    assert '"step":1' in found[0].data
+    assert '"step":2' in found[1].data
+    assert f'"release_id":"{release_id}"' in found[-1].data
+    assert len({event.id for event in found}) == len(found)
+
+
+def test_a_stopping_service_ends_its_streams(served, job):
+    stopping = served.app.state.service.stopping
+    with served.client("read").stream("GET", f"/v1/jobs/{job['id']}/events") as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        stopping.set()
+        assert ": still here" not in lines, "it goes on until its next heartbeat"
+    stopping.clear()
+
+
+def test_a_stream_ends_when_its_key_is_revoked(served, job):
+    mine, other = (served.make_key(name, "read") for name in ("mine", "other"))
+    path, ended = f"/v1/jobs/{job['id']}/events", threading.Event()
+
+    def follow_until_the_end() -> None:
+        with served.client("mine").stream("GET", path) as answer:
+            for _ in answer.iter_lines():
+                pass
+        ended.set()
+
+    threading.Thread(target=follow_until_the_end, daemon=True).start()
+    wait_for_streams(served, 1)
+    served.send(f"keys/{other['id']}/revoke")
+    assert not ended.wait(0.5)
+    served.send(f"keys/{mine['id']}/revoke")
+    assert ended.wait(30), "the stream goes on"
+    wait_for_streams(served, 0)
+    assert served.enters("mine") == [False]

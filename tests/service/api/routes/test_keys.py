@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from service.api.events import StreamLimits
 from service.db.access_tables import SignIn
 from service.db.session import transaction
 from service.main import utc_now
@@ -25,7 +26,7 @@ def ahead() -> SimpleNamespace:
 
 @pytest.fixture(scope="module")
 def limits(ahead: SimpleNamespace) -> dict[str, Any]:
-    return {"clock": lambda: utc_now() + ahead.time}
+    return {"clock": lambda: utc_now() + ahead.time, "stream_limits": StreamLimits(poll_seconds=0.05)}
 
 
 @pytest.fixture

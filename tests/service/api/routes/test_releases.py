@@ -1,7 +1,9 @@
 """Releases, samples and evaluations over HTTP: cards, reports, downloads by range, what a cancellation publishes."""
 
 import hashlib
+import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from service.jobs import kinds
 from service.jobs.kinds.evaluate import samples_for
 from service.main import utc_now
 from tests.service.holds import charge
+from tests.service.test_times import moments
 
 CONTENT = bytes(range(256)) * 8
 
@@ -175,6 +178,28 @@ def test_a_cancelled_or_failed_evaluation_leaves_the_release_and_can_be_repeated
     assert served.read(f"releases/{release}")["summary"] == {"accuracy": {"cnn": 0.7}}
     served.finish_evaluation(evaluate(served, release, key="again", dataset_id=public), cnn=0.9)
     assert served.read(f"releases/{release}")["summary"]["accuracy"] == {"cnn": 0.9}
+
+
+def test_an_automatic_evaluation_tells_the_moment_of_a_publication_to_the_minute(served, public):
+    """It is queued with the publication of its release: what it says of times tells no more than that does."""
+    dataset = served.ready_dataset(served.account()["id"])
+    job = served.train(dataset["id"], evaluation_dataset_id=public).json()
+    release = served.publish(job["id"], served.claim(job["id"]))
+    (evaluation,) = served.everything(f"releases/{release}/evaluations")
+    served.finish_evaluation(evaluation, cnn=0.75)
+    account_id = job["account_id"]
+    opened = served.read(f"accounts/{account_id}/entries", limit=1)["items"][0]["created_at"]
+    entries = served.everything(f"accounts/{account_id}/entries")
+    assert entries[-1]["kind"] == "capture"
+    assert {entry["created_at"] for entry in entries} <= {opened, *(f"{e['created_at'][:13]}:00:00Z" for e in entries)}
+    paths = ["jobs", f"jobs/{evaluation['job_id']}"]
+    paths += [f"releases/{release}{part}" for part in ("", "/evaluations", "/report.html", "/report.json")]
+    shown = [served.client("read").get(f"/v1/{path}").text for path in paths]
+    times = [moment for text in shown for moment in moments(text)]
+    assert len(times) > 8
+    assert all((moment.second, moment.microsecond) == (0, 0) for moment in times)
+    assert re.search(r'"finished_at": ?"\d{4}-', shown[-1])
+    assert datetime.fromisoformat(opened).microsecond  # so what is exact would be seen
 
 
 def test_evaluations_that_cannot_be(served, released, public):

@@ -3,7 +3,6 @@
 import io
 import json
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from models.portable.generator import Generator
-from obscura.client import Client, RequestError
+from obscura.client import RequestError
 from obscura.preparing.subjects import key_check, keyed_numbers
 from obscura.wire.words import JobState
 from service.datasets import vault
@@ -143,12 +142,6 @@ def test_subjects_withdraw_and_the_answer_says_nothing_of_them(served):
     cancelled = served.send(path, {"subjects": ["x"], "cancel_jobs": True})
     assert cancelled == answers[0], "it was queued alone"
     assert served.read(f"jobs/{job_id}")["state"] == JobState.CANCELLED
-
-
-@pytest.fixture
-def client(served: Any) -> Iterator[Client]:
-    with Client(served.url, served.tokens["admin"]) as made:
-        yield made
 
 
 def test_a_withdrawal_or_upload_under_another_key_is_refused_and_changes_nothing(served, client, settings, tmp_path):

@@ -4,15 +4,16 @@ import base64
 import json
 
 from obscura.client import Client
+from service.webhooks.delivering import WEBHOOKS_MAX
 from tests.service.api.conftest import OwnSettings, Served, serving
 from tests.service.webhooks.receiver import receiving
 
 URL = "https://hooks.example.org/obscura"
 
 
-def owner_of(served: Served, name: str, role: str = "owner") -> Served:
+def owner_of(served: Served, name: str) -> Served:
     """The same service, asked with a key of a new project."""
-    return served.member(served.project(name), role)
+    return served.member(served.project(name), "owner")
 
 
 def test_a_secret_is_shown_once_and_never_again(served):
@@ -33,17 +34,6 @@ def test_an_owner_has_those_of_the_project_and_others_do_not_see_them(served):
     mine = heart.send("webhooks", {"url": URL}, status=201)
     assert [each["id"] for each in heart.read("webhooks")["items"]] == [mine["id"]]
     assert lung.read("webhooks")["items"] == []
-    missing = f"whk_{'a' * 20}"
-    for method, path, body in (
-        ("POST", "webhooks/{id}/test", None),
-        ("DELETE", "webhooks/{id}", None),
-    ):
-        foreign = lung.ask(method, path.format(id=mine["id"]), body, status=404)
-        none = lung.ask(method, path.format(id=missing), body, status=404)
-        assert foreign["detail"] == none["detail"]
-    analyst = owner_of(served, "eye", role="analyst")
-    analyst.send("webhooks", {"url": URL}, status=403)
-    analyst.read("webhooks", status=403)
 
 
 def test_a_name_that_leads_inside_is_refused_when_it_is_asked(served):
@@ -53,9 +43,9 @@ def test_a_name_that_leads_inside_is_refused_when_it_is_asked(served):
     assert "not public" in tried["reason"]
 
 
-def test_a_project_has_a_bounded_number(served, monkeypatch):
-    monkeypatch.setattr("service.webhooks.delivering.WEBHOOKS_MAX", 1)
-    served.send("webhooks", {"url": URL}, status=201)
+def test_a_project_has_a_bounded_number(served):
+    for _ in range(WEBHOOKS_MAX):
+        served.send("webhooks", {"url": URL}, status=201)
     assert "Remove one first" in served.send("webhooks", {"url": URL}, status=409)["detail"]
     owner_of(served, "heart").send("webhooks", {"url": URL}, status=201)
 
