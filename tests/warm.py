@@ -5,10 +5,8 @@ in a process that is forked from one that waits with everything imported; whatev
 The program stays for as long as the forked process lives, hands on signals and the exit status, and takes the whole
 process group with it when it is killed. `processes` finds what it has forked by the words that it was called with.
 
-How processes start for real is what other tests are about: those of README.md, of the wheel, and of the supervisor.
+How processes start for real is what other tests are about: those of the wheel and of the supervisor.
 """
-
-from __future__ import annotations
 
 import atexit
 import contextlib

@@ -4,8 +4,6 @@ A block without a language holds shell commands. Those and blocks of Python are 
 what is named in `NOT_RUN`. All other languages are not commands, and stand in `SHOWN`.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass
@@ -53,7 +51,7 @@ NOT_RUN = {
         "needs two departments and a release; tests/service/api/routes/test_shares.py runs it",
     ),
     "python -c '": "opens files with readers of others; tests/workers/train/test_formats.py does that",
-    "obscura quickstart digits": "tests/service/cli/test_quickstart.py runs it and compares what it says",
+    "obscura quickstart": "tests/service/cli/test_quickstart.py runs it on digits and scans, and compares what it says",
     "obscura datasets push scans/ --account patients --at-most 2000 --subjects-at-most 700": "needs DICOM files; "
     "tests/obscura/preparing/layouts/test_dicom.py makes such folders",
     "openssl rand": "needs another program",
@@ -110,7 +108,7 @@ SMALLER = [
     (r'("count"|--count|"samples"):? (10000|30000)', lambda found: found[0].replace(found[2], "100")),
     (r'"records_declared": 60000', '"records_declared": 300'),  # a preview draws so many stand-ins
     (r'"subjects_declared": 3500', '"subjects_declared": 50'),
-    (r"(obscura (?:quickstart|datasets delete|projects create) \S+)", r"\1 --yes"),  # nobody is there to be asked
+    (r"(obscura (?:datasets delete|projects create) \S+)", r"\1 --yes"),  # nobody is there to be asked
 ]
 
 

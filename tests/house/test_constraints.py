@@ -4,7 +4,6 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tests.installed import closure
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = ("service", "workers", "models", "privacy")
@@ -96,25 +97,6 @@ def test_the_server_needs_the_library_of_its_own_version():
 def test_every_declared_dependency_is_pinned_within_its_range(requirement):
     version = pins()[canonicalize_name(requirement.name)]
     assert requirement.specifier.contains(version)
-
-
-def closure(requirements: Iterable[Requirement]) -> dict[str, metadata.Distribution]:
-    """Return the installed distributions that requirements need, directly or not, by name."""
-    found: dict[str, metadata.Distribution] = {}
-    waiting = list(requirements)
-    while waiting:
-        requirement = waiting.pop()
-        name = canonicalize_name(requirement.name)
-        is_known, extras = name in found, requirement.extras or {""}
-        try:
-            found[name] = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            continue
-        for line in () if is_known and not requirement.extras else found[name].requires or ():
-            child = Requirement(line)
-            if child.marker is None or any(child.marker.evaluate({"extra": extra}) for extra in extras):
-                waiting.append(child)
-    return found
 
 
 def test_every_package_that_setup_installs_is_pinned_and_installed_at_that_version():

@@ -16,8 +16,9 @@ import pytest
 from PIL import Image
 
 from models.extractor import ExtractorConfig
-from obscura.client import BudgetError, Client
-from obscura.client.local_service import LocalService
+from obscura.client import BudgetError
+from obscura.client.local_service import LocalClient, local
+from tests.conftest import starting_by
 from tests.house.examples import (
     NOT_RUN,
     PYTHON_NOT_RUN,
@@ -43,7 +44,8 @@ def run(block: Block) -> bool:
     return block.language == "python" and block.document not in PYTHON_NOT_RUN
 
 
-ALONE = [block for block in blocks() if run(block) and block.document not in TOGETHER]
+APART = [block for block in blocks() if run(block) and block.document not in TOGETHER]
+ALONE = [block for block in APART if "obscura.local(" in block.text]  # each has a service of its own
 
 
 def test_every_block_is_run_or_named():
@@ -89,20 +91,17 @@ class Walk:
         seen: The newest id of each kind, by its prefix, and other placeholders with what is put for them.
     """
 
-    def __init__(self, folder: Path, warm: str = "") -> None:
+    def __init__(self, folder: Path, warm: str) -> None:
         self.folder, self.warm, self.variables, self.url, self.python = folder, warm, "", "", ""
         self.seen: dict[str, str] = {}
         tools = folder / ".bin"
         tools.mkdir()
-        (tools / "uuidgen").write_text("#!/bin/sh\ncat /proc/sys/kernel/random/uuid\n")  # not on every machine
-        (tools / "uuidgen").chmod(0o755)
-        first = tools / "first"
-        first.mkdir()
-        if warm:
-            (first / "obscura").write_text(f'#!/bin/sh\nexec {warm} -m obscura.cli "$@"\n')
-            (first / "obscura").chmod(0o755)
+        scripts = {"uuidgen": "cat /proc/sys/kernel/random/uuid", "obscura": f'exec {warm} -m obscura.cli "$@"'}
+        for name, line in scripts.items():
+            (tools / name).write_text(f"#!/bin/sh\n{line}\n")
+            (tools / name).chmod(0o755)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
-        kept["PATH"] = f"{first}:{Path(sys.executable).parent}:{os.environ['PATH']}:{tools}"
+        kept["PATH"] = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
 
     def run(self, block: Block, before: Callable[[str], dict[str, str]] = lambda _command: {}) -> None:
@@ -114,7 +113,7 @@ class Walk:
         """
         if block.language == "python":
             program = self.python + block.text.replace("http://127.0.0.1:8420", self.url)
-            self.check(f"{block}", [self.warm or sys.executable, "-c", program], {})
+            self.check(f"{block}", [self.warm, "-c", program], {})
             return
         for command in block.commands():
             changes = before(command)
@@ -158,47 +157,39 @@ class Walk:
         return re.sub(r"\b[a-z]{2,3}_\.\.\.", lambda found: self.seen[found[0]], command)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("block", ALONE, ids=str)
-def test_a_block_runs_by_itself(block, tmp_path, warm, monkeypatch):
-    alone = "obscura quickstart" in block.text  # there everything starts as it does for people
-    walk = Walk(tmp_path, "" if alone else warm)
-    for name in ("images", "scans"):
-        pictures(tmp_path / name, 200)
-    if "obscura up" not in block.text:
-        walk.run(block)
-        return
-    monkeypatch.setattr("sys.executable", warm)
-    with LocalService(tmp_path / "var"):
-        walk.run(block)
-    assert "synthetic.zip" not in block.text or zipfile.is_zipfile(tmp_path / "synthetic.zip")
-
-
 @pytest.fixture
-def service(tmp_path: Path, warm: str) -> Iterator[LocalService]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("sys.executable", warm)
-        started = LocalService(tmp_path / "var").__enter__()
-    yield started
-    started.__exit__()
-
-
-@pytest.fixture
-def client(service: LocalService) -> Iterator[Client]:
-    with Client(service.url, service.token) as client:
+def client(tmp_path: Path, warm: str) -> Iterator[LocalClient]:
+    with starting_by(warm):
+        started = local(tmp_path / "var")
+    with started as client:
         yield client
 
 
-def zipped(folder: Path) -> None:
-    shutil.make_archive(str(folder), "zip", folder)
+@pytest.mark.slow
+@pytest.mark.parametrize("block", ALONE, ids=str)
+def test_a_block_runs_by_itself(block, tmp_path, warm):
+    pictures(tmp_path / "images", 200)
+    Walk(tmp_path, warm).run(block)
 
 
 @pytest.mark.slow
-def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, client, tmp_path, warm):
+def test_all_other_blocks_run_one_after_the_other(client, tmp_path, warm):
+    for name in ("images", "scans"):
+        pictures(tmp_path / name, 200)
+    (tmp_path / "data").symlink_to(client.service.data_dir)
     walk = Walk(tmp_path, warm)
-    walk.url = service.url
+    for block in APART:
+        if block not in ALONE:
+            walk.run(block)
+    assert zipfile.is_zipfile(tmp_path / "synthetic.zip")
+
+
+@pytest.mark.slow
+def test_the_guides_run_from_the_first_account_to_the_last_deletion(client, tmp_path, warm):
+    walk = Walk(tmp_path, warm)
+    walk.url = client.service.url
     pictures(tmp_path / "images", 60)
-    zipped(pictures(tmp_path / "scans", 200))
+    shutil.make_archive(str(tmp_path / "scans"), "zip", pictures(tmp_path / "scans", 200))
     faces = np.random.default_rng().integers(0, 255, (100, 28, 28), dtype=np.uint8)
     np.savez(tmp_path / "faces.npz", images=faces, labels=np.arange(100) % 2, subjects=np.arange(100) // 4)
     like = {"size": 28, "grey": True}  # as the private ones are declared in docs/api.md
@@ -215,7 +206,10 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, cli
     obscura("admins", "introduce", "--out", "bob.key")
     obscura("admins", "admit", "Bob", "--introduction", walk.seen["introduction"], "--reason", "the second")
     bob = (tmp_path / "bob.key").read_text("ascii").strip()
-    walk.environment |= {"ALICE": f"Authorization: Bearer {service.token}", "BOB": f"Authorization: Bearer {bob}"}
+    walk.environment |= {
+        "ALICE": f"Authorization: Bearer {client.service.token}",
+        "BOB": f"Authorization: Bearer {bob}",
+    }
 
     def use(dataset: str) -> None:
         found = client.datasets.find(dataset)
@@ -259,7 +253,7 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, cli
         return {"OBSCURA_TOKEN": bob} if approves else {}
 
     for document in TOGETHER:
-        walk.python = f"token = {service.token!r}\naccount_id = {walk.seen.get('acc_...')!r}\n"
+        walk.python = f"token = {client.service.token!r}\naccount_id = {walk.seen.get('acc_...')!r}\n"
         for block in blocks():
             if block.document == document and run(block):
                 walk.run(block, before)

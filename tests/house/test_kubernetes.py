@@ -1,7 +1,5 @@
 """The Kubernetes manifests follow the published schemas, are hardened, and distribute keys."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

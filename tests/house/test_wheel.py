@@ -11,33 +11,19 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-import numpy as np
 import pytest
-from packaging.requirements import Requirement
-from PIL import Image
 
 from obscura.client.local_service import running_at
-from tests.house.test_constraints import closure
+from tests.installed import OURS, link_packages
 from tests.obscura.small import SMALL_DATALENS
+from tests.pictures import write_folders
 from tests.together import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = "from setuptools.build_meta import build_wheel; print(build_wheel(sys.argv[1]))"
 SERVER = ("service", "workers", "models", "privacy")
+LIBRARY, SERVER_NAME = OURS
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-LIBRARY, SERVER_NAME = "obscura-images", "obscura-images-server"
-
-
-def dependencies_of(distribution_name: str) -> set[Path]:
-    """Return the paths in site-packages of a distribution's direct and indirect dependencies."""
-    return {
-        Path(str(found.locate_file(file.parts[0])))
-        for name, found in closure([Requirement(distribution_name)]).items()
-        for file in found.files or ()
-        if name not in (LIBRARY, SERVER_NAME) and file.parts[0] != ".."
-    }
 
 
 def build(project: Path, wheels: Path) -> Path:
@@ -71,10 +57,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     install(place / "venv", library)
     install(place / "server", library, server)
     shutil.rmtree(source)
-    (place / "client").mkdir()
-    for path in dependencies_of(LIBRARY):
-        (place / "client" / path.name).symlink_to(path)
-    (site_packages(place / "venv") / "others.pth").write_text(f"{place / 'client'}\n", "utf-8")
+    client = link_packages(place / "client", LIBRARY)
+    (site_packages(place / "venv") / "others.pth").write_text(f"{client}\n", "utf-8")
     (site_packages(place / "server") / "others.pth").write_text(
         f"{metadata.distribution('sqlalchemy').locate_file('')}\n", "utf-8"
     )
@@ -115,10 +99,8 @@ def test_the_server_wheel_resolves_to_our_library_without_an_index(place, tmp_pa
     """The name `obscura` on the package index is not ours: a dependency on it would install another package."""
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False, symlinks=True)
-    (tmp_path / "others").mkdir()
-    for path in dependencies_of(SERVER_NAME):
-        (tmp_path / "others" / path.name).symlink_to(path)
-    (site_packages(environment) / "others.pth").write_text(f"{tmp_path / 'others'}\n", "utf-8")
+    others = link_packages(tmp_path / "others", SERVER_NAME)
+    (site_packages(environment) / "others.pth").write_text(f"{others}\n", "utf-8")
     (wheel,) = place.glob("obscura_images_server-*.whl")
     pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin/python"), "install", "--quiet", "--dry-run"]
     options = ["--no-index", "--find-links", str(place), "--report", str(tmp_path / "report.json"), str(wheel)]
@@ -134,6 +116,7 @@ def test_the_library_is_one_package_and_needs_none_of_the_server(run, place):
     assert tops == {"obscura"}
     version = metadata.version(LIBRARY)
     assert run("obscura", "--version").stdout == f"obscura {version}\n"
+    assert not {"up", "ledger", "openapi"} & {*run("obscura", "--help").stdout.split()}
     code = "import sys, obscura; print(obscura.__file__, {'fastapi', 'sqlalchemy', 'torch'} & set(sys.modules))"
     printed = run("python", "-c", code).stdout
     assert printed.startswith(str(place / "venv"))
@@ -162,14 +145,11 @@ def test_every_module_of_the_repository_is_in_a_wheel(place, package):
     ids=["up", "ledger", "openapi", "quickstart", "local"],
 )
 def test_without_the_server_its_package_is_named(run, tmp_path, command, package):
-    image = tmp_path / "empty" / "pets" / "cat" / "1.png"
-    image.parent.mkdir(parents=True)
-    Image.new("L", (8, 8)).save(image)
+    write_folders(tmp_path / "empty" / "pets", {"cat": 1})
     failed = run(*command, code=1)
     assert f"Run: pip install '{package}'" in failed.stderr
     if command[1] in ("up", "ledger", "openapi"):
         assert (failed.stderr.count("\n"), failed.stdout) == (1, "")
-        assert command[1] not in run("obscura", "--help").stdout.split()
 
 
 @pytest.fixture(scope="module")
@@ -190,12 +170,7 @@ def served(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
 
 @pytest.fixture
 def pets(tmp_path: Path) -> Path:
-    rng = np.random.default_rng(1)
-    for number in range(40):
-        folder = tmp_path / "pets" / ("cat", "dog")[number % 2]
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 255, (8, 8), np.uint8)).save(folder / f"{number}.png")
-    return tmp_path / "pets"
+    return write_folders(tmp_path / "pets", {"cat": 20, "dog": 20})
 
 
 @pytest.mark.slow

@@ -6,21 +6,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from packaging.requirements import Requirement
 from PIL import Image
 
-from models.portable.edm import EdmConfig, EdmDenoiser
 from models.program import PROGRAMS, write_program
 from models.released import NETWORKS, ReleasedGenerator, save_released
 from service.cards import folder_names
+from tests.installed import link_packages
 from tests.models.checks import filled
-from tests.models.test_released import affine, conditional_dcgan, dcgan, edm, guided, selected, textured
+from tests.models.test_released import EVERY, affine
 from workers.train.drawing import SampleRequest, draw
 
 CLASSES = ("T-shirt/top", "日本 😀 \"quoted\" {0} '''")
@@ -28,29 +25,6 @@ FOLDERS = folder_names(CLASSES)
 COUNT = 300  # more than a batch
 ROOT = Path(__file__).parents[2] / "models"
 FUTURE = "from __future__ import annotations\n"
-
-
-def started_edm(width: int = 9, **first: int) -> EdmDenoiser:
-    shape: dict[str, Any] = {"classes": 2, "channels": 3, "height": 8, "width": width, "features": 4, "blocks": 1}
-    drawing = {"sampling_steps": 3, "churn": 1.0, "guidance": 0.5, "start_latent": 2, "start_sigma": 3.0}
-    return EdmDenoiser(EdmConfig(**shape, **drawing, **first))
-
-
-def started_edm_with_texture() -> EdmDenoiser:
-    return started_edm(width=8, start_clusters=3, start_texture=True)
-
-
-EVERY = [
-    affine,
-    guided,
-    selected,
-    textured,
-    conditional_dcgan,
-    dcgan,
-    edm,
-    started_edm,
-    started_edm_with_texture,
-]
 
 
 @pytest.fixture(params=EVERY, ids=lambda make: make.__name__)
@@ -72,26 +46,7 @@ def handed_over(generator: ReleasedGenerator, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def torch_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of packages that holds torch, what torch itself requires, and nothing else."""
-    folder = tmp_path_factory.mktemp("torch_alone")
-    wanted, seen = ["torch"], set[str]()
-    while wanted:
-        name = wanted.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        try:
-            distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            continue
-        for file in distribution.files or ():
-            top = file.parts[0]
-            place = folder / top
-            if top not in ("..", "__pycache__") and not place.exists():
-                place.symlink_to(Path(str(distribution.locate_file(top))))
-        for line in distribution.requires or ():
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                wanted.append(requirement.name)
+    folder = link_packages(tmp_path_factory.mktemp("torch_alone") / "packages", "torch")
     assert not {"numpy", "safetensors", "PIL", "models", "service"} & {path.name for path in folder.iterdir()}
     return folder
 

@@ -8,6 +8,7 @@ import pytest
 
 import obscura
 from obscura.client import Client, Release
+from tests.conftest import starting_by
 from tests.obscura.small import SMALL, two_classes
 
 
@@ -18,8 +19,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def service(data_dir: Path, warm: str) -> Iterator[obscura.LocalClient]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("sys.executable", warm)
+    with starting_by(warm):
         started = obscura.local(data_dir)
     with started as service:
         yield service

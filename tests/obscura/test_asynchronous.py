@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import obscura
 from obscura.client import BudgetError, JobFailed, WaitTimeout
 from obscura.preparing import Arrays
 from tests.obscura.small import LONG, SMALL, SMALL_DATALENS, two_classes
+from tests.pictures import write_folders
 from tests.together import wait_until
 
 BLOCKED_SECONDS_MAX = 3.0  # machines that test are busy; what would block takes longer
@@ -123,9 +123,7 @@ def test_progress_is_iterated_and_awaiting_is_cancelled(service, data_dir):
 
 def test_a_push_that_nobody_awaits_stops_and_leaves_nothing(service, data_dir, tmp_path):
     account = service.create_account(name="slow", owner="clinic", epsilon=2, delta=1e-5, unit="record")
-    for number, (pixels, name) in enumerate(zip(*two_classes(200), strict=True)):
-        (tmp_path / name.strip("<>")).mkdir(exist_ok=True)
-        Image.fromarray(pixels).save(tmp_path / name.strip("<>") / f"{number}.png")
+    write_folders(tmp_path, {"cat": 100, "dog": 100})
     looked_at: list[int] = []
 
     def look(count: int) -> None:

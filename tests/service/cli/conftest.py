@@ -23,7 +23,7 @@ from obscura.client import Arrays, Client
 from obscura.client.local_service import LocalService
 from service.db.base import new_id
 from service.db.session import make_engine, make_session_factory
-from tests.conftest import NOW
+from tests.conftest import NOW, starting_by
 from tests.obscura.small import two_classes
 from tests.service.audit.book import LedgerBook
 from tests.service.orders import release_with_files
@@ -83,8 +83,7 @@ class Shell:
 def serving(data_dir: Path, python: str, log: Path | None = None) -> Iterator[Shell]:
     """Run a service with its embedded worker on a folder."""
     service = LocalService(data_dir, log=log)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("sys.executable", python)
+    with starting_by(python):
         service.__enter__()
     yield Shell(data_dir)
     service.__exit__()

@@ -18,11 +18,11 @@ NUMBERS = ("epsilon", "delta", "capacity", "price", "spent", "teachers", "images
 
 
 @pytest.mark.slow
-def test_the_demo_does_everything_and_may_be_repeated(tmp_path, monkeypatch, capsys, warm):
+@pytest.mark.usefixtures("warm_starts")
+def test_the_demo_does_everything_and_may_be_repeated(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "DIGITS_OPTIONS", {"evaluation_samples": 300})
     monkeypatch.setattr(demo, "TEACHER_OPTIONS", TEACHERS)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("sys.executable", warm)
     out = tmp_path / "demo"
     run_demo(out, Output(as_json=True), images="digits")
     shown = capsys.readouterr()

@@ -105,10 +105,10 @@ CODES = dict.fromkeys(("no service", "a folder that is taken"), 1) | {"more than
 CODES |= dict.fromkeys((mistake for mistake in MISTAKES if mistake.startswith(("no key", "no service on", "a key"))), 4)
 
 
+@pytest.mark.usefixtures("no_backoff")
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_ends_in_what_to_do_next(mistake, shell, people, monkeypatch):
+def test_a_mistake_ends_in_what_to_do_next(mistake, shell, people):
     line, expected = MISTAKES[mistake]
-    monkeypatch.setattr("obscura.client.transport.backoff_seconds", lambda _attempt: 0.0)
     ran = shell(*shlex.split(line.format(people=people)), code=CODES.get(mistake, 2), input="key\n")
     assert ran.out == ""
     said = " ".join(re.sub("[│╭╮╰╯─]", " ", ran.err).split())

@@ -20,8 +20,8 @@ MEND = "run python -m scripts.quickstart_transcript"
 
 
 @pytest.mark.slow
-def test_the_page_shows_what_happens(tmp_path, warm, monkeypatch):
-    monkeypatch.setattr("sys.executable", warm)
+@pytest.mark.usefixtures("warm_starts")
+def test_the_page_shows_what_happens(tmp_path):
     shown, _ = SHOWN.findall(PAGE.read_text("utf-8"))
     ids = re.compile(r"\b(job|rel)_[a-z2-7]{20}\b")
     assert ids.sub("ID", run_command(tmp_path)) == ids.sub("ID", shown), MEND
@@ -31,8 +31,8 @@ def test_the_page_shows_what_happens(tmp_path, warm, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_thousand_dicom_files_become_images_of_a_subject_account_in_one_command(tmp_path, warm, monkeypatch):
-    monkeypatch.setattr("sys.executable", warm)
+@pytest.mark.usefixtures("warm_starts")
+def test_a_thousand_dicom_files_become_images_of_a_subject_account_in_one_command(tmp_path):
     (shown,) = SHOWN.findall(PICTURES_PAGE.read_text("utf-8"))
     ids = re.compile(r"\b(job|rel)_[a-z2-7]{20}\b")
     said = run_scans(tmp_path)
@@ -46,8 +46,8 @@ def test_a_thousand_dicom_files_become_images_of_a_subject_account_in_one_comman
 
 
 @pytest.mark.slow
-def test_the_page_shows_what_six_lines_of_python_do(tmp_path, warm, monkeypatch):
-    monkeypatch.setattr("sys.executable", warm)
+@pytest.mark.usefixtures("warm_starts")
+def test_the_page_shows_what_six_lines_of_python_do(tmp_path):
     _, shown = SHOWN.findall(PAGE.read_text("utf-8"))
     (program,) = PROGRAM.findall(PAGE.read_text("utf-8"))
     assert len([line for line in program.splitlines() if line]) == 6

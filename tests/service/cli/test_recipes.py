@@ -29,8 +29,8 @@ def test_the_client_reads_what_the_service_serves(client):
     assert client.recipe("moments") in client.recipes()
 
 
-def test_without_a_service_the_installed_recipes_are_shown_and_called_that(shell, tmp_path, monkeypatch):
-    monkeypatch.setattr("obscura.client.transport.backoff_seconds", lambda _attempt: 0.0)
+@pytest.mark.usefixtures("no_backoff")
+def test_without_a_service_the_installed_recipes_are_shown_and_called_that(shell, tmp_path):
     alone = Shell(tmp_path / "nobody")
     found = alone("recipes", "--json")
     assert [recipe["name"] for recipe in found.json] == list(RECIPES)

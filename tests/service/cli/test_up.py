@@ -227,9 +227,9 @@ def test_a_second_api_process_leaves_the_address_of_the_first_alone(shell, warm)
     assert running_at(shell.data_dir) == url.strip()
 
 
-def test_two_that_start_at_once_share_one(tmp_path, warm, monkeypatch):
+@pytest.mark.usefixtures("warm_starts")
+def test_two_that_start_at_once_share_one(tmp_path):
     """Whoever loses the race uses the service of the other."""
-    monkeypatch.setattr("sys.executable", warm)
     first, second = LocalService(tmp_path / "data"), LocalService(tmp_path / "data", log=tmp_path / "second.log")
     (tmp_path / "data").mkdir(mode=0o700)
     for each in (first, second):  # both have found nobody; the second one's waiting ends with the first one's address

@@ -51,10 +51,10 @@ def slowly(route):
     route.continue_()
 
 
-def test_private_images_are_made_by_clicks_alone(tmp_path, warm, monkeypatch):
+@pytest.mark.usefixtures("warm_starts")
+def test_private_images_are_made_by_clicks_alone(tmp_path):
     from playwright.sync_api import expect
 
-    monkeypatch.setattr("sys.executable", warm)
     with LocalService(tmp_path / "data") as service, a_page(base_url=service.url) as (page, said):
         sign_in(page, service.token)
 
