@@ -175,11 +175,11 @@ def postgres_server() -> Iterator[Engine]:
 
 
 @contextmanager
-def _new_database(server: Engine) -> Iterator[str]:
-    """Create an empty database, drop it at the end."""
+def new_database(server: Engine, options: str = "") -> Iterator[str]:
+    """Create an empty database, drop it at the end; yields its URL."""
     name = f"obscura_test_{secrets.token_hex(6)}"
     with server.connect() as connection:
-        connection.execute(text(f'CREATE DATABASE "{name}"'))
+        connection.execute(text(f'CREATE DATABASE "{name}" {options}'))
         connection.execute(text(f'ALTER DATABASE "{name}" SET synchronous_commit = off'))  # no test cuts its power
     try:
         yield server.url.set(database=name).render_as_string(hide_password=False)
@@ -191,14 +191,14 @@ def _new_database(server: Engine) -> Iterator[str]:
 @pytest.fixture
 def empty_postgres(postgres_server: Engine) -> Iterator[str]:
     """The URL of a PostgreSQL database without any table, of this test's own."""
-    with _new_database(postgres_server) as url:
+    with new_database(postgres_server) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_server: Engine) -> Iterator[str]:
     """The URL of a migrated PostgreSQL database, used by one test after the other."""
-    with _new_database(postgres_server) as url:
+    with new_database(postgres_server) as url:
         upgrade_schema(url)
         yield url
 

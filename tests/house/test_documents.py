@@ -4,14 +4,12 @@ import importlib.util
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
-from typer.core import TyperCommand, TyperGroup
 
 from privacy.plans.registry import RECIPES
 from scripts.recipe_tables import PAGES, with_tables
+from tests.commands import command_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -60,17 +58,6 @@ def test_make_targets_exist(document, text):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"`?\bmake ([a-z]+)`", text):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), f"{document.name} names make {target}"
-
-
-def command_of(words: list[str]) -> tuple[TyperCommand | TyperGroup, list[str]]:
-    """Return the command that a line names, and the rest of the line."""
-    from obscura.cli.app import app
-
-    command: Any = typer.main.get_command(app)
-    while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
-        assert words[0] in command.commands, words
-        command, words = command.commands[words[0]], words[1:]
-    return command, words
 
 
 def test_commands_in_examples_can_be_parsed(text):

@@ -1,6 +1,7 @@
 """An account to spend from, a shop of jobs, and a ledger to verify."""
 
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -53,6 +54,18 @@ def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
             raise reading._error(Fault(word), request)
 
     monkeypatch.setattr(reading, "_run_ingest", run)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a quarter of a MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("this user may not mount")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
 
 
 @pytest.fixture

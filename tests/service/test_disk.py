@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -26,18 +24,6 @@ UNWRITABLE = (  # no file of this process may grow beyond no byte: every write f
     "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
     "print(*unwritable(Settings(data_dir=pathlib.Path(sys.argv[1]))))\n"
 )
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a quarter of a MiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip("this user may not mount")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def test_the_folders_of_data_keys_work_and_database_are_looked_at(tmp_path):

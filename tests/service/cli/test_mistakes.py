@@ -7,19 +7,16 @@ import stat
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import typer.main
 from PIL import Image
 from rich.console import Console
-from typer.core import TyperGroup
 
-from obscura.cli.app import app
 from obscura.cli.console import Output
 from obscura.client import Arrays, Client
 from service.db.base import new_id
+from tests.commands import command_of
 from tests.service.cli.conftest import Shell
 
 SIZES = ((8, 8), (9, 12))
@@ -114,17 +111,7 @@ def test_a_mistake_ends_in_what_to_do_next(mistake, shell, people):
     said = " ".join(re.sub("[│╭╮╰╯─]", " ", ran.err).split())
     assert expected in said[-200:], said
     for named in re.findall(r"obscura ([a-z][a-z -]*)", said.partition("Error")[2] or said):
-        assert exists(named.split()), named
-
-
-def exists(words: list[str]) -> bool:
-    """Whether a command begins with these words."""
-    command: Any = typer.main.get_command(app)
-    while isinstance(command, TyperGroup) and words:
-        if words[0] not in command.commands:
-            return False
-        command, words = command.commands[words[0]], words[1:]
-    return True
+        command_of(named.split())
 
 
 def test_names_come_before_what_looks_like_an_id(shell, people):

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from service.errors import DatabaseUnsuitable
 from service.identity import projects
 from service.settings import Settings
 from service.storage.interface import key_of
+from tests.conftest import new_database
 from tests.service.cli.conftest import environment, serving
 from tests.together import wait_until
 
@@ -89,17 +91,11 @@ def refusal(data_dir: Path, python: str, port: int = 0, **variables: str) -> str
 
 
 @pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
+def full_disk(small_disk: Path) -> Path:
     """A small file system without a free byte."""
-    place = tmp_path / "full"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip("this user may not mount")
     with pytest.raises(OSError, match="No space"):
-        (place / "filling").write_bytes(bytes(2**20))
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
+        (small_disk / "filling").write_bytes(bytes(2**20))
+    return small_disk
 
 
 @pytest.mark.parametrize(("on_it", "free"), [("data", 0), ("data", 12288), ("keys", 0), ("database", 4096)])
@@ -128,21 +124,13 @@ def test_up_on_a_disk_that_is_read_only_names_the_folder(warm, full_disk):
 @pytest.fixture
 def other_database(postgres_server: Engine) -> Iterator[Callable[[str], str]]:
     """Create an empty database of an encoding, and return its URL."""
-    names = []
+    with ExitStack() as opened:
 
-    def created(encoding: str) -> str:
-        name = f"obscura_{encoding.lower()}_{new_id('x')}"
-        with postgres_server.connect() as connection:
-            connection.execute(
-                text(f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
-            )
-        names.append(name)
-        return postgres_server.url.set(database=name).render_as_string(hide_password=False)
+        def created(encoding: str) -> str:
+            options = f"ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+            return opened.enter_context(new_database(postgres_server, options))
 
-    yield created
-    with postgres_server.connect() as connection:
-        for name in names:
-            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+        yield created
 
 
 @pytest.mark.services

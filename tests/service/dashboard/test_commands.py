@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
-from obscura.cli.app import app
 from obscura.client.datasets import require_statements
 from service import dashboard
+from tests.commands import command_of
 from tests.service.dashboard.conftest import Site
 
 TEMPLATES = sorted((Path(dashboard.__file__).parent / "templates").glob("*.html"))
@@ -21,16 +20,11 @@ def parse(line: str) -> dict[str, Any]:
     """Parse a command as the terminal does, without running it, and return its parameters.
 
     Raises:
-        click.UsageError: The parser refuses it.
+        AssertionError, click.UsageError: There is no such command, or it refuses an argument.
         PackingError: It pushes private images without stating how many there are at most.
     """
-    command: Any = typer.main.get_command(app)
-    name, words, context = "obscura", shlex.split(line)[1:], None
-    while True:
-        context = command.make_context(name, list(words), parent=context)
-        if not hasattr(command, "resolve_command"):
-            break
-        name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+    command, words = command_of(shlex.split(line)[1:])
+    context = command.make_context(line, words)
     if line.startswith("obscura datasets push"):
         bounds = context.params["at_most"], context.params["subjects_at_most"]
         require_statements(*bounds, private=not context.params["public"], by_subject=False)

@@ -1,6 +1,5 @@
 """From an empty service to private images in a real browser, by clicks alone."""
 
-import io
 import time
 import zipfile
 from pathlib import Path
@@ -12,21 +11,20 @@ from sklearn.datasets import load_digits
 
 from obscura.client.local_service import LocalService
 from tests.browser import PATIENCE_MS, WINDOWS, a_page, barriers, in_chromium, sign_in
+from tests.pictures import archive, saved
 
-pytestmark = [pytest.mark.slow, *in_chromium]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_starts"), *in_chromium]
 
 
-def digits(path: Path, count: int = 1400, *, odd: bool = False) -> Path:
-    """A ZIP of real digits, a folder for each, with more than 1 MiB; the last one may have another size."""
+def digits(path: Path, count: int = 300, *, odd: bool = False) -> Path:
+    """A ZIP of real digits, a folder for each, with more than 4 MiB; the last one may have another size."""
     found, padding = load_digits(), PngInfo()
-    padding.add_text("padding", "x" * 3000)
-    with zipfile.ZipFile(path, "w") as archive:
-        for number in range(count):
-            picture = io.BytesIO()
-            image = Image.fromarray((found.images[number] * (255 / 16)).astype("uint8"))
-            image = image.resize((9, 9)) if odd and number == count - 1 else image
-            image.save(picture, "PNG", pnginfo=padding)
-            archive.writestr(f"{found.target[number]}/{number}.png", picture.getvalue())
+    padding.add_text("padding", "x" * 15_000)
+    images = [Image.fromarray(pixels) for pixels in (found.images[:count] * (255 / 16)).astype("uint8")]
+    if odd:
+        images[-1] = images[-1].resize((9, 9))
+    names = [f"{found.target[number]}/{number}.png" for number in range(count)]
+    path.write_bytes(archive(*zip(names, (saved(image, pnginfo=padding) for image in images), strict=True)))
     assert path.stat().st_size > 4 * 2**20
     return path
 
@@ -51,7 +49,6 @@ def slowly(route):
     route.continue_()
 
 
-@pytest.mark.usefixtures("warm_starts")
 def test_private_images_are_made_by_clicks_alone(tmp_path):
     from playwright.sync_api import expect
 

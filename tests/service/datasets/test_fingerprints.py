@@ -12,16 +12,7 @@ from sqlalchemy import event, select
 
 from obscura.wire.words import Adjacency, DatasetState, Unit
 from service.datasets import deletion, fingerprints, receiving
-from service.datasets.fingerprints import (
-    DIGEST_BYTES,
-    DIGESTS_PER_TRANSACTION,
-    KnownAsPrivate,
-    KnownAsPublic,
-    OverlapRefused,
-    any_recorded,
-    at_least_as_strict,
-    fingerprint,
-)
+from service.datasets.fingerprints import DIGESTS_PER_TRANSACTION, KnownAsPrivate, KnownAsPublic, OverlapRefused
 from service.datasets.reading import Content, Sent
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.ledger_tables import Account
@@ -35,7 +26,7 @@ KEY = bytes(range(32))
 
 
 def prints(images: np.ndarray, key: bytes = KEY) -> frozenset[bytes]:
-    return fingerprint([images], key)
+    return fingerprints.fingerprint([images], key)
 
 
 class Desk(World):
@@ -79,8 +70,8 @@ def desk(make_world) -> Desk:
 def test_every_image_has_one_that_depends_on_the_secret():
     images = pictures(50)
     assert len(prints(images)) == 50
-    assert all(len(digest) == DIGEST_BYTES for digest in prints(images))
-    assert prints(images) == prints(images[::-1]) == fingerprint(iter([images[:7], images[7:]]), KEY)
+    assert all(len(digest) == fingerprints.DIGEST_BYTES for digest in prints(images))
+    assert prints(images) == prints(images[::-1]) == fingerprints.fingerprint(iter([images[:7], images[7:]]), KEY)
     assert not prints(images) & prints(images, bytes(32))
     assert prints(images[[0, 0, 0]]) == prints(images[:1])
 
@@ -185,11 +176,11 @@ def test_subjects_with_records_in_their_own_account_are_not_given_a_second_budge
 
 def test_many_digests_go_through_in_several_statements(desk):
     count = 2 * DIGESTS_PER_TRANSACTION + 3
-    digests = frozenset(number.to_bytes(DIGEST_BYTES, "little") for number in range(1, count + 1))
+    digests = frozenset(number.to_bytes(fingerprints.DIGEST_BYTES, "little") for number in range(1, count + 1))
     first, second = desk.account("first"), desk.account("second")
     for account_id, sent, known in ((first, digests, False), (second, frozenset([max(digests)]), True)):
         with transaction(desk.factory) as session:
-            assert any_recorded(session) is known
+            assert fingerprints.any_recorded(session) is known
         assert desk.accept(desk.receiving(account_id), sent).account_id == first
     assert len(desk.stored()) == count
 
@@ -219,9 +210,8 @@ def test_a_look_up_reads_no_more_when_more_is_known_before_there_are_statistics(
 
 def test_another_writer_gets_through_while_a_big_upload_is_recorded(desk):
     """A big upload took SQLite's only write lock for many seconds."""
-    count = 50_000
-    random = np.random.default_rng(0).bytes(DIGEST_BYTES * count)
-    digests = frozenset(random[at : at + DIGEST_BYTES] for at in range(0, len(random), DIGEST_BYTES))
+    count, rng = 50_000, np.random.default_rng(0)
+    digests = frozenset(rng.bytes(fingerprints.DIGEST_BYTES) for _ in range(count))
     account_id = desk.account("first")
     big, written = desk.receiving(account_id), list[float]()
 
@@ -283,7 +273,7 @@ LAX = [
     ("terms", "strict"), [*((terms, True) for terms in STRICT), *((terms, False) for terms in LAX)], ids=str
 )
 def test_as_strict_is_no_larger_epsilon_no_larger_delta_and_the_same_neighbours(terms, strict):
-    assert at_least_as_strict(Account(**PROMISE | terms), Account(**PROMISE)) is strict
+    assert fingerprints.at_least_as_strict(Account(**PROMISE | terms), Account(**PROMISE)) is strict
 
 
 @pytest.mark.parametrize(

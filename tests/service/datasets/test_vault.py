@@ -9,15 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.datasets.vault import (
-    SealedArray,
-    Vault,
-    destroy_file,
-    fingerprint_key_path,
-    make_fingerprint_key,
-    read_key,
-    write_key,
-)
+from service.datasets import vault
+from service.datasets.vault import SealedArray, Vault, fingerprint_key_path, make_fingerprint_key, read_key, write_key
 from service.errors import Conflict, NotFound
 from service.ingest.array_files import SEALED_SUFFIX, ArrayFile, context_of
 from service.sealing import KEY_BYTES, SealBroken, SealedWriter, new_key
@@ -101,15 +94,15 @@ def test_files_of_other_datasets_and_other_keys_do_not_open(settings):
     store(settings)
     store(settings, OTHER)
     mine, other = (settings.data_dir / "datasets" / name for name in (DATASET, OTHER))
-    vault = Vault.of(settings)
+    opened = Vault.of(settings)
     shutil.copyfile(other / "images.npy.sealed", mine / "images.npy.sealed")
     for _ in range(2):
         with pytest.raises(SealBroken):
-            vault.open_dataset(DATASET)
-        shutil.copyfile(vault.key_path(OTHER), vault.key_path(DATASET))  # even with the other's key
+            opened.open_dataset(DATASET)
+        shutil.copyfile(opened.key_path(OTHER), opened.key_path(DATASET))  # even with the other's key
     shutil.copyfile(other / "labels.npy.sealed", other / "images.npy.sealed")
     with pytest.raises(SealBroken):
-        vault.open_dataset(OTHER)
+        opened.open_dataset(OTHER)
 
 
 def test_after_the_deletion_a_copy_of_the_files_is_unreadable(settings, tmp_path):
@@ -126,7 +119,7 @@ def test_after_the_deletion_a_copy_of_the_files_is_unreadable(settings, tmp_path
     write_key(Vault.of(settings).key_path(DATASET), new_key())
     with pytest.raises(SealBroken):
         Vault.of(settings).open_dataset(DATASET)
-    destroy_file(Vault.of(settings).key_path(DATASET))
+    vault.destroy_file(Vault.of(settings).key_path(DATASET))
     write_key(Vault.of(settings).key_path(DATASET), key)  # negative control
     np.testing.assert_array_equal(Vault.of(settings).open_dataset(DATASET)[0], images)
 
@@ -136,8 +129,8 @@ def test_a_key_is_overwritten_before_its_name_goes(tmp_path):
     key = new_key()
     write_key(path, key)
     os.link(path, tmp_path / "second-name")  # shows what is left of the file itself
-    destroy_file(path)
-    destroy_file(path)
+    vault.destroy_file(path)
+    vault.destroy_file(path)
     assert not path.exists()
     assert (tmp_path / "second-name").stat().st_size == KEY_BYTES
     assert (tmp_path / "second-name").read_bytes() != key

@@ -13,9 +13,8 @@ from sqlalchemy import select
 
 from obscura.wire.words import DatasetState
 from service import ledger
-from service.datasets import deletion, receiving, withdrawal
+from service.datasets import deletion, withdrawal
 from service.datasets.fingerprints import SubjectsKnown
-from service.datasets.reading import Sent
 from service.datasets.vault import Vault
 from service.datasets.withdrawal import Withdrawal
 from service.db.base import new_id
@@ -25,7 +24,7 @@ from service.errors import Conflict, InvalidInput, NotFound
 from service.sealing import new_key
 from service.storage import storage_of
 from service.storage.journals import read_withdrawn
-from tests.service.datasets.uploading import npz, pictures, stored_subjects
+from tests.service.datasets.uploading import pictures, stored_subjects
 from tests.service.datasets.world import SubjectWorld
 
 pytestmark = pytest.mark.usefixtures("read_here")
@@ -82,8 +81,7 @@ def test_labels_and_subjects_stay_with_their_images(people: SubjectWorld) -> Non
     dataset_id = people.declare(account_id, **FACTS, subjects_recognised=True)
     images = pictures(len(ids))
     labels = np.arange(len(ids)) % 2
-    sent = Sent(iter([npz(images, labels, subjects=np.asarray(ids))]), "npz")
-    receiving.receive(people.context, dataset_id, sent)
+    people.send(dataset_id, images, labels=labels, subjects=ids)
     numbers = stored_subjects(people.settings, dataset_id)
     people.withdraw(account_id, "b", "nobody")
     people.withdraw(account_id, "d")  # a second one
@@ -188,9 +186,8 @@ def test_from_then_on_a_dataset_of_the_account_recognises_subjects(people: Subje
     people.withdraw(account_id, "anna")
     with pytest.raises(InvalidInput, match="recognise subjects"):
         people.declare(account_id, subjects_declared=10)
-    sent = Sent(iter([npz(np.zeros((1, 4, 4), np.uint8), [0], subjects=np.asarray(["anna"]))]), "npz")
     with pytest.raises(InvalidInput, match="recognise subjects"):
-        receiving.receive(people.context, before, sent)
+        people.send(before, pictures(1), subjects=["anna"])
     assert people.row(before).state is DatasetState.DECLARED
     people.upload(people.account("others"), ["x"], subjects_recognised=False)
 
@@ -200,12 +197,7 @@ def test_an_upload_that_arrives_while_somebody_withdraws_is_written_anew(people:
     people.upload(account_id, ["bert"])
     dataset_id = people.declare(account_id, subjects_declared=10, subjects_recognised=True)
     images = pictures(2, seed=9)
-
-    def body() -> Iterator[bytes]:
-        yield npz(images, [0, 0], subjects=np.asarray(["anna", "carl"]))
-        people.withdraw(account_id, "anna")
-
-    receiving.receive(people.context, dataset_id, Sent(body(), "npz"))
+    people.send(dataset_id, images, subjects=["anna", "carl"], during=lambda: people.withdraw(account_id, "anna"))
     assert people.records(dataset_id) == [images[1].tobytes()]
 
 

@@ -71,12 +71,12 @@ class World:
         self.do(ledger.set_closed, account_id, closed=closed)
 
     def send(
-        self, dataset_id: str, images: npt.ArrayLike, *, during: Callable[[], None] = lambda: None, **arrays: Any
+        self, dataset_id: str, images: npt.ArrayLike, *, during: Callable[[], Any] = lambda: None, **arrays: Any
     ) -> Dataset:
-        """Upload images of the first class, and do something else once their last byte has come."""
+        """Upload images, of the first class without `labels`; do something else once the last byte has come."""
 
         def body() -> Any:
-            yield npz(images, np.zeros(len(np.asarray(images)), np.int64), **arrays)
+            yield npz(images, **{"labels": np.zeros(len(np.asarray(images)), np.int64), **arrays})
             during()
 
         return receiving.receive(self.context, dataset_id, Sent(body(), "npz"))
