@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import Project, Reason, Shown, command, resolve_project, show_asked
+from obscura.cli.connection import Project, Reason, Shown, add_command, command, resolve_project, show_asked
 from obscura.cli.console import Output, confirm
 from obscura.client import Client
 from obscura.wire.budgets import DELTA_MOST, DELTA_USUAL_MOST, Unit
@@ -57,16 +57,8 @@ def create_account(
     )
 
 
-@command(accounts, "list", "accounts", ACCOUNT_COLUMNS)
-def list_accounts(client: Client) -> Shown:
-    """List accounts with their budgets (as epsilons at the account's delta)."""
-    return client.accounts()
-
-
-@command(accounts, "show", "account")
-def show_account(client: Client, account: Account) -> Shown:
-    """Show one account."""
-    return client.find_account(account)
+add_command(accounts, "list", "accounts", Client.accounts, "List accounts with their budgets.", ACCOUNT_COLUMNS)
+add_command(accounts, "show", "account", Client.find_account, "Show one account.", of=Account)
 
 
 @command(accounts, "entries", "entries", ENTRY_COLUMNS)

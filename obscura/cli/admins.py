@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import Json, Project, Reason, Shown, Yes, command, resolve_project, show_asked
+from obscura.cli.connection import Json, Project, Reason, Shown, Yes, add_command, command, resolve_project, show_asked
 from obscura.cli.console import CliError, Exit, Output, confirm, is_interactive, reporting
 from obscura.client import Client
 from obscura.private_files import new_private_file, write_through
@@ -38,6 +38,8 @@ DECISION_COLUMNS = (
 PERSON_COLUMNS = (
     "name", "id", "email", "scopes", "project=project_id", "key=key_id", "confirmed_at", "lapsed=lapsed_at",
 )  # fmt: skip
+PROJECT_COLUMNS = ("name", "id", "created_at")
+WEBHOOK_COLUMNS = ("id", "url", "state", "failing_since", "project_id")
 KEY_COLUMNS = (
     "name", "id", "scopes", "created_by=created_by_name", "created_with=created_by", "created_at",
     "last_used=last_used_at", "expires=expires_at", "revoked=revoked_at",
@@ -77,10 +79,7 @@ def write_token(path: Path, token: str) -> None:
         write_through(file, f"{token}\n".encode("ascii"))
 
 
-@command(admins, "list", "admins", ADMIN_COLUMNS)
-def list_admins(client: Client) -> Shown:
-    """List everybody who is or was an admin."""
-    return client.admins()
+add_command(admins, "list", "admins", Client.admins, "List everybody who is or was an admin.", ADMIN_COLUMNS)
 
 
 @command(admins, "admit", "admin")
@@ -131,10 +130,7 @@ def list_decisions(
     return client.decisions(action=action)
 
 
-@command(decisions, "show", "decision")
-def show_decision(client: Client, request: RequestId) -> Shown:
-    """Show one request."""
-    return client.decision(request)
+add_command(decisions, "show", "decision", Client.decision, "Show one request.", of=RequestId)
 
 
 @command(decisions, "approve", "decision")
@@ -143,16 +139,8 @@ def approve(client: Client, request: RequestId) -> Shown:
     return client.approve(request)
 
 
-@command(decisions, "decline", "decision")
-def decline(client: Client, request: RequestId) -> Shown:
-    """Leave everything as it is; also withdraws your own request."""
-    return client.decline(request)
-
-
-@command(people, "list", "people", PERSON_COLUMNS)
-def list_people(client: Client) -> Shown:
-    """List people with the roles that their groups give them: one line for each project."""
-    return client.people()
+add_command(decisions, "decline", "decision", Client.decline, "Decline a request, or withdraw yours.", of=RequestId)
+add_command(people, "list", "people", Client.people, "List people with their roles, by project.", PERSON_COLUMNS)
 
 
 @command(projects, "create", "project")
@@ -172,10 +160,7 @@ def create_project(client: Client, name: ProjectName, yes: Yes = False) -> Shown
     return client.create_project(name=name)
 
 
-@command(projects, "list", "projects", ("name", "id", "created_at"))
-def list_projects(client: Client) -> Shown:
-    """List the projects that your key opens, newest first."""
-    return client.projects()
+add_command(projects, "list", "projects", Client.projects, "List the projects that your key opens.", PROJECT_COLUMNS)
 
 
 @command(projects, "rename", "project")
@@ -222,10 +207,7 @@ def create_key(
     output.notice("Keep the token: it is shown this once and stored nowhere.")
 
 
-@command(keys, "list", "keys", KEY_COLUMNS)
-def list_keys(client: Client) -> Shown:
-    """List keys without their secrets: who made them, in which hour they were last used, when they end."""
-    return client.keys()
+add_command(keys, "list", "keys", Client.keys, "List keys without their secrets, newest first.", KEY_COLUMNS)
 
 
 @command(keys, "rotate", "key")
@@ -295,10 +277,8 @@ def create_webhook(
     output.notice("The secret is shown this once. Requests carry it as a signature: docs/webhooks.md.")
 
 
-@command(webhooks, "list", "webhooks", ("id", "url", "state", "failing_since", "project_id"))
-def list_webhooks(client: Client) -> Shown:
-    """List the webhooks of your key's project, newest first; failing and revoked ones, too."""
-    return client.webhooks()
+add_command(webhooks, "list", "webhooks", Client.webhooks, "List the webhooks of your project.", WEBHOOK_COLUMNS)
+add_command(webhooks, "remove", "removed", Client.remove_webhook, "Remove a webhook.", of=WebhookId)
 
 
 @command(webhooks, "test", "test")
@@ -308,9 +288,3 @@ def try_webhook(client: Client, output: Output, webhook: WebhookId) -> None:
     output.record(sent, "test")
     if not sent.delivered:
         raise typer.Exit(Exit.OTHER)
-
-
-@command(webhooks, "remove", "removed")
-def remove_webhook(client: Client, webhook: WebhookId) -> Shown:
-    """Remove a webhook."""
-    return client.remove_webhook(webhook)

@@ -244,6 +244,30 @@ def command(
     return lambda function: group.command(name)(shown(title, columns)(function))
 
 
+def add_command(
+    group: typer.Typer,
+    name: str,
+    title: str,
+    act: Callable[..., Shown],
+    description: str,
+    columns: Sequence[str] = (),
+    *,
+    of: Any = None,
+) -> None:
+    """Add a command that shows the result of a verb of `Client`, with one argument if `of` is its annotation."""
+
+    def run(client: Client) -> Shown:
+        return act(client)
+
+    def run_of(client: Client, item: str) -> Shown:
+        return act(client, item)
+
+    function = run if of is None else run_of
+    function.__annotations__ |= {} if of is None else {"item": of}
+    function.__doc__ = description
+    command(group, name, title, columns)(function)
+
+
 def resolve_project(client: Client, name_or_id: str | None) -> str | None:
     """Return the id of a project given by id or name, or None."""
     return None if name_or_id is None else client.find_project(name_or_id).id

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from obscura.cli.connection import AtMost, Dataset, Shown, SubjectsAtMost, Yes, command, with_parameters
+from obscura.cli.connection import AtMost, Dataset, Shown, SubjectsAtMost, Yes, add_command, command, with_parameters
 from obscura.cli.console import CliError, Exit, Output, confirm, is_interactive
 from obscura.client import Client
 from obscura.client.progress import preparation_progress
@@ -114,16 +114,8 @@ def push(
     return dataset
 
 
-@command(datasets, "list", "datasets", COLUMNS)
-def list_datasets(client: Client) -> Shown:
-    """List datasets, newest first."""
-    return client.datasets()
-
-
-@command(datasets, "show", "dataset")
-def show_dataset(client: Client, dataset: Dataset) -> Shown:
-    """Show one dataset."""
-    return client.datasets.find(dataset)
+add_command(datasets, "list", "datasets", lambda client: client.datasets(), "List datasets, newest first.", COLUMNS)
+add_command(datasets, "show", "dataset", lambda client, id: client.datasets.find(id), "Show one dataset.", of=Dataset)
 
 
 @command(datasets, "delete", "dataset")

@@ -21,6 +21,7 @@ from obscura.cli.connection import (
     Shown,
     Wait,
     Yes,
+    add_command,
     command,
     recipe_options,
     shown,
@@ -121,16 +122,8 @@ def train(
     return job
 
 
-@command(jobs, "list", "jobs", JOB_COLUMNS)
-def list_jobs(client: Client) -> Shown:
-    """List jobs, newest first."""
-    return client.jobs()
-
-
-@command(jobs, "show", "job")
-def show_job(client: Client, job_id: JobId) -> Shown:
-    """Show one job."""
-    return client.job(job_id)
+add_command(jobs, "list", "jobs", Client.jobs, "List jobs, newest first.", JOB_COLUMNS)
+add_command(jobs, "show", "job", Client.job, "Show one job.", of=JobId)
 
 
 @command(jobs, "watch", "job")
@@ -246,10 +239,7 @@ def sweep(
     show(output, follow_sweep(output, made) if wait else made)
 
 
-@command(sweeps, "list", "sweeps", SWEEP_COLUMNS)
-def list_sweeps(client: Client) -> Shown:
-    """List sweeps, newest first."""
-    return client.sweeps()
+add_command(sweeps, "list", "sweeps", Client.sweeps, "List sweeps, newest first.", SWEEP_COLUMNS)
 
 
 @command(sweeps, "show", "sweep")

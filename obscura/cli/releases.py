@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from obscura.cli.connection import Key, Reason, Shown, Wait, command, show_asked, shown
+from obscura.cli.connection import Key, Reason, Shown, Wait, add_command, command, show_asked, shown
 from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import follow
 from obscura.client import AuthError, Client, NotFoundError, Release, Sample
@@ -48,22 +48,11 @@ Proportions = Annotated[
 ]
 
 
-@command(releases, "list", "releases", COLUMNS)
-def list_releases(client: Client) -> Shown:
-    """List releases, newest first."""
-    return client.releases()
-
-
-@command(releases, "show", "release")
-def show_release(client: Client, release_id: ReleaseId) -> Shown:
-    """Show one release with its newest evaluation on public data."""
-    return client.release(release_id)
-
-
-@command(releases, "evaluations", "evaluations", EVALUATION_COLUMNS)
-def list_evaluations(client: Client, release_id: ReleaseId) -> Shown:
-    """List the evaluations of a release, finished or not, newest first."""
-    return client.evaluations(release_id)
+add_command(releases, "list", "releases", Client.releases, "List releases, newest first.", COLUMNS)
+add_command(releases, "show", "release", Client.release, "Show one release and its newest evaluation.", of=ReleaseId)
+add_command(
+    releases, "evaluations", "evaluations", Client.evaluations, "List evaluations.", EVALUATION_COLUMNS, of=ReleaseId
+)
 
 
 @command(releases, "card", "privacy card")

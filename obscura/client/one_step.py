@@ -119,6 +119,12 @@ def _require_budget(client: Client, dataset: Dataset, payer: Account, order: dic
         return
     budget, affordable = plan.budget, payer.balance.affordable_epsilon
     price, left = show_epsilon(plan.cost_epsilon, up=True), show_epsilon(budget.left_epsilon, up=False)
+    numbers = budget.model_dump(include={"left_epsilon", "left_nano", "limit_epsilon"})
+    numbers |= {
+        "requested_epsilon": plan.cost_epsilon,
+        "requested_nano": plan.cost_nano,
+        "affordable_epsilon": affordable,
+    }
     lower = f"Lower epsilon to {show_epsilon(affordable, up=False)}, use" if affordable > 0 else "Use"
     raise BudgetError(
         "insufficient_budget",
@@ -126,14 +132,7 @@ def _require_budget(client: Client, dataset: Dataset, payer: Account, order: dic
         f"Not enough budget: this training needs epsilon {price}; account {payer.name} has {left} left of "
         f"{show_epsilon(budget.limit_epsilon, up=False)}. Nothing was uploaded. {lower} a release that exists (free), "
         "or request a higher limit.",
-        {
-            "requested_epsilon": plan.cost_epsilon,
-            "requested_nano": plan.cost_nano,
-            "left_epsilon": budget.left_epsilon,
-            "left_nano": budget.left_nano,
-            "limit_epsilon": budget.limit_epsilon,
-            "affordable_epsilon": affordable,
-        },
+        numbers,
         [],
     )
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
-from pydantic import AfterValidator, AwareDatetime, Field
+from pydantic import AwareDatetime, Field
 
-from obscura.wire.names import clean_text
 from obscura.wire.schemas import (
     ApiRecord,
     ApiRequest,
@@ -21,6 +19,7 @@ from obscura.wire.schemas import (
     Role,
     Scope,
     Text,
+    clean,
 )
 from obscura.wire.words import DecisionAction, Outcome
 
@@ -197,11 +196,7 @@ class AuditEventRecord(IdRecord):
 
 
 URL_CHARACTERS_MAX = 500
-Url = Annotated[
-    str,
-    Field(min_length=1, max_length=URL_CHARACTERS_MAX),
-    AfterValidator(partial(clean_text, characters_max=URL_CHARACTERS_MAX)),
-]
+Url = Annotated[str, Field(min_length=1, max_length=URL_CHARACTERS_MAX), clean(URL_CHARACTERS_MAX)]
 
 
 class WebhookRequest(ApiRequest):

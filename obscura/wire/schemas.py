@@ -67,11 +67,16 @@ def up_to_the_minute(seconds: float | None) -> float | None:
     return None if seconds is None else 60.0 * math.ceil(seconds / 60)
 
 
+def clean(characters_max: int) -> AfterValidator:
+    """Return the validator that cleans a text; see `clean_text`."""
+    return AfterValidator(partial(clean_text, characters_max=characters_max))
+
+
 Item = TypeVar("Item")
 RECORDS_MAX = 2**31 - 1  # of a database column
 
 Minute = Annotated[datetime, AfterValidator(to_the_minute)]  # the form of every time; see service.times
-Text = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX), AfterValidator(clean_text)]
+Text = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX), clean(NAME_CHARACTERS_MAX)]
 Name = Annotated[Text, Field(description="For people.")]  # a new name; other texts refer to existing things
 Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")]
 Epsilon = Annotated[float, Field(ge=EPSILON_LEAST, le=EPSILON_MOST)]
@@ -84,11 +89,7 @@ RecipeName = Annotated[str, Field(description="Name of the training loop; `GET /
 CostNano = Annotated[int, Field(description="The price, in nano-units of mu^2.")]
 SpentNano = Annotated[int, Field(description="What was spent, in nano-units of mu^2. It never decreases.")]
 LeftEpsilon = Annotated[float, Field(description="What is left, at the account's delta; epsilons do not add up.")]
-Reason = Annotated[
-    str,
-    Field(min_length=1, max_length=REASON_CHARACTERS_MAX),
-    AfterValidator(partial(clean_text, characters_max=REASON_CHARACTERS_MAX)),
-]
+Reason = Annotated[str, Field(min_length=1, max_length=REASON_CHARACTERS_MAX), clean(REASON_CHARACTERS_MAX)]
 KeyCheck = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{KEY_CHECK_CHARACTERS}}}$")]
 Scope = Literal["admin", "data", "train", "read", "releases", "audit", "metrics"]
 Role = Literal["owner", "steward", "analyst", "auditor", "viewer"]

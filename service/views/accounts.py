@@ -85,7 +85,8 @@ class Payments:
         if fault is None:
             return account(row)
         get_logger(__name__).error("operator_needed", code=fault.code, message=fault.message, **fault.numbers)
-        return record_of(DoubtfulAccount, row, fault=fault, balance=None)
+        terms = {name: getattr(row, name) for name in AccountTerms.model_fields}
+        return DoubtfulAccount.model_construct(**terms, fault=fault)  # unchecked, because the row may hold anything
 
     def epsilon_of(self, account_id: str) -> Callable[[int], float]:
         """Return the function from nano-units to epsilon at an account's delta; 0 for an account in doubt."""

@@ -11,7 +11,7 @@ from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import FINAL_STATES, SweepRecord, SweepTotals, TrialFacts
-from obscura.wire.schemas import record_of, to_the_minute
+from obscura.wire.schemas import DatedRecord, NamedRecord, record_of
 from obscura.wire.words import TRAIN, HoldState
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sweep
@@ -44,13 +44,9 @@ def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
     return _records(session, rows, trials, payments_of(session, trials).require_sound())
 
 
-@dataclass(frozen=True)
-class SweepRow:
+class SweepRow(DatedRecord, NamedRecord):
     """A sweep in a list on a page. If its payer is in doubt, no amount is shown."""
 
-    id: str
-    name: str
-    created_at: datetime
     payer: Payer
     trials: int
     ended: int
@@ -74,14 +70,12 @@ def newest_rows(session: Session, account_id: str | None = None) -> list[SweepRo
         own = [trial for trial in trials if trial.sweep_id == row.id]
         holds = [_hold_of(trial, paid) for trial in own]
         shown.append(
-            SweepRow(
-                id=row.id,
-                name=row.name,
-                created_at=to_the_minute(row.created_at),
+            record_of(
+                SweepRow,
+                row,
                 payer=payers[row.account_id],
                 trials=len(own),
                 ended=sum(trial.state in FINAL_STATES for trial in own),
-                cost_nano=row.cost_nano,
                 reserved_nano=sum(map(_still_held, holds)),
                 spent_nano=sum(hold.captured_nano for hold in holds),
             )

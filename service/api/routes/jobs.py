@@ -190,7 +190,7 @@ def create_sweep(
     409 if the account cannot pay for all, with the number of trials that would fit. Every trial is paid for, whichever
     you use. Choosing the best by accuracy on a public dataset is post-processing and costs nothing.
     """
-    record = order_sweep(service, principal.id, key, body, lambda session, sweep: sweeps.records(session, [sweep])[0])
+    record = order_sweep(service, principal.id, key, body)
     response.headers["Location"] = f"/v1/sweeps/{record.id}"
     return record
 

@@ -1,15 +1,15 @@
 """Acceptance of new jobs and sweeps, and the routes that each kind's `order` and `reading` describe."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy.orm import Session, joinedload, undefer
 from sqlalchemy.orm.interfaces import ORMOption
 
-from obscura.wire.job_schemas import FINAL_STATES, PlanRequest, SweepRequest
+from obscura.wire.job_schemas import FINAL_STATES, PlanRequest, SweepRecord, SweepRequest
 from obscura.wire.schemas import Identifier
 from privacy.plans.registry import plan_from_json
 from service import jobs
@@ -17,46 +17,20 @@ from service.api.answers import ApiRoute, with_etag
 from service.api.deps import PROBLEMS, READ, VIEW, IdempotencyKey, Running, Service, Trainer
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.problems import JobNotSucceeded, Pending
-from service.db.job_tables import Job, Sweep
+from service.db.job_tables import Job
 from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
 from service.failpoints import failpoint
 from service.identity.access import find
 from service.jobs.kind import Kind, Order, Reading
 from service.views import jobs as views
+from service.views import sweeps
 from service.views.plans import require_extractor
 
-Record = TypeVar("Record")
 ReleaseId = Annotated[Identifier, Path(description="The release.")]
 
 
-def order(
-    service: Service,
-    principal_id: str,
-    key: str | None,
-    kind: Kind,
-    fields: Mapping[str, Any],
-    show: Callable[[Session, Job], Record],
-) -> Record:
-    """Accept a job, or refuse it without writing anything. `show` makes the returned record."""
-    plans = [fields] if kind.planned else []
-    with accepting(service, *plans) as session:
-        job = jobs.submit(
-            session,
-            kind,
-            principal=principal_id,
-            idempotency_key=key,
-            now=service.clock(),
-            samples_max=service.settings.samples_max,
-            **fields,
-        )
-        require_extractors(service, job)
-        return show(session, job)
-
-
-def order_sweep(
-    service: Service, principal_id: str, key: str | None, body: SweepRequest, show: Callable[[Session, Sweep], Record]
-) -> Record:
+def order_sweep(service: Service, principal_id: str, key: str | None, body: SweepRequest) -> SweepRecord:
     """Accept a sweep, all trials or none."""
     trials = jobs.trials_asked(body)
     facts = body.model_dump(exclude={"trials", "epsilon"})
@@ -65,7 +39,7 @@ def order_sweep(
             session, principal=principal_id, idempotency_key=key, trials=trials, now=service.clock(), **facts
         )
         require_extractors(service, *jobs.jobs_of_sweep(session, sweep.id))
-        return show(session, sweep)
+        return sweeps.records(session, [sweep])[0]
 
 
 @contextmanager
@@ -133,7 +107,11 @@ def _add_order(router: APIRouter, kind: Kind, asked: Order) -> None:
         return ordered(service, principal.id, response, key, body.model_dump() | {"release_id": release_id})
 
     def ordered(service: Service, by: str, response: Response, key: str, fields: dict[str, Any]) -> Any:
-        record: Any = order(service, by, key, kind, fields, views.made)
+        order = {"principal": by, "idempotency_key": key, "samples_max": service.settings.samples_max, **fields}
+        with accepting(service, *([fields] if kind.planned else [])) as session:
+            job = jobs.submit(session, kind, now=service.clock(), **order)
+            require_extractors(service, job)
+            record: Any = views.made(session, job)
         job_id = record.id if kind.makes is None else record.job_id
         place = f"/v1/jobs/{job_id}" if kind.reading is None else f"{kind.reading.path}/{record.id}"
         response.headers["Location"] = place

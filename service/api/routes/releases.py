@@ -22,6 +22,7 @@ from service.api.answers import ApiRoute, narrowed, newest_page, send_file
 from service.api.deps import ADMIN, PROBLEMS, READ, VIEW, Admin, OfAccount, Paging, Running, Service
 from service.api.problems import JobNotSucceeded, Pending, SampleRemoved
 from service.api.routes.admins import request_decision
+from service.api.routes.orders import ReleaseId
 from service.db.job_tables import Evaluation, Job, Release, Sample, Share
 from service.db.ledger_tables import Account
 from service.db.session import transaction
@@ -33,7 +34,6 @@ from service.storage.interface import key_of
 from service.views import releases as views
 
 router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS, route_class=ApiRoute)
-ReleaseId = Annotated[Identifier, Path(description="The release.")]
 FileName = Annotated[str, Path(max_length=64, description="Name of the file.")]
 _OF_GENERATORS = ("report.html", "report.json", "grid.png")
 # A report is self-contained: inline styles and images, no script, no external resource.
