@@ -63,9 +63,9 @@ def run(context: Context) -> None:
             failpoint("sample.after")
     path = storage.open(key, name)
     context.end(
-        kind.finish,
+        kind.KIND.finish,
         at="drawn",
         path=f"{key}/{name}",
         sha256=digest_file(path),
-        size_bytes=path.stat().st_size,
+        bytes=path.stat().st_size,
     )
