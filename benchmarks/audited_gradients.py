@@ -22,8 +22,8 @@ from torch import nn
 
 from benchmarks.audited import Coins, Scores
 from benchmarks.broken_mechanisms import no_noise
+from benchmarks.payment_order import PaymentJournal
 from privacy.accounting.events import PoissonGaussianEvent
-from privacy.auditing.payment_order import PaymentJournal
 from privacy.gradients import estimator as estimators
 from privacy.gradients import freeze
 from privacy.gradients.dpsgd import DpSgd

@@ -20,13 +20,13 @@ from scipy.linalg import hadamard
 from sklearn.datasets import load_digits
 
 from benchmarks.fetching import fetched_fashion_mnist
+from benchmarks.payment_order import Payer, PaymentJournal
 from models.closed_form_teachers import KernelTeachers, LinearTeachers
 from models.portable.generator import Generator
 from models.shards import Shards
 from privacy.accounting.events import GaussianEvent
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
-from privacy.auditing.payment_order import Payer, PaymentJournal
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise, derive_key
 from privacy.plans.datalens import VOTES, DataLensConfig
@@ -201,7 +201,7 @@ def warm_start_scores(tap: Tap, plan: Plan, population: Population, noise: float
     assert tap.means is not None
     counts, means = tap.means
 
-    rows = coefficients.coefficients(images, basis)
+    rows = coefficients.MatrixWaves(basis).of(images, 0.25)
     clip = config.mean_clip * size
     adds = np.column_stack([quantised(rows, clip), np.full(len(rows), QUANTISATION)]) / stddevs[MEANS]
     sums = np.column_stack([means * counts[:, None] / clip, counts]) * (QUANTISATION / stddevs[MEANS])

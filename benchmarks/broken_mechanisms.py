@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from benchmarks.payment_order import Payer
 from privacy.accounting.events import Event
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
-from privacy.auditing.payment_order import Payer
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise
 from workers.recipes import class_histogram, released_sums, select_public

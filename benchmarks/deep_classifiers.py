@@ -148,10 +148,10 @@ def judged(
     parts = {"network": network, "optimiser": optimiser, "schedule": schedule}
     kept = kept or NullCheckpoints()
     saved, done = load_checkpoint(kept, device=device), 0
-    if saved is not None:
-        done = saved.step
+    if saved:
+        done = saved["epochs"]
         for name, part in parts.items():
-            part.load_state_dict(saved.state[name])
+            part.load_state_dict(saved[name])
     network.train()
     learn = _gradients_of(network, images, labels, min(_BATCH, len(images)))
     for epoch in range(done, epochs):
@@ -160,7 +160,7 @@ def judged(
             learn(index)
             optimiser.step()
             schedule.step()
-        save_checkpoint(kept, step=epoch + 1, state={name: part.state_dict() for name, part in parts.items()})
+        save_checkpoint(kept, {name: part.state_dict() for name, part in parts.items()} | {"epochs": epoch + 1})
         if progress is not None:
             progress(stage="epochs", step=epoch + 1, steps=epochs)
     predicted = logits_in_batches(network, test[0].to(device).float() / 255, batch=500).argmax(dim=1).cpu()

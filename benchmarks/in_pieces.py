@@ -30,7 +30,7 @@ from models.portable.edm import EdmDenoiser
 from models.released import load_released
 from privacy.plans.plan import Plan, PlanBudget
 from privacy.plans.private_steps import STEPS, poisson_event
-from workers.evaluation.grid import write_grid
+from workers.evaluation.grid import draw_grid
 from workers.evaluation.utility import train_and_test
 from workers.recipes.interface import Cancelled, Run, TrainingData, save_trained
 from workers.recipes.registry import TRAINERS
@@ -150,7 +150,7 @@ def judge(folder: Path, data: Folder, job: Job, seed: int, until: float) -> None
         images, labels = draw(load_released(folder / "released"), classes, job.samples, seed)
         document["images_a_second"] = round(job.samples / (time.monotonic() - started), 1)
         shown = torch.cat([images[labels == label][:_SHOWN] for label in range(classes)])
-        write_grid(shown.float() / 255, data.classes, folder / "grid.png")
+        (folder / "grid.png").write_bytes(draw_grid(shown.float() / 255, data.classes))
         torch.save((images, labels), folder / DRAWN)
     synthetic: tuple[Tensor, Tensor] = torch.load(folder / DRAWN)
     for name in job.judges:

@@ -20,12 +20,12 @@ from benchmarks.audited_trainings import (
 )
 from benchmarks.broken_gradients import BROKEN_GRADIENTS
 from benchmarks.broken_mechanisms import BROKEN
+from benchmarks.payment_order import PaymentJournal
 from privacy.accounting.certificate import pld_epsilon
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from privacy.auditing import one_run
-from privacy.auditing.payment_order import PaymentJournal
 from privacy.plans.plan import Plan, PlanBudget, Stage
 from privacy.plans.private_steps import STEPS
 from privacy.plans.registry import build_plan

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from models.shards import ShardBatch, Shards
 
+_LINEAR_BLOCK_BYTES = 2**23  # of gradients at once
 _KERNEL_BLOCK_BYTES = {"cpu": 2**21, "cuda": 2**26}  # of gradients: about a CPU's cache; some GPU memory
 _GRID = 16  # steps of an image's pixel to a step of a byte
 _WEIGHTS = 2.0**24  # steps of a kernel's value from 0 to 1
@@ -64,9 +65,8 @@ class LinearTeachers(_ClosedForm):
         teachers: slice = slice(None),
         *,
         device: torch.device | str = "cpu",
-        block_bytes: int = 8 * 2**20,
     ) -> None:
-        super().__init__(shards, classes, teachers, device, block_bytes)
+        super().__init__(shards, classes, teachers, device, _LINEAR_BLOCK_BYTES)
         self._means = shards.means(classes, teachers).to(self.device)  # (N, classes, d)
 
     def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:

@@ -59,7 +59,9 @@ class PrivateClassifier(nn.Module):
         self.extractor = extractor
         self.transform: Scattering | Extractor | None = extractor  # what is computed once for each image
         if extractor is not None:
-            head = feature_head(extractor.size, classes)
+            # Logistic regression on features, each record's moved to mean 0 and deviation 1 by itself.
+            size = extractor.size
+            head: nn.Module = nn.Sequential(nn.GroupNorm(1, size, affine=False), nn.Linear(size, classes))
         elif name.startswith("scatter"):
             self.transform = scattering = Scattering(config.height, config.width)
             head = scatter_head(MAPS * config.channels, *scattering.size, classes, convolutional=name == "scatter_cnn")
@@ -197,8 +199,3 @@ class WideResNet(nn.Module):
         features = functional.relu(self.norm(self.blocks(self.stem(images))))
         logits: Tensor = self.head(features.mean(dim=(2, 3)))
         return logits
-
-
-def feature_head(size: int, classes: int) -> nn.Module:
-    """Logistic regression on features (n, size), each record's moved to mean 0 and deviation 1 by itself."""
-    return nn.Sequential(nn.GroupNorm(1, size, affine=False), nn.Linear(size, classes))

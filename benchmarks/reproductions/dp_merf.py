@@ -53,7 +53,7 @@ def embedded_sums(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], 
 
 def privatise_embedding(sums: Array, budget_nano: int, budget: Budget, noise: SecureNoise) -> Array:
     """Pay for the noisy sums, and return them in units of one record, (classes, D)."""
-    stddev = stddev_for(UNIT, budget_nano, discrete=True)
+    stddev = stddev_for(UNIT, budget_nano)
     budget.charge(GaussianEvent.of_discrete_noise(UNIT, stddev), STAGE)
     released: Array = (sums + noise.discrete_gaussian(sums.shape, stddev)) / UNIT
     return released

@@ -61,8 +61,8 @@ class EdmDenoiser(nn.Module):
     """A denoiser, which is also the released generator.
 
     Input of `forward` is one tensor (n, c + 2, h, w): noisy images, a plane with each one's sigma and one with its
-    label (`pack`). It returns F, whose loss is `losses`. The generator `first`, which draws the sampler's initial
-    image, holds released values, not learned ones. Initial weights are from a public seed.
+    label. It returns F, whose loss is `losses`. The generator `first`, which draws the sampler's initial image, holds
+    released values, not learned ones. Initial weights are from a public seed.
     """
 
     def __init__(self, config: EdmConfig, seed: int = 0) -> None:
@@ -97,7 +97,7 @@ class EdmDenoiser(nn.Module):
     def denoise(self, noisy: Tensor, sigma: Tensor, labels: Tensor) -> Tensor:
         """Return D (n, c, h, w) of noisy images (n, c, h, w), levels (n,) and labels (n,)."""
         c_skip, c_out = _scales(sigma)
-        found: Tensor = c_skip * noisy + c_out * self(pack(noisy, sigma, labels))
+        found: Tensor = c_skip * noisy + c_out * self(with_planes(noisy, sigma, labels))
         return found
 
     @torch.no_grad()
@@ -142,11 +142,6 @@ def noise_levels(steps: int, largest: float = SIGMA_MAX) -> list[float]:
     return [(high + i / max(1, steps - 1) * (low - high)) ** RHO for i in range(steps)] + [0.0]
 
 
-def pack(noisy: Tensor, sigma: Tensor, labels: Tensor) -> Tensor:
-    """Return the denoiser's input (n, c + 2, h, w)."""
-    return with_planes(noisy, sigma, labels)
-
-
 def noisy_rows(
     images: Tensor, labels: Tensor, any_class: int, drop: float, stream: torch.Generator, largest: float = SIGMA_MAX
 ) -> tuple[Tensor, Tensor]:
@@ -169,7 +164,7 @@ def noisy_rows(
     dropped = torch.rand(n, generator=stream, device=device) < drop  # (n,)
     labels = torch.where(dropped, torch.full_like(labels, any_class), labels)
     c_skip, c_out = _scales(sigma)
-    return pack(noisy, sigma, labels), (images - c_skip * noisy) / c_out
+    return with_planes(noisy, sigma, labels), (images - c_skip * noisy) / c_out
 
 
 def losses(outputs: Tensor, targets: Tensor) -> Tensor:

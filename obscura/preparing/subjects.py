@@ -13,7 +13,7 @@ from pathlib import Path
 
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.questions import folded, look_alike
-from obscura.preparing.tables import is_subject_heading, read_column
+from obscura.preparing.tables import read_id_column
 from obscura.wire.faults import Refused
 from obscura.wire.subjects import KEY_CHECK_CHARACTERS, SubjectId, canonical, is_nobody
 
@@ -48,7 +48,7 @@ def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
     Returns:
         (the heading or "", the place of each id for messages).
     """
-    heading, cells = read_column(path, is_subject_heading, "subject ids")
+    heading, cells = read_id_column(path)
     places: dict[SubjectId, str] = {}
     for line, cell in cells:
         places.setdefault(cell, f"line {line} of {path.name}")

@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,13 +92,8 @@ def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
     return table
 
 
-def read_column(path: Path, is_heading: Callable[[str], bool], wanted: str) -> tuple[str, list[tuple[int, str]]]:
-    """Read the only column of a file, or the only column with a known heading; "-" is standard input.
-
-    Args:
-        path: The file.
-        is_heading: Returns whether a cell of the first line is the wanted heading.
-        wanted: Plural noun for the cells, for messages: "ids".
+def read_id_column(path: Path) -> tuple[str, list[tuple[int, str]]]:
+    """Read subject ids: the only column of a file, or the only one with a heading of ids; "-" is standard input.
 
     Returns:
         (the heading or "", the line number and text of each cell).
@@ -113,20 +108,20 @@ def read_column(path: Path, is_heading: Callable[[str], bool], wanted: str) -> t
     rows = _cut(name, text, delimiter or _delimiter(lines, _DELIMITERS[:-1])) if lines else []
     used = [at for at in range(max((len(row) for _, row in rows), default=0)) if any(_cell(row, at) for _, row in rows)]
     if not used:
-        raise PackingError(f"{name} holds no {wanted}.")
-    headed = [at for at in used if is_heading(_cell(rows[0][1], at))]
+        raise PackingError(f"{name} holds no subject ids.")
+    headed = [at for at in used if _is_id_heading(_cell(rows[0][1], at))]
     at = headed[0] if len(headed) == 1 else used[0]
     if len(used) > 1 and len(headed) != 1:
         raise PackingError(
-            f"{name} has {len(used)} columns, and its first line does not name the column of {wanted}. Save a file "
-            f"with the {wanted} alone, one on each line."
+            f"{name} has {len(used)} columns, and its first line does not name the column of subject ids. Save a file "
+            "with the subject ids alone, one on each line."
         )
     cells = [(line, _cell(row, at)) for line, row in rows[bool(headed) :]]
     if not cells:
-        raise PackingError(f"{name} holds no {wanted}.")
+        raise PackingError(f"{name} holds no subject ids.")
     blank = next((line for line, cell in cells if not cell), None)
     if blank is not None:
-        raise PackingError(f"Line {blank} of {name} has other cells, and none of the column of {wanted}.")
+        raise PackingError(f"Line {blank} of {name} has other cells, and none of the column of subject ids.")
     return (_cell(rows[0][1], at) if headed else ""), cells
 
 
@@ -361,8 +356,7 @@ def known_groups(columns: Sequence[str]) -> list[str]:
     return [column for column in columns if _GROUP.fullmatch(_plain(column))]
 
 
-def is_subject_heading(cell: str) -> bool:
-    """Return whether the first line of a list of ids is a heading."""
+def _is_id_heading(cell: str) -> bool:
     return bool(known_subjects([cell])) or _plain(cell) in ("id", "ids")
 
 

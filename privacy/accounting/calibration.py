@@ -24,17 +24,16 @@ def affordable_releases(event: GaussianEvent, budget_nano: int) -> int:
     return _budget(budget_nano) // release_nano(event)
 
 
-def stddev_for(sensitivity: float, budget_nano: int, count: int = 1, *, discrete: bool = False) -> float:
-    """Return the smallest noise with which `count` Gaussian releases fit into the budget, rounded up.
+def stddev_for(sensitivity: float, budget_nano: int, count: int = 1) -> float:
+    """Return the smallest discrete Gaussian noise with which `count` releases fit into the budget, rounded up.
 
     Args:
         sensitivity: L2 sensitivity of one release.
         budget_nano: of all releases together, in nano-units of mu^2.
-        count: number of releases.
-        discrete: whether the noise is a discrete Gaussian, priced by `GaussianEvent.of_discrete_noise`.
+        count: number of releases, priced by `GaussianEvent.of_discrete_noise`.
 
     Returns:
-        The noise's standard deviation, in the units of the sensitivity.
+        The noise's parameter, in the units of the sensitivity.
 
     Raises:
         InvalidParameter: a value is out of range, or the budget is below one nano-unit a release.
@@ -44,15 +43,13 @@ def stddev_for(sensitivity: float, budget_nano: int, count: int = 1, *, discrete
     if unit_nano < 1:
         raise InvalidParameter("budget_nano", budget_nano, f"{count} releases need at least one nano-unit each")
     # Quotient, root and product are rounded by 2.8e-16 together: from just below that, a few steps are left.
-    stddev = positive_finite("stddev", sensitivity * math.sqrt(NANO / unit_nano)) * (1 - 1e-15)
-    while release_nano(GaussianEvent(sensitivity, stddev)) > unit_nano:
+    continuous = positive_finite("stddev", sensitivity * math.sqrt(NANO / unit_nano)) * (1 - 1e-15)
+    while release_nano(GaussianEvent(sensitivity, continuous)) > unit_nano:
+        continuous = math.nextafter(continuous, math.inf)
+    stddev = math.sqrt(Fraction(continuous) ** 2 + SMOOTHING_VARIANCE)
+    while release_nano(GaussianEvent.of_discrete_noise(sensitivity, stddev)) > unit_nano:
         stddev = math.nextafter(stddev, math.inf)
-    if not discrete:
-        return stddev
-    discrete_stddev = math.sqrt(Fraction(stddev) ** 2 + SMOOTHING_VARIANCE)
-    while release_nano(GaussianEvent.of_discrete_noise(sensitivity, discrete_stddev)) > unit_nano:
-        discrete_stddev = math.nextafter(discrete_stddev, math.inf)
-    return discrete_stddev
+    return stddev
 
 
 @functools.lru_cache(maxsize=2**12)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import math
 from collections.abc import Sequence
@@ -26,15 +25,23 @@ NOT_COVERED = (
 _POINTS_OF_ONE, _POINTS_OF_ALL, _INTERVAL_MAX = 5_000, 100_000, 5e-4
 
 
-@dataclasses.dataclass(frozen=True)
-class Certificate:
-    """The public statement that accompanies a release.
+def build_certificate(
+    *, filter: Filter, events: Sequence[Event], unit: Unit, assumed_public: Sequence[str], cost_nano: int
+) -> dict[str, Any]:
+    """Certify the events of one release against the account's filter: the public statement that accompanies it.
 
-    Attributes:
+    Args:
+        filter: the account's when the release was priced.
+        events: everything that was released, in any order.
+        unit: "record" or "subject".
+        assumed_public: declared to be public by the owner, in words.
+        cost_nano: charged by the ledger, repeated steps included.
+
+    Returns:
+        JSON with finite numbers:
         epsilon: upper bound for this release alone, at `delta`, by what the account was charged.
         delta: the account's.
-        unit: "record" or "subject".
-        protects: the unit in words.
+        unit, protects: the unit, and in words.
         adjacency: always "add_remove".
         accounting: always "approximate_gdp".
         rate: the account's d for each unit of mu^2 at the time.
@@ -42,48 +49,10 @@ class Certificate:
         capacity_nano: the account's capacity at the time, in nano-units of mu^2.
         cost_nano: charged for this release.
         events: that were paid for, as `event_from_json` reads them.
-        accountant: package that checked the events.
-        accountant_version: its version.
+        accountant, accountant_version: the package that checked the events.
         pld_epsilon: of the events by privacy loss distributions, at `delta`; for information, the price decides.
-        assumed_public: declared to be public by the owner.
+        assumed_public: as given.
         not_covered: by the guarantee.
-    """
-
-    epsilon: float
-    delta: float
-    unit: Unit
-    protects: str
-    adjacency: str
-    accounting: str
-    rate: float
-    base: float
-    capacity_nano: int
-    cost_nano: int
-    events: tuple[Event, ...]
-    accountant: str
-    accountant_version: str
-    pld_epsilon: float
-    assumed_public: tuple[str, ...]
-    not_covered: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the certificate as a JSON-able dictionary; contains only finite numbers."""
-        events = [event.to_json() for event in self.events]
-        lists = {"assumed_public": list(self.assumed_public), "not_covered": list(self.not_covered)}
-        return {**vars(self), "events": events, **lists}
-
-
-def build_certificate(
-    *, filter: Filter, events: Sequence[Event], unit: Unit, assumed_public: Sequence[str], cost_nano: int | None = None
-) -> Certificate:
-    """Certify the events of one release against the account's filter.
-
-    Args:
-        filter: the account's when the release was priced.
-        events: everything that was released, in any order.
-        unit: "record" or "subject".
-        assumed_public: declared to be public by the owner, in words.
-        cost_nano: charged by the ledger, repeated steps included; None: the price of the events.
 
     Raises:
         InvalidParameter: there is no event, the unit is unknown, or less was charged than the events cost.
@@ -94,29 +63,28 @@ def build_certificate(
     if unit not in UNITS:
         raise InvalidParameter("unit", unit, f"the units are {' and '.join(UNITS)}")
     exact_nano = sum(filter.cost_nano(event) for event in events)
-    charged_nano = exact_nano if cost_nano is None else cost_nano
-    if charged_nano < exact_nano:
+    if cost_nano < exact_nano:
         raise InvalidParameter("cost_nano", cost_nano, f"the events cost {exact_nano} nano-units")
-    if charged_nano > filter.capacity_nano:
-        raise BudgetExceeded(charged_nano, filter.capacity_nano)
-    return Certificate(
-        epsilon=filter.epsilon_of(charged_nano),
-        delta=filter.delta,
-        unit=unit,
-        protects=UNIT_WORDS[unit],
-        adjacency="add_remove",
-        accounting="approximate_gdp",
-        rate=filter.rate,
-        base=filter.base,
-        capacity_nano=filter.capacity_nano,
-        cost_nano=charged_nano,
-        events=tuple(events),
-        accountant="dp-accounting",
-        accountant_version=importlib.metadata.version("dp-accounting"),
-        pld_epsilon=pld_epsilon(events, filter.delta),
-        assumed_public=tuple(assumed_public),
-        not_covered=NOT_COVERED,
-    )
+    if cost_nano > filter.capacity_nano:
+        raise BudgetExceeded(cost_nano, filter.capacity_nano)
+    return {
+        "epsilon": filter.epsilon_of(cost_nano),
+        "delta": filter.delta,
+        "unit": unit,
+        "protects": UNIT_WORDS[unit],
+        "adjacency": "add_remove",
+        "accounting": "approximate_gdp",
+        "rate": filter.rate,
+        "base": filter.base,
+        "capacity_nano": filter.capacity_nano,
+        "cost_nano": cost_nano,
+        "events": [event.to_json() for event in events],
+        "accountant": "dp-accounting",
+        "accountant_version": importlib.metadata.version("dp-accounting"),
+        "pld_epsilon": pld_epsilon(events, filter.delta),
+        "assumed_public": list(assumed_public),
+        "not_covered": list(NOT_COVERED),
+    }
 
 
 def pld_epsilon(events: Sequence[Event], delta: float) -> float:

@@ -1,7 +1,7 @@
 """The base of gradient estimators: shapes, frozen coordinates, and steps made of micro-batches.
 
 A step is: `begin_step` (public work only), any number of `add` (micro-batches of one Poisson sample; none if it is
-empty), a charge of `event`, and one `privatise`. Only `add` reads private gradients; only `privatise` releases.
+empty), a charge, and one `privatise`. Only `add` reads private gradients; only `privatise` releases.
 
 A unit adds a vector of integers of norm at most `bound`, and sums are exact (`privacy.gradients.integers`). So an
 estimator only defines what it scales to which length.
@@ -17,7 +17,7 @@ from typing import Any, NotRequired, Protocol, TypedDict
 import torch
 from torch import nn
 
-from privacy.accounting.events import PoissonGaussianEvent, positive_finite
+from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
 from privacy.gradients import integers
 from privacy.gradients.integers import Block, Outer, Part, Sums, exact_sums, grid_bits, noisy_sum, parted
@@ -110,10 +110,6 @@ class Estimator(ABC):
         self._chosen = {
             name: None if mask is None else mask.nonzero()[:, 0] for name, mask in zip(self.shapes, masks, strict=True)
         }  # indices of each parameter's active coordinates; None: all
-
-    def event(self, probability: float) -> PoissonGaussianEvent:
-        """Return the event of one step, with its batch drawn by `poisson_sample(units, probability, ...)`."""
-        return PoissonGaussianEvent(probability, self.noise_multiplier)
 
     def freeze(self, active: torch.Tensor | None) -> None:
         """Freeze the coordinates where the mask (d,) bool is False; None thaws all. Chosen without private data.

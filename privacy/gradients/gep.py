@@ -164,8 +164,6 @@ class Gep(Estimator):
         super().__init__(shapes, **common)
         self.clip = positive_finite("clip", clip)
         self.clip_residual = None if clip_residual is None else positive_finite("clip_residual", clip_residual)
-        if iterations < 1:
-            raise InvalidParameter("iterations", iterations, "a basis takes one power iteration at least")
         self.iterations = iterations
         self._groups: dict[str, list[str]] = {}  # names of the parameters that have a basis together
         for name, shape in shapes.items():

@@ -95,14 +95,6 @@ class Rgp(Estimator):
     ) -> None:
         super().__init__(shapes, **common)
         self.clip = positive_finite("clip", clip)
-        if rank < 1:
-            raise InvalidParameter("rank", rank, "carriers have at least rank 1")
-        if not 0 < rank_fraction <= 1:
-            raise InvalidParameter(
-                "rank_fraction", rank_fraction, "a share of a layer's smaller side is above 0, at most 1"
-            )
-        if iterations < 1:
-            raise InvalidParameter("iterations", iterations, "carriers take one power iteration at least")
         self.rank, self.rank_fraction, self.iterations = rank, rank_fraction, iterations
         self.random, self.warm_up_steps, self.steps = random, warm_up_steps, 0
         self._generator = torch.Generator().manual_seed(seed)
@@ -124,11 +116,6 @@ class Rgp(Estimator):
     def sensitivity(self) -> float:
         """Return C."""
         return self.clip
-
-    def freeze(self, active: torch.Tensor | None) -> None:
-        """Raise InvalidParameter unless `active` is None: carriers are not coordinates of the weights."""
-        if active is not None:
-            raise InvalidParameter("freeze", "(mask)", "RGP releases carriers' gradients; coordinates cannot be frozen")
 
     def begin_step(self, model: nn.Module) -> None:
         """Find the step's carriers from released weights, or from public randomness."""

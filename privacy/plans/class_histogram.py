@@ -29,7 +29,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     """
     if options:
         raise InvalidParameter("options", sorted(options), "a class histogram has none: its noise follows from epsilon")
-    stddev = stddev_for(SENSITIVITY, budget_nano, discrete=True)
+    stddev = stddev_for(SENSITIVITY, budget_nano)
     event = histogram_event(stddev)
     stage = Stage(COUNTS, event, privacy_filter.cost_nano(event), stddev)
     counted = "records" if facts.unit == "record" else "subjects, each by one of their records,"

@@ -183,7 +183,7 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
     if config.images is not None:
         iterations = max(1, config.images // m)
         sensitivity = config.topagg(facts, 1e6).sensitivity
-        stddev = stddev_for(sensitivity, budget_nano, iterations * m, discrete=True)
+        stddev = stddev_for(sensitivity, budget_nano, iterations * m)
     else:
         assert config.stddev is not None
         stddev = config.stddev

@@ -15,10 +15,10 @@ from pydantic import Field
 
 from models.sizes import denoiser_layers
 from obscura.wire.budgets import UNITS
-from privacy.accounting.filter import NANO, Filter
+from privacy.accounting.filter import Filter
 from privacy.plans.moments import MomentsConfig, config_that_follows
 from privacy.plans.options import EvaluationSamples, read_options
-from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
+from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage, mu_of
 from privacy.plans.private_steps import StepsConfig, check_basis, poisson_stage, steps_facts, steps_notes, steps_stage
 from privacy.plans.warm_start import warm_start_noise, warm_start_stages
 
@@ -98,12 +98,7 @@ class DpDiffusionConfig(StepsConfig):
     def moments(self, budget_nano: int, facts: PublicFacts) -> tuple[MomentsConfig, int]:
         """Return the warm start that the moments' share of a budget pays for, and that share in nano-units."""
         share_nano = math.floor(self.moments_fraction * budget_nano)
-        mu = math.sqrt(share_nano / NANO)
-        return config_that_follows({}, mu, facts), share_nano
-
-    def inner_size(self, facts: PublicFacts) -> tuple[int, int]:
-        """Return height and width of the U-Net's input."""
-        return -(-facts.height // self.patch), -(-facts.width // self.patch)
+        return config_that_follows({}, mu_of(share_nano), facts), share_nano
 
     def half_size(self, facts: PublicFacts) -> tuple[int, int]:
         """Return height and width of a central image."""
@@ -135,7 +130,8 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         InvalidParameter: an option does not fit the dataset or the budget.
     """
     config = read_options(DpDiffusionConfig, options, PRESETS)
-    check_basis(config, denoiser_layers(*config.inner_size(facts), config.blocks))
+    height, width = -(-facts.height // config.patch), -(-facts.width // config.patch)  # of the U-Net's input
+    check_basis(config, denoiser_layers(height, width, config.blocks))
     first: list[Stage] = []
     if config.central_images:
         probability = min(1.0, config.central_batch / facts.units_declared)

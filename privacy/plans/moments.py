@@ -162,13 +162,7 @@ class MomentsConfig(ClassFractionsConfig):
     )
 
     def check(self) -> None:
-        whole = (
-            self.mean_fraction
-            + self.pooled_covariance_fraction
-            + self.class_covariance_fraction
-            + self.cluster_fraction
-        )
-        if not math.isclose(whole, 1.0, abs_tol=1e-9):
+        if not math.isclose(sum(getattr(self, name) for name in _FRACTIONS), 1.0, abs_tol=1e-9):
             raise self.refusal("mean_fraction", "the mean, pooled, class and cluster fractions must add up to 1")
         if (self.clusters > 1) != (self.cluster_fraction > 0):
             raise self.refusal(

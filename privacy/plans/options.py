@@ -139,8 +139,6 @@ def read_options(kind: type[C], options: Mapping[str, Any], presets: Mapping[str
     Raises:
         InvalidParameter: an unknown preset or option, or an invalid value.
     """
-    if not presets:
-        return kind(**options)
     chosen = dict(options)
     preset = chosen.pop("preset", next(iter(presets)))
     if not isinstance(preset, str) or preset not in presets:

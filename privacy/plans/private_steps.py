@@ -15,7 +15,6 @@ from pydantic import Field
 from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import NANO, Filter
-from privacy.errors import InvalidParameter
 from privacy.plans.options import ClassFractionsConfig
 from privacy.plans.plan import PublicFacts, Stage
 
@@ -47,14 +46,6 @@ class FreezeSchedule:
     rate: float
     cooling_steps: float = 0.0
     period: int = 1
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.rate < 1:
-            raise InvalidParameter("rate", self.rate, "the share of frozen coordinates is at least 0 and below 1")
-        if not self.cooling_steps >= 0:
-            raise InvalidParameter("cooling_steps", self.cooling_steps, "steps are counted from 0")
-        if self.period < 1:
-            raise InvalidParameter("period", self.period, "a mask stays for one step at least")
 
     def at(self, step: int) -> float:
         """Return the share that is frozen in a step: r(e) = r* min(e / e*, 1), where e is when its mask was drawn."""

@@ -31,13 +31,7 @@ STATE_IT = "State it with --class-fractions (the option class_fractions), and th
 TRY_IT = "How few records of a class are enough is not known of this recipe: try it first, with --class-fractions."
 
 
-def recipe_of(name: str) -> Recipe:
-    """Import a recipe's `RECIPE`."""
-    recipe: Recipe = import_module(f"privacy.plans.{name}").RECIPE
-    return recipe
-
-
-RECIPES = {name: recipe_of(name) for name in NAMES}
+RECIPES: dict[str, Recipe] = {name: import_module(f"privacy.plans.{name}").RECIPE for name in NAMES}
 
 
 def build_plan(

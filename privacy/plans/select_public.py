@@ -115,7 +115,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
             "select_public draws public pictures: upload a folder of them as a dataset with visibility public, and "
             "name it here. Looking at it costs nothing",
         )
-    stddev = stddev_for(SENSITIVITY, budget_nano // config.iterations, discrete=True)
+    stddev = stddev_for(SENSITIVITY, budget_nano // config.iterations)
     affordable = RELEASE_BYTES_MAX // (facts.pixels * len(facts.classes))
     if (config.choices or _CHOICES[0]) > affordable:
         raise config.refusal(

@@ -238,18 +238,12 @@ def warm_start_noise(config: MomentsConfig, budget_nano: int) -> dict[str, float
     Raises:
         InvalidParameter: the budget is too small.
     """
-    shares = dict(
-        zip(
-            WARM_START,
-            (
-                config.mean_fraction,
-                config.pooled_covariance_fraction,
-                config.cluster_fraction,
-                config.class_covariance_fraction,
-            ),
-            strict=True,
-        )
-    )
+    shares = {
+        MEANS: config.mean_fraction,
+        POOLED: config.pooled_covariance_fraction,
+        CLUSTERS: config.cluster_fraction,
+        BY_CLASS: config.class_covariance_fraction,
+    }
     noise = {}
     left_nano = budget_nano
     for name, share in shares.items():
@@ -260,7 +254,7 @@ def warm_start_noise(config: MomentsConfig, budget_nano: int) -> dict[str, float
         if share_nano < _releases(name):
             raise InvalidParameter("budget_nano", budget_nano, "it is too small to pay for a warm start")
         sensitivity = warm_start_event(name, 1e9).sensitivity
-        noise[name] = stddev_for(sensitivity, share_nano, _releases(name), discrete=True)
+        noise[name] = stddev_for(sensitivity, share_nano, _releases(name))
     return noise
 
 

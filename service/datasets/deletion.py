@@ -208,7 +208,6 @@ def erase(factory: SessionFactory, dataset_id: str, *, now: datetime) -> Dataset
 
 
 def _options_of(dataset_id: str) -> list[ColumnElement[bool]]:
-    """Select the jobs whose options name a dataset, by each of these options."""
     return [Job.plan[("config", name)].as_string() == dataset_id for name in PUBLIC_DATASET_OPTIONS]
 
 

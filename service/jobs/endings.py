@@ -6,7 +6,6 @@ for something fails or is cancelled only after one more attempt has tried to pub
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -17,41 +16,12 @@ from service import ledger, queue
 from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
 from service.identity.access import find
-from service.jobs.lookup import MadeByJob, made_by, stale_attempt
+from service.jobs.lookup import stale_attempt
 from service.notices import tell_of_job
 
 SHA256_CHARACTERS = frozenset("0123456789abcdef")
 # Failures after which a training still publishes its paid results. After others it would fail again, or lacks data.
 SALVAGED = {code: EarlyEnd(code.value) for code in FailureCode if code.value in {early.value for early in EarlyEnd}}
-
-
-def finish_made(
-    session: Session,
-    kind: str,
-    table: type[MadeByJob],
-    *,
-    job_id: str,
-    attempt: int,
-    results: Mapping[str, Any],
-    same: str,
-    now: datetime,
-) -> MadeByJob:
-    """End a running job and fill in the row that it makes. Idempotent.
-
-    Args:
-        results: values of columns that were empty so far.
-        same: the column that distinguishes a replay from another outcome.
-    """
-    job = lock_attempt(session, job_id, attempt, kind, replay=JobState.SUCCEEDED)
-    made = made_by(session, table, job_id)
-    if job.state is JobState.SUCCEEDED:
-        if getattr(made, same) != results[same]:
-            raise stale_attempt(job, attempt)
-        return made
-    for column, value in results.items():
-        setattr(made, column, value)
-    end_job(session, job, JobState.SUCCEEDED, now=now)
-    return made
 
 
 def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: FailureCode, now: datetime) -> Job:

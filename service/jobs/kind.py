@@ -7,9 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from obscura.wire.job_schemas import FailureFacts, JobRecord
 from obscura.wire.schemas import ApiRecord, ApiRequest
+from obscura.wire.words import JobState
 from service.db.job_tables import FailureCode, Job, Made
+from service.jobs.endings import end_job, lock_attempt
+from service.jobs.lookup import made_by, stale_attempt
 
 SAMPLES_MAX = 200_000  # unless the settings have another number
 
@@ -68,6 +73,7 @@ class Kind:
         unavailable: the failure code if an input of the job is gone.
         order: None if it cannot be requested over HTTP.
         makes: the table of the row that it makes, if any.
+        same: the column of that row that distinguishes a replay from another outcome.
         record: the schema of that row; of the job if it makes none.
         show: returns the record, from that row and the job.
         reading: the route of that record, if any.
@@ -85,6 +91,7 @@ class Kind:
     unavailable: FailureCode = FailureCode.DATASET_UNAVAILABLE
     order: Order | None = None
     makes: type[Made] | None = None
+    same: str = "results"
     record: type[ApiRecord] = JobRecord
     show: Callable[[Any, Job], ApiRecord] | None = None
     reading: Reading | None = None
@@ -97,6 +104,21 @@ class Kind:
     def noun(self) -> str:
         """The noun for the result of such a job."""
         return "job" if self.makes is None else self.makes.__name__.lower()
+
+    def finish(self, session: Session, *, job_id: str, attempt: int, now: datetime, **results: Any) -> None:
+        """End a running job and fill in the row that it makes, by column. Idempotent."""
+        assert self.makes is not None
+        job = lock_attempt(session, job_id, attempt, self.name, replay=JobState.SUCCEEDED)
+        made = made_by(session, self.makes, job_id)
+        if job.state is JobState.SUCCEEDED:
+            if getattr(made, self.same) != results[self.same]:
+                raise stale_attempt(job, attempt)
+            return
+        if hasattr(made, "finished_at"):
+            made.finished_at = now
+        for column, value in results.items():
+            setattr(made, column, value)
+        end_job(session, job, JobState.SUCCEEDED, now=now)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "module", self.module or f"workers.train.kinds.{self.name}")

@@ -17,9 +17,8 @@ from models.portable.edm import (
     losses,
     noise_levels,
     noisy_rows,
-    pack,
 )
-from models.portable.layers import plane
+from models.portable.layers import plane, with_planes
 from models.portable.unet import halvings_of
 from privacy.gradients.per_sample import check_model
 from tests.models.checks import assert_drawn_from_seed_and_labels, assert_gradients_are_autograds, stream
@@ -130,7 +129,7 @@ def test_the_denoiser_takes_every_size_and_no_image_knows_its_neighbours(channel
     denoiser = stirred(dataclasses.replace(CONFIG, channels=channels, height=height, width=width))
     check_model(denoiser)
     x = torch.randn(3, channels, height, width, generator=stream())
-    rows = pack(x, torch.tensor([0.1, 1.0, 10.0]), torch.tensor([0, 3, 1]))
+    rows = with_planes(x, torch.tensor([0.1, 1.0, 10.0]), torch.tensor([0, 3, 1]))
     together = denoiser(rows)
     assert together.shape == x.shape
     assert together.abs().max() > 0

@@ -27,9 +27,8 @@ USEFUL_STEPS = 2  # means and pooled covariance, as for the real recipe
 def train(run: Run) -> Generator:
     plan, facts, data = run.plan, run.facts, run.data
     releases = [stage for stage in plan.stages for _ in range(stage.event.count)]
-    checkpoint = load_checkpoint(run.checkpoints)
-    total = torch.zeros(len(facts.classes), facts.pixels) if checkpoint is None else checkpoint.state["total"]
-    first = 0 if checkpoint is None else checkpoint.step
+    saved = load_checkpoint(run.checkpoints) or {"total": torch.zeros(len(facts.classes), facts.pixels), "step": 0}
+    total, first = saved["total"], saved["step"]
     sums = np.stack([data.private_images[data.private_labels == c].sum(0).ravel() for c in range(len(facts.classes))])
     done = first
     for step in range(first, len(releases)):
@@ -46,7 +45,7 @@ def train(run: Run) -> Generator:
         if os.environ.get("TINY_KILL") == str(done) and run.attempt == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         if done % CHECKPOINT_STEPS == 0:
-            save_checkpoint(run.checkpoints, step=done, state={"total": total}, header={"recipe": "tiny"})
+            save_checkpoint(run.checkpoints, {"total": total, "step": done})
         if str(done) in os.environ.get("TINY_STOP", "").split(",") and run.attempt == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(float(os.environ.get("TINY_PAUSE", "0")))

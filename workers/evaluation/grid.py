@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,6 @@ def scale_for(height: int) -> int:
 def as_pixels(images: npt.ArrayLike) -> npt.NDArray[np.uint8]:
     """Convert float images (n, c, h, w) in [0, 1] to uint8 RGB (n, h, w, 3)."""
     array = np.asarray(images, dtype=np.float32)
-    if array.ndim != 4 or array.shape[1] not in (1, 3):
-        raise ValueError(f"expected images of shape (n, 1 or 3, h, w), got {array.shape}")
     pixels = np.rint(np.clip(np.nan_to_num(array), 0.0, 1.0) * 255.0).astype(np.uint8)
     return np.ascontiguousarray(np.broadcast_to(pixels, (len(pixels), 3, *pixels.shape[2:])).transpose(0, 2, 3, 1))
 
@@ -44,14 +42,12 @@ def strip(pixels: npt.NDArray[np.uint8], *, scale: int, gap: int = GAP_PIXELS) -
     return Image.fromarray(canvas)
 
 
-def write_grid(images: npt.ArrayLike, classes: Sequence[str], path: Path) -> Path:
-    """Write a contact sheet as PNG, its folder included; return the path.
+def draw_grid(images: npt.ArrayLike, classes: Sequence[str]) -> bytes:
+    """Return a contact sheet as PNG.
 
     `images` are synthetic, float (n, c, h, w) in [0, 1], as many of the first class as of the second, and so on.
     """
     pixels = as_pixels(images)
-    if not classes or len(pixels) == 0 or len(pixels) % len(classes):
-        raise ValueError(f"{len(pixels)} images do not divide evenly among {len(classes)} classes")
     columns = len(pixels) // len(classes)
     scale = scale_for(pixels.shape[1])
     rows = [strip(pixels[i * columns : (i + 1) * columns], scale=scale) for i in range(len(classes))]
@@ -69,6 +65,6 @@ def write_grid(images: npt.ArrayLike, classes: Sequence[str], path: Path) -> Pat
         top = MARGIN_PIXELS + index * row_height
         sheet.paste(row, (left, top))
         draw.text((left - LABEL_GAP_PIXELS, top + row.height / 2), label, fill=INK, font=font, anchor="rm")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sheet.save(path, format="PNG")
-    return path
+    buffer = io.BytesIO()
+    sheet.save(buffer, format="PNG")
+    return buffer.getvalue()

@@ -27,7 +27,6 @@ from privacy.accounting.odds import attacker_certainty_max
 from privacy.plans.moments import VISIBLE
 from workers.evaluation.grid import as_pixels, scale_for, strip
 
-NANO: Final = 10**9
 SAMPLES_PER_CLASS: Final = 10
 # The odds table of the report; what the account promises is added to it.
 EPSILON_EXAMPLES: Final = (0.5, 1.0, 2.0, 3.0, 8.0)
@@ -108,20 +107,15 @@ def write_report(
     images: npt.NDArray[np.uint8],
     labels: npt.NDArray[np.int64],
     technical: Mapping[str, str] | None = None,
-) -> Path:
-    """Write report.html and report.json; return the path of the first.
+) -> None:
+    """Write report.html and report.json into an existing folder.
 
     Args:
-        directory: created if it is missing.
         card: the release's privacy card, as JSON; KeyError if it lacks a fact that the guarantee needs.
         images: sample of the release, uint8 (n, h, w) or (n, h, w, c). Synthetic: the report shows them.
         technical: versions, config digest, hardware and the like, in the order to be shown.
     """
     labels = np.asarray(labels, dtype=np.int64)
-    if len(images) != len(labels) or len(images) == 0:
-        raise ValueError(f"{len(images)} images and {len(labels)} labels: a report needs as many of each, at least one")
-    if labels.min() < 0 or labels.max() >= len(release.classes):
-        raise ValueError(f"labels must lie in 0..{len(release.classes) - 1}")
     panels = measure(images, labels, release.classes)
     copied = ("delta", "unit", "adjacency", "accounting", "rate", "base", "capacity_nano", "cost_nano")
     guarantee = {
@@ -141,7 +135,6 @@ def write_report(
         "technical": dict(technical or {}),
     }
     document = json.loads(json.dumps(document, default=str))
-    directory.mkdir(parents=True, exist_ok=True)
     (directory / "report.json").write_text(
         json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8"
     )
@@ -159,9 +152,7 @@ def write_report(
         adjacencies=ADJACENCIES,
         visible=VISIBLE,
     )
-    html = directory / "report.html"
-    html.write_text(page, encoding="utf-8")
-    return html
+    (directory / "report.html").write_text(page, encoding="utf-8")
 
 
 @functools.cache

@@ -67,8 +67,16 @@ class MatrixWaves:
         return len(self.basis)
 
     def of(self, private_images: npt.NDArray[np.uint8], centre: float) -> Array:
-        """Return the coefficients (n, f) of images (n, h, w[, c]) uint8. Private."""
-        return coefficients(private_images, self.basis, centre)
+        """Return the coefficients (n, f) of images (n, h, w[, c]) uint8 around a public brightness. Private."""
+        rounded = RoundedMatrix(self.basis.T)
+
+        def compute(images: npt.NDArray[np.uint8]) -> Tensor:
+            flat = (np.moveaxis(images, 3, 1) if images.ndim == 4 else images).reshape(len(images), -1)
+            return torch.from_numpy(rounded.exact_product(flat / 255.0 - centre, largest=1.0))
+
+        block = max(1, min(_BLOCK, _BLOCK_NUMBERS // self.basis.shape[1]))
+        found: Array = computed_alike(private_images, compute, block).numpy()
+        return found
 
     def drawn(self, rows: Array) -> Array:
         """Turn coefficients (n, f) into pixels (n, pixels)."""
@@ -150,21 +158,6 @@ def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     plane = (rows[:, :, None] * columns[:, None, :]).reshape(len(seen), 1, -1)
     basis = (planes[seen.kind][:, :, None] * plane).reshape(len(seen), facts.pixels)
     return seen.paired(basis, config.symmetry)
-
-
-def coefficients(private_images: npt.NDArray[np.uint8], basis: Array, centre: float = 0.25) -> Array:
-    """Return the images' coefficients around a public brightness, (n, coefficients). Private."""
-
-    rounded = RoundedMatrix(basis.T)
-
-    def compute(images: npt.NDArray[np.uint8]) -> Tensor:
-        flat = (np.moveaxis(images, 3, 1) if images.ndim == 4 else images).reshape(len(images), basis.shape[1])
-        return torch.from_numpy(rounded.exact_product(flat / 255.0 - centre, largest=1.0))
-
-    found: Array = computed_alike(
-        private_images, compute, max(1, min(_BLOCK, _BLOCK_NUMBERS // basis.shape[1]))
-    ).numpy()
-    return found
 
 
 class RoundedMatrix:

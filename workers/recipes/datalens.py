@@ -141,13 +141,12 @@ def _vote(run: Run, config: DataLensConfig, private_records: Tensor, student: Pi
     stage = stage_config(run.plan, run.facts)
     state = TeacherStageState(_teachers(run, stage, private_shards))
     saved = load_checkpoint(run.checkpoints)
-    if saved is not None:
-        state.restore(saved.state["stage"])
-        student.restore(saved.state["student"])
+    if saved:
+        state.restore(saved["stage"])
+        student.restore(saved["student"])
 
     def checkpoint(reached: TeacherStageState) -> None:
-        state = {"stage": reached.tensors(), "student": student.state()}
-        save_checkpoint(run.checkpoints, step=reached.iteration, state=state)
+        save_checkpoint(run.checkpoints, {"stage": reached.tensors(), "student": student.state()})
 
     run_teacher_stage(stage, private_shards, student, state, run, checkpoint)
     return state
@@ -166,7 +165,6 @@ def _require_memory(run: Run, config: DataLensConfig) -> None:
 
 
 def _teachers(run: Run, stage: TeacherStageConfig, private_shards: Shards) -> Teachers:
-    """Create this rank's teachers."""
     config, facts, mine = run.plan.config_of(DataLensConfig), run.facts, share(private_shards.teachers)
     if config.teacher_network == "linear":
         return LinearTeachers(private_shards, stage.classes, mine, device=run.device)

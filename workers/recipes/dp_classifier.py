@@ -49,15 +49,15 @@ def train(run: Run) -> PrivateClassifier:
         raise ExtractorUnusable(f"the extractor {config.extractor} is not there")
     classifier = PrivateClassifier(shape, config.initial_seed, extractor).to(run.device)
     steps = planned_steps(run, config, classifier_task(run, config, classifier))
-    header = {"extractor_sha256": None if extractor is None else extractor.sha256}
+    sha256 = None if extractor is None else extractor.sha256
     saved = load_checkpoint(run.checkpoints, device=run.device)
-    if saved is not None:
-        if saved.header.get("extractor_sha256") != header["extractor_sha256"]:
+    if saved:
+        if saved["extractor_sha256"] != sha256:
             raise ExtractorUnusable("the extractor's file was replaced since the training began")
-        steps.restore(saved.state)
+        steps.restore(saved["steps"])
 
     def checkpoint() -> None:
-        save_checkpoint(run.checkpoints, step=steps.state.step, state=steps.checkpoint_state(), header=header)
+        save_checkpoint(run.checkpoints, {"steps": steps.checkpoint_state(), "extractor_sha256": sha256})
 
     steps.make(checkpoint)
     if steps.state.step == 0:

@@ -71,8 +71,7 @@ def train(run: Run) -> EdmDenoiser:
     require_anchors(config, data)
     units, K = Units(facts, config, data), config.multiplicity
     denoiser = EdmDenoiser(_shape(run.plan, facts), config.initial_seed).to(run.device)
-    saved = load_checkpoint(run.checkpoints, device=run.device)
-    state: Mapping[str, Any] = {} if saved is None else saved.state
+    state = load_checkpoint(run.checkpoints, device=run.device)
 
     start = STARTS.get(run.plan.stages[0].name)
     if start is not None and "steps" not in state:
@@ -103,7 +102,7 @@ def train(run: Run) -> EdmDenoiser:
         steps.restore(state["steps"])
 
     def checkpoint() -> None:
-        save_checkpoint(run.checkpoints, step=steps.state.step, state={"steps": steps.checkpoint_state()})
+        save_checkpoint(run.checkpoints, {"steps": steps.checkpoint_state()})
 
     steps.make(checkpoint)
     if steps.state.step == 0 and start is None:
@@ -193,7 +192,7 @@ def _start_from_moments(
     moments, _ = config.moments(run.plan.budget_nano, run.facts)
 
     def keep(reached: Mapping[str, Any]) -> None:
-        save_checkpoint(run.checkpoints, step=0, state={"start": dict(reached)})
+        save_checkpoint(run.checkpoints, {"start": dict(reached)})
 
     put_into(denoiser.first, run.on_first(lambda: noisy_gaussians(run, moments, released or {}, keep)))
     return lambda: drawn_examples(denoiser, config, run.progress)
@@ -254,7 +253,7 @@ def _start_from_central_images(
             break
         fresh = run.on_first(functools.partial(one, image))
         released = fresh if released is None else torch.cat([released.to(fresh), fresh])
-        save_checkpoint(run.checkpoints, step=0, state={"start": released})
+        save_checkpoint(run.checkpoints, {"start": released})
     assert released is not None  # a plan with this stage has one image at least
     size = facts.height, facts.width
     images = functional.interpolate(released.flatten(0, 1), size=size, mode="bilinear", align_corners=False)

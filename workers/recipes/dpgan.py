@@ -84,13 +84,13 @@ def train(run: Run) -> DcganGenerator:
     )
     steps = planned_steps(run, config, task)
     saved = load_checkpoint(run.checkpoints, device=run.device)
-    if saved is not None:
-        steps.restore(saved.state["discriminator"])
-        generator_side.restore(saved.state["generator"])
+    if saved:
+        steps.restore(saved["discriminator"])
+        generator_side.restore(saved["generator"])
 
     def checkpoint() -> None:
         state = {"discriminator": steps.checkpoint_state(), "generator": generator_side.state()}
-        save_checkpoint(run.checkpoints, step=steps.state.step, state=state)
+        save_checkpoint(run.checkpoints, state)
 
     steps.make(checkpoint)
     if steps.state.step == 0:

@@ -6,7 +6,6 @@ It pays through `Budget.charge` before a noisy value exists, and reports through
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -220,33 +219,17 @@ class Piece:
     work: float
 
 
-@dataclass(frozen=True, repr=False)
-class TrainingCheckpoint:
-    """A training's state after `step` steps. `state` may hold private values; `header` is JSON."""
-
-    step: int
-    header: dict[str, Any]
-    state: dict[str, Any]
-
-    def __repr__(self) -> str:
-        return f"TrainingCheckpoint(step={self.step})"
-
-
-def save_checkpoint(
-    folder: CheckpointFolder, *, step: int, state: Mapping[str, Any], header: Mapping[str, Any] | None = None
-) -> None:
+def save_checkpoint(folder: CheckpointFolder, state: Mapping[str, Any]) -> None:
     """Replace the checkpoint of a job atomically; of several ranks, only rank 0 writes.
 
-    `state` is what `torch.load` accepts with `weights_only=True`; `header` is JSON.
+    `state` is what `torch.load` accepts with `weights_only=True`. It may hold private values.
     """
-    if rank() != 0:
-        return
-    document = {"step": step, "header": json.dumps(dict(header or {}), sort_keys=True), "state": dict(state)}
-    folder.replace(lambda file: torch.save(document, file))
+    if rank() == 0:
+        folder.replace(lambda file: torch.save(dict(state), file))
 
 
-def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "cpu") -> TrainingCheckpoint | None:
-    """Read the checkpoint of a job, or None before the first one. Every rank calls it; rank 0 alone reads."""
+def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Read the state of a job, empty before its first checkpoint. Every rank calls it; rank 0 alone reads."""
     file = folder.open() if rank() == 0 else None
     if ranks() > 1:
         content = None
@@ -256,9 +239,7 @@ def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "c
         content = object_from_first(content)
         file = None if content is None else io.BytesIO(content)
     if file is None:
-        return None
+        return {}
     with file:
-        document = torch.load(file, map_location=device, weights_only=True)
-    return TrainingCheckpoint(
-        step=int(document["step"]), header=json.loads(document["header"]), state=document["state"]
-    )
+        state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+    return state

@@ -57,17 +57,16 @@ def empty_generator(config: MomentsConfig, facts: PublicFacts) -> Generator:
 
 def _start(run: Run, config: MomentsConfig, generator: Generator) -> dict[str, Any]:
     """Release the moments into the generator, once; later attempts load them from the checkpoint, which is returned."""
-    saved = load_checkpoint(run.checkpoints)
-    state = {} if saved is None else saved.state
+    state = load_checkpoint(run.checkpoints)
     if "generator" in state:
         generator.load_state_dict(state["generator"])
         return state
 
     def keep(reached: Mapping[str, Any]) -> None:
-        save_checkpoint(run.checkpoints, step=0, state={"start": dict(reached)})
+        save_checkpoint(run.checkpoints, {"start": dict(reached)})
 
     put_into(generator, run.on_first(lambda: noisy_gaussians(run, config, state.get("start", {}), keep)))
-    save_checkpoint(run.checkpoints, step=0, state={"generator": generator.state_dict()})
+    save_checkpoint(run.checkpoints, {"generator": generator.state_dict()})
     return {}
 
 
@@ -81,8 +80,7 @@ def _guided(run: Run, config: MomentsConfig, moments: Generator, state: dict[str
         steps.restore(state["steps"])
 
     def checkpoint() -> None:
-        reached = {"generator": released, "steps": steps.checkpoint_state()}
-        save_checkpoint(run.checkpoints, step=steps.state.step, state=reached)
+        save_checkpoint(run.checkpoints, {"generator": released, "steps": steps.checkpoint_state()})
 
     learned = steps.make(checkpoint).step > 0
     generator = GuidedGenerator(

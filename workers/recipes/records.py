@@ -192,8 +192,7 @@ def anchor_images(config: StepsConfig, facts: PublicFacts, data: TrainingData) -
     """
     if not config.anchors_dataset_id:
         return public_patterns(config.anchors, facts.channels, facts.height, facts.width, _SEED)
-    require_anchors(config, data)
-    assert data.public_anchors is not None
+    assert data.public_anchors is not None  # `require_anchors`
     stream = torch.Generator().manual_seed(_SEED)
     chosen = torch.randperm(len(data.public_anchors), generator=stream)[: config.anchors]
     return public_images(data, chosen.numpy(), facts)

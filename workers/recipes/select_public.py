@@ -65,8 +65,7 @@ def train(run: Run) -> SelectedPictures:
     config, facts = run.plan.config_of(SelectPublicConfig), run.facts
     pools = public_pools(config, facts, run)
     space, clusters = run.on_first(lambda: _clusters(config, facts, run, pools))
-    checkpoint = load_checkpoint(run.checkpoints)
-    released: list[Tensor] = [] if checkpoint is None else list(checkpoint.state["votes"])
+    released: list[Tensor] = list(load_checkpoint(run.checkpoints).get("votes", ()))
     assert config.choices is not None
     axes = space.public.shape[1]
     centres = torch.full((len(clusters), config.choices, axes), FAR)  # where there is none, nearest to nothing
@@ -85,7 +84,7 @@ def train(run: Run) -> SelectedPictures:
                 if not iteration:
                     raise
                 break  # ended early: the first iteration's winners are drawn
-            save_checkpoint(run.checkpoints, step=iteration + 1, state={"votes": released})
+            save_checkpoint(run.checkpoints, {"votes": released})
         if iteration == 0:
             pictures = run.on_first(partial(_winners, run, clusters, released[0], least))
             weights = [torch.full((len(each),), 1 / len(each), dtype=torch.float64) for each in pictures]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -27,7 +26,7 @@ _NUMBERS_TOGETHER = 2**26  # in images that are drawn at once: of large ones, fe
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """The images to draw. Everything in it is public.
+    """The images to draw, as `service.jobs.kinds` has validated them. Everything in it is public.
 
     Args:
         seed: public seed, 0 <= seed < 2**63.
@@ -40,20 +39,6 @@ class SampleRequest:
     names: tuple[str, ...]
     chosen: tuple[int, ...] | None = None
     proportions: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count must be at least 1, not {self.count}")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed must be at least 0 and below 2**63, not {self.seed}")
-        wrong = [label for label in self.labels_drawn if not 0 <= label < len(self.names)]
-        if wrong or not self.labels_drawn or len(set(self.labels_drawn)) != len(self.labels_drawn):
-            raise ValueError(f"chosen must be distinct labels below {len(self.names)}, not {self.chosen}")
-        weights = self.proportions
-        if weights is not None and (
-            len(weights) != len(self.labels_drawn) or not all(0 < w < math.inf for w in weights)
-        ):
-            raise ValueError(f"proportions must be a number above 0 for each drawn label, not {weights}")
 
     @property
     def labels_drawn(self) -> tuple[int, ...]:

@@ -271,8 +271,8 @@ class _Sealing(RawIOBase):
 class HeldBudget:
     """The hold of one job, as its recipe sees it (`workers.recipes.interface.Budget`).
 
-    It is closed from the start if this attempt only publishes what was paid for. The job's journal gets a line for
-    every charge before anything is released for it.
+    Once `closed` it refuses every charge; it is from the start if this attempt only publishes what was paid for. The
+    job's journal gets a line for every charge before anything is released for it.
     """
 
     def __init__(self, context: Context, training: Training) -> None:
@@ -280,10 +280,6 @@ class HeldBudget:
         self._journal = Journal(context.storage, training.job.id, context.attempt.number, training.account.id)
         self.charged_nano = training.charged_nano
         self.closed = training.job.ended_early is not None
-
-    def close(self) -> None:
-        """Refuse every further charge: the training ends early."""
-        self.closed = True
 
     def charge(self, event: Event, stage: str) -> None:
         """Pay for `event.count` releases; durable when this returns.

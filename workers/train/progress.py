@@ -67,7 +67,7 @@ class ReportedProgress:
             if budget is None or request is not jobs.StopRequest.WIND_UP:
                 stop.set()
                 raise Cancelled
-            budget.close()  # of a training that is to publish what it has
+            budget.closed = True  # of a training that is to publish what it has
             self._winding_up = True
         hundredth = step * REPORTS_MAX // max(steps, 1)
         if self._reported != (stage, steps, hundredth):

@@ -31,7 +31,7 @@ from service import jobs, ledger
 from service.db.session import transaction
 from service.ledger.chain import body_hash
 from service.times import to_the_hour
-from workers.evaluation.grid import write_grid
+from workers.evaluation.grid import draw_grid
 from workers.evaluation.report import PaidStage, ReleaseFacts, write_report
 from workers.recipes.class_histogram import read_histogram
 from workers.recipes.interface import Piece, Progress
@@ -137,7 +137,8 @@ def _show_generator(
             break
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     by_class = np.argsort(labels[:least], kind="stable")
-    write_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes, directory / GRID_FILE)  # (n, c, h, w)
+    sheet = draw_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes)  # of (n, c, h, w)
+    (directory / GRID_FILE).write_bytes(sheet)
     on_gpu = device_of(generator).type == "cuda"
     technical = {
         "obscura": version("obscura-images"),
@@ -186,11 +187,11 @@ def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> di
         filter=training.privacy_filter,
         events=list(ran.values()),
         unit=training.account.unit.value,
-        assumed_public=tuple(assumed_public),
+        assumed_public=assumed_public,
         cost_nano=charged_nano,
     )
     return {
-        **certificate.to_json(),
+        **certificate,
         "recipe": training.plan.recipe,
         "stages": list(ran),
         "job_id": training.job.id,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select
@@ -18,7 +17,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, FailureCode, Job, Release
 from service.errors import Conflict, InvalidInput
 from service.identity.access import find, visible
-from service.jobs.endings import finish_made
 from service.jobs.kind import Ask, Kind, Order, failure_of
 from service.jobs.lookup import get_release, payer_of, trained_on, training_of
 from service.jobs.planning import evaluation_set
@@ -93,23 +91,6 @@ def queue_evaluation(
     )
     of = {"release_id": release.id, "dataset_id": dataset_id}
     return queue_job(session, job, Evaluation(id=new_id("evl"), job_id=job.id, created_at=ask.now, **of, **measured))
-
-
-def finish(
-    session: Session,
-    *,
-    job_id: str,
-    attempt: int,
-    results: Mapping[str, Any],
-    confusion: Sequence[Sequence[int]] | None,
-    now: datetime,
-) -> Evaluation:
-    """End a running evaluation with its results (JSON). Idempotent. A row of `confusion` counts one true class."""
-    counts = None if confusion is None else [list(row) for row in confusion]
-    found = {"results": dict(results), "confusion": counts, "finished_at": now}
-    return finish_made(
-        session, KIND.name, Evaluation, job_id=job_id, attempt=attempt, results=found, same="results", now=now
-    )
 
 
 def finished_evaluations(session: Session, release_id: str) -> Sequence[Evaluation]:

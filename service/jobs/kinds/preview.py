@@ -7,7 +7,6 @@ ledger is not used.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -23,7 +22,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import FailureCode, Job, Preview
 from service.errors import InvalidInput
 from service.identity.access import find
-from service.jobs.endings import finish_made
 from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
 from service.jobs.planning import plan_on, require_anchors_ready, require_ready, training_set
 from service.jobs.submission import planned_job, queue_job
@@ -76,19 +74,6 @@ def accept(
     job = planned_job(ask, KIND.name, trained, plan, epsilon=epsilon, options=options, **named)
     made = Preview(id=new_id("prv"), job_id=job.id, created_at=ask.now)
     return queue_job(session, job, made)
-
-
-def finish(
-    session: Session, *, job_id: str, attempt: int, results: Mapping[str, Any], grid: bytes | None, now: datetime
-) -> Preview:
-    """End a running preview with its results (JSON, `workers.train.kinds.preview.Forecast`). Idempotent.
-
-    `grid` is a PNG of generated images; None for a classifier.
-    """
-    found = {"results": dict(results), "grid": grid, "finished_at": now}
-    return finish_made(
-        session, KIND.name, Preview, job_id=job_id, attempt=attempt, results=found, same="results", now=now
-    )
 
 
 def forecast_sentence(

@@ -17,7 +17,6 @@ from service.db.base import new_id
 from service.db.job_tables import FailureCode, Job, Release, Sample
 from service.errors import Conflict, InvalidInput
 from service.identity.access import visible
-from service.jobs.endings import finish_made, require_sha256
 from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
 from service.jobs.lookup import get_release, payer_of, trained_on, training_of
 from service.jobs.submission import new_job, queue_job, require_drawable
@@ -79,7 +78,6 @@ def _checked(
     classes: Sequence[str] | None,
     known: Sequence[str],
 ) -> Mapping[str, float]:
-    """Return valid proportions in label order, or raise InvalidInput."""
     if classes is not None:
         raise InvalidInput("Give classes or proportions, not both: proportions name the classes that are drawn.")
     try:
@@ -93,19 +91,6 @@ def _checked(
         return checked_class_fractions(proportions, known, every=False)
     except ValueError as error:
         raise InvalidInput(f"These proportions cannot be drawn: {error}.") from None
-
-
-def finish(
-    session: Session, *, job_id: str, attempt: int, path: str, sha256: str, size_bytes: int, now: datetime
-) -> Sample:
-    """End a running sampling whose file is in place, at a path relative to the data directory. Idempotent."""
-    require_sha256(sha256)
-    if size_bytes <= 0:
-        raise InvalidInput("A sample's file is not empty.")
-    results = {"sha256": sha256, "path": path, "bytes": size_bytes}
-    return finish_made(
-        session, KIND.name, Sample, job_id=job_id, attempt=attempt, results=results, same="sha256", now=now
-    )
 
 
 def due(session: Session, *, before: datetime, limit: int) -> Sequence[str]:
@@ -139,6 +124,7 @@ KIND = Kind(
         request=SampleRequest,
     ),
     makes=Sample,
+    same="sha256",
     reading=Reading(
         path="/v1/samples",
         prefix="smp",

@@ -30,13 +30,13 @@ from benchmarks.audited_releases import audited_central_images
 from benchmarks.broken_gradients import BROKEN_GRADIENTS
 from benchmarks.broken_mechanisms import LateBudget
 from benchmarks.gradient_games import PLAIN_MU, exchanged, owned, ranked, scaled, seen, spread
+from benchmarks.payment_order import PaymentJournal, ReleasedUnpaid
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.auditing.distinguishing import Errors, epsilon_lower_bound, sampled_mu_lower_bound
 from privacy.auditing.one_run import epsilon_lower_bound as one_run_epsilon
 from privacy.auditing.one_run import flip_coins, gaussian_refuted, guess
-from privacy.auditing.payment_order import PaymentJournal, ReleasedUnpaid
 from privacy.plans.plan import PlanBudget, Stage
 from privacy.plans.private_steps import STEPS
 
@@ -112,7 +112,7 @@ def test_a_correct_estimator_stays_below_its_claim_in_these_games_too(audited: A
 def test_claims_are_what_accounts_are_charged_for_a_step(make: Make) -> None:
     setting = make(4)
     estimator = setting.make(setting.network(), 1 / MU)
-    assert estimator.event(0.5) == seen(make, MU, 0.5).claim
+    assert PoissonGaussianEvent(0.5, estimator.noise_multiplier) == seen(make, MU, 0.5).claim
     assert seen(make, MU, 0.5).mu == pytest.approx(MU)
     assert ranked().mu == pytest.approx(PLAIN_MU)  # of both steps together
 

@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks.audited_trainings import Tap, digits_population, train
 from benchmarks.broken_mechanisms import LateBudget
+from benchmarks.payment_order import PaymentJournal, ReleasedUnpaid
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.auditing.one_run import flip_coins
-from privacy.auditing.payment_order import PaymentJournal, ReleasedUnpaid
 from privacy.errors import BudgetExceeded
 from privacy.plans.datalens import VOTES
 from privacy.plans.plan import Plan, PlanBudget, Stage

@@ -206,9 +206,6 @@ def test_masks_have_their_share_and_cooling_reaches_its_end() -> None:
     epochs = FreezeSchedule(0.8, cooling_steps=40, period=10)
     assert [epochs.at(step) for step in (9, 10, 19, 20, 40, 99)] == pytest.approx([0, 0.2, 0.2, 0.4, 0.8, 0.8])
     assert FreezeSchedule(0.8).at(0) == 0.8
-    for bad in ({"rate": 1.0}, {"rate": -0.1}, {"rate": 0.5, "cooling_steps": -1}, {"rate": 0.5, "period": 0}):
-        with pytest.raises(InvalidParameter):
-            FreezeSchedule(**bad)
 
 
 @pytest.mark.parametrize(
@@ -221,14 +218,7 @@ def test_total_densities_are_those_of_the_paper(rate: float, epochs: int, publis
     assert steps.density(50 * epochs) == pytest.approx(published, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("kind", "wrong"),
-    [
-        ("topagg", {"keep": 0.0}),
-        *(("gep", wrong) for wrong in ({"basis_size": 1}, {"iterations": 0})),
-        *(("rgp", wrong) for wrong in ({"rank": 0}, {"rank_fraction": 0.0}, {"iterations": 0})),
-    ],
-)
+@pytest.mark.parametrize(("kind", "wrong"), [("topagg", {"keep": 0.0}), ("gep", {"basis_size": 1})])
 def test_options_out_of_range_are_refused_by_name(kind: str, wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidParameter, match=next(iter(wrong))):
         make(kind, perceptron(), **wrong)
@@ -240,16 +230,13 @@ def test_misuse_is_refused_with_the_reason() -> None:
     for kind in ("gep", "rgp"):
         with pytest.raises(InvalidParameter, match="begin_step"):
             make(kind, model).add(traces)
-    estimator, rgp = make("dpsgd", model), make("rgp", model)
-    with pytest.raises(InvalidParameter, match="frozen"):
-        rgp.freeze(torch.ones(rgp.coordinates, dtype=torch.bool))
+    estimator = make("dpsgd", model)
     with pytest.raises(InvalidParameter, match="places"):
         estimator.freeze(torch.ones(3, dtype=torch.bool))
     estimator.add(traces)
     with pytest.raises(InvalidParameter, match="within a step"):
         estimator.freeze(None)
     assert make("gep", model).sensitivity == math.sqrt(2)
-    assert make("gep", model, noise_multiplier=3.0).event(0.1).noise_multiplier == 3.0
 
 
 # --- NormTopK ---

@@ -254,7 +254,7 @@ class Served:
         facts = {"dataset": "held out", "dataset_id": evaluation["dataset_id"], "train_images": 50, "test_images": 7}
         results = {"accuracy": accuracy, "accuracy_warm_start_only": None}
         results["evaluation"] = {**facts, "seeds": [evaluation["seed"]]}
-        self._finish(kinds.evaluate.finish, evaluation["job_id"], results=results, confusion=[[3, 1], [0, 3]])
+        self._finish(kinds.evaluate.KIND.finish, evaluation["job_id"], results=results, confusion=[[3, 1], [0, 3]])
 
     def _finish(self, how: Callable[..., Any], job_id: str, **what: Any) -> None:
         attempt = self.claim(job_id)
@@ -266,8 +266,8 @@ class Served:
         path = self.data_dir / "samples" / sample["id"] / name
         path.parent.mkdir(parents=True)
         path.write_bytes(content)
-        facts = {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
-        self._finish(kinds.sample.finish, sample["job_id"], path=f"samples/{sample['id']}/{name}", **facts)
+        facts = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        self._finish(kinds.sample.KIND.finish, sample["job_id"], path=f"samples/{sample['id']}/{name}", **facts)
 
 
 def new_settings(folder: Path, template: Path) -> Settings:

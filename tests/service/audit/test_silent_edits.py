@@ -138,8 +138,8 @@ class World(LedgerBook):
         self.evaluate(release_id)
         self.drawn, _waiting = (self.draw(release_id) for _ in range(2))
         self.claim(self.drawn)
-        facts = {"path": "samples/x/images.zip", "sha256": SHA, "size_bytes": 9}
-        self.do(kinds.sample.finish, job_id=self.drawn, attempt=1, **facts)
+        facts = {"path": "samples/x/images.zip", "sha256": SHA, "bytes": 9}
+        self.do(kinds.sample.KIND.finish, job_id=self.drawn, attempt=1, **facts)
         self.open("patients of the year after")
         self.run(self.ask(dataset_id=self.upload("patients of the year after", records=10_000)))
         self.accept("patients", 1000)
@@ -169,7 +169,7 @@ class World(LedgerBook):
         queued = self.read(lambda session: session.scalars(select(Evaluation.job_id)).one())
         self.claim(queued)
         facts = {"results": {"accuracy": {"cnn": 0.5}}, "confusion": [[1, 2], [3, 4]]}
-        self.do(kinds.evaluate.finish, job_id=queued, attempt=1, **facts)
+        self.do(kinds.evaluate.KIND.finish, job_id=queued, attempt=1, **facts)
         wish = {"release_id": release_id, "dataset_id": self.test_set, "samples": 9, "seed": 3}
         self.do(jobs.submit, jobs.KINDS["evaluate"], principal="key_me", idempotency_key=None, **wish)
 

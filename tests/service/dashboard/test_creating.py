@@ -338,7 +338,7 @@ def test_a_plan_is_previewed_and_its_forecast_is_shown(site, stock):
     found = {"accuracy": 0.2, "real": 0.9, "chance": 0.1, "stand_in": "generated patterns"}
     with transaction(site.factory) as session:
         jobs.claim(session, job_id=job_id, worker="w", lease_seconds=60, now=site.now)
-        kinds.preview.finish(session, job_id=job_id, attempt=1, results=found, grid=b"\x89PNG", now=site.now)
+        kinds.preview.KIND.finish(session, job_id=job_id, attempt=1, results=found, grid=b"\x89PNG", now=site.now)
         preview_id = jobs.made_by(session, Preview, job_id).id
     shown = trainer.get(f"/jobs/{job_id}").text
     assert_shown(shown, "right on 20% of generated patterns", "noise drowns", f"/previews/{preview_id}/grid.png")

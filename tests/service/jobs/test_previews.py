@@ -32,10 +32,10 @@ def test_a_preview_needs_no_budget_and_writes_nothing_to_the_ledger(shop):
 def test_what_was_found_is_kept_once(shop):
     claim = shop.claimed(ask(shop))
     for _ in range(2):
-        shop.tell(kinds.preview.finish, claim, results=FOUND, grid=b"png", now=shop.now)
+        shop.tell(kinds.preview.KIND.finish, claim, results=FOUND, grid=b"png", now=shop.now)
     assert shop.job(claim.job_id).state is JobState.SUCCEEDED
     with pytest.raises(StaleAttempt):
-        shop.tell(kinds.preview.finish, claim, results=FOUND | {"accuracy": 0.6}, grid=b"png", now=shop.now)
+        shop.tell(kinds.preview.KIND.finish, claim, results=FOUND | {"accuracy": 0.6}, grid=b"png", now=shop.now)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_where_a_balance_is_stated_the_mean_over_classes_and_the_least_ones_are_
 
 def test_what_people_will_see_is_said_with_the_forecast(shop):
     claim = shop.claimed(ask(shop, epsilon=8.0, recipe="moments"))
-    shop.tell(kinds.preview.finish, claim, results=FOUND, grid=b"png", now=shop.now)
+    shop.tell(kinds.preview.KIND.finish, claim, results=FOUND, grid=b"png", now=shop.now)
     job = shop.job(claim.job_id)
     verdict = kinds.preview.show(shop.read(jobs.made_by, Preview, job.id), job).verdict
     assert verdict == f"{forecast_sentence(**FOUND)} {SEEN[job.plan['facts']['expected_detail']]}"

@@ -149,7 +149,7 @@ def perform(session: Session, command: Command, now: datetime) -> Any:
     if name == "report_progress":
         return jobs.report_progress(session, **args)
     if name == "finish_sample":
-        kinds.sample.finish(session, **args, now=now)
+        kinds.sample.KIND.finish(session, **args, now=now)
         return None
     if name == "publish":
         args = {**args, "key": KEY}

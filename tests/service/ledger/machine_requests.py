@@ -173,5 +173,5 @@ class Requests:
         return Command("publish", {"job_id": job_id, "attempt": attempt, **facts})
 
     def _end_of_sample(self, dice: random.Random, job_id: str, attempt: int) -> Command:
-        facts = {"path": "samples/one.npz", "sha256": dice.choice(SHAS), "size_bytes": 1}
+        facts = {"path": "samples/one.npz", "sha256": dice.choice(SHAS), "bytes": 1}
         return Command("finish_sample", {"job_id": job_id, "attempt": attempt, **facts})

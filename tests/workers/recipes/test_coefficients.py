@@ -61,7 +61,7 @@ def test_they_are_the_coefficients_in_the_public_basis_both_ways(config, height,
     facts = facts_of(height, width, channels)
     waves, images = SeparableWaves.planned(config, facts), pictures(30, height, width, channels)
     basis = image_basis(config, facts)
-    expected = coefficients.coefficients(images, basis, config.centre)
+    expected = MatrixWaves(basis).of(images, config.centre)
     assert len(waves) == len(basis)
     np.testing.assert_allclose(waves.of(images, config.centre), expected, atol=5e-3)
     rows = np.random.default_rng(1).normal(size=(7, len(basis)))

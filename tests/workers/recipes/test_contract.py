@@ -18,7 +18,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL
 from privacy.plans.plan import Plan
 from privacy.plans.private_steps import STEPS, StepsConfig
-from privacy.plans.registry import RECIPES, build_plan, plan_from_json, recipe_of, useful_from_nano
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json, useful_from_nano
 from service.storage.files import digest_directory
 from tests.workers.small_trainings import (
     ACCOUNT,
@@ -150,6 +150,11 @@ def test_every_training_pays_for_noise_before_it_is_drawn_and_repeats_with_its_s
         assert not torch.equal(learned(recipe, train(plan, digits(300), attempt=2)), first)
 
 
+def steps_in(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """The state of the private steps of any recipe."""
+    return checkpoint["discriminator" if "discriminator" in checkpoint else "steps"]  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize(("recipe", "options"), CUT_OFF, ids=str)
 def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(recipe, options, monkeypatch):
     facts = FEW if recipe == "moments" else FACTS
@@ -160,10 +165,10 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(recipe, options
     with pytest.raises(Cancelled):
         train(plan, digits(300), facts, checkpoints=folder, budget=purse, progress=stop_at(STOPPED_AT[recipe], STEPS))
     saved = load_checkpoint(folder)
-    assert saved.step == STOPPED_AT[recipe] - 1
+    assert steps_in(saved)["step"] == STOPPED_AT[recipe] - 1
     if recipe == "dpgan":  # what is hard to go on from
-        assert saved.state["generator"]["discriminator_steps"] > 1, "the test should cross a change of n_D"
-        assert saved.state["generator"]["waited"] > 0, "and stop between two generator steps"
+        assert saved["generator"]["discriminator_steps"] > 1, "the test should cross a change of n_D"
+        assert saved["generator"]["waited"] > 0, "and stop between two generator steps"
     assert torch.equal(learned(recipe, train(plan, digits(300), facts, checkpoints=folder, budget=purse)), whole)
     for stage in plan.stages:  # one step was done again, and no release before the steps
         assert purse.releases(stage.name) == stage.event.count + (stage.name == STEPS)
@@ -219,9 +224,7 @@ def test_one_unit_moves_a_step_by_no_more_than_its_clip(recipe, unit, options, s
         chosen = TrainingData(data.private_images[:count], data.private_labels[:count], data.classes, owners[:count])
         folder = Memory()
         train(plan, chosen, facts, checkpoints=folder)
-        state = load_checkpoint(folder).state
-        steps = state.get("steps", state.get("discriminator", state))
-        return torch.cat([value.flatten() for value in steps["model"].values()])
+        return torch.cat([value.flatten() for value in steps_in(load_checkpoint(folder))["model"].values()])
 
     moved = float((step(29) - step(18 if unit == "subject" else 28)).norm())
     assert 0.8 * 0.01 / 30 < moved <= 0.01 / 30 * (1 + 1e-2)  # weights are rounded to float32
@@ -316,7 +319,7 @@ def test_a_new_recipe_is_two_files_of_its_own_and_its_name(monkeypatch):
     for package in (privacy.plans, workers.recipes):
         toys = Path(__file__).parent / "toys" / package.__name__.rpartition(".")[2]
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(toys)])
-    monkeypatch.setitem(RECIPES, "toy", recipe_of("toy"))
+    monkeypatch.setitem(RECIPES, "toy", import_module("privacy.plans.toy").RECIPE)
     plan = build_plan("toy", {"rounds": 3}, ACCOUNT, ACCOUNT.capacity_nano, FACTS)
     assert plan_from_json(plan.to_json()) == plan
     assert useful_from_nano(plan) == -(-plan.cost_nano // 3)

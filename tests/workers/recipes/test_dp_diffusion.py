@@ -75,7 +75,7 @@ def test_each_central_image_is_kept_as_soon_as_it_is_there_and_fewer_are_enough(
     assert plan.stages[0].repeats == 1
     with pytest.raises(Cancelled):
         train(plan, digits(300), budget=Purse(), checkpoints=folder, progress=stop_at(2, CENTRAL))
-    assert len(load_checkpoint(folder).state["start"]) == 2
+    assert len(load_checkpoint(folder)["start"]) == 2
     poor = Purse(closed=(CENTRAL,))
     train(plan, digits(300), budget=poor, checkpoints=folder, attempt=2)
     assert poor.releases(CENTRAL) == 0

@@ -53,7 +53,7 @@ def test_generated_images_move_no_frozen_coordinate():
     start = torch.cat([value.flatten() for value in Discriminator(shape, 0).state_dict().values()])
     folder = Memory()
     train(plan, digits(300), checkpoints=folder)
-    end = load_checkpoint(folder).state["discriminator"]["model"]
+    end = load_checkpoint(folder)["discriminator"]["model"]
     rested = torch.cat([value.flatten() for value in end.values()]) == start
     assert float(rested.float().mean()) == pytest.approx(0.9, abs=0.005)
 

@@ -324,7 +324,7 @@ def test_a_machine_that_is_not_exact_computes_features_one_by_one(kind, monkeypa
             return coefficients.texture_coefficients(pictures(), of_texture)
         if kind == "coefficients of large images":
             return large.of(pictures(), 0.5)
-        return coefficients.coefficients(pictures(), basis)
+        return coefficients.MatrixWaves(basis).of(pictures(), 0.25)
 
     large = SeparableWaves.planned(config, facts)
     honest, product, sums = compute(), coefficients.RoundedMatrix.exact_product, SeparableWaves._integers

@@ -33,7 +33,7 @@ from tests.workers.small_trainings import CLUSTERED, Constant, all_digits, secre
 from tests.workers.small_trainings import FACTS as DIGITS
 from tests.workers.small_trainings import THREE as FACTS
 from workers.recipes import released_sums as module
-from workers.recipes.coefficients import coefficients, exact_product, image_basis
+from workers.recipes.coefficients import MatrixWaves, exact_product, image_basis
 from workers.recipes.released_sums import Kept, noisy_means, noisy_scatter, off_diagonal_stddev
 from workers.recipes.shrinkage import shrink
 from workers.recipes.warm_start import ClassGaussians, warm_start
@@ -240,7 +240,7 @@ def test_luma_and_chroma_are_orthonormal_too_and_grey_has_no_chroma(coefficients
     assert len(basis) == (coefficients_kept or facts.pixels)
     np.testing.assert_allclose(basis @ basis.T, np.eye(len(basis)), atol=1e-12)
     grey = np.repeat(np.random.default_rng(0).integers(0, 256, (4, 6, 5, 1)), 3, axis=3).astype(np.uint8)
-    np.testing.assert_allclose(coefficients(grey, basis, 0.5)[:, plane > 0], 0, atol=1e-4)
+    np.testing.assert_allclose(MatrixWaves(basis).of(grey, 0.5)[:, plane > 0], 0, atol=1e-4)
 
 
 WHITE, BLACK, NOISE = "white", "black", "noise"
@@ -285,7 +285,7 @@ def test_the_basis_is_orthonormal_and_reads_pixels_in_the_generators_order(chann
     np.testing.assert_allclose(basis @ basis.T, np.eye(facts.pixels), atol=1e-12)
     images = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3)).astype(np.uint8)
     images = images if channels == 3 else images[..., 0]
-    rebuilt = coefficients(images, basis) @ basis + 0.25
+    rebuilt = MatrixWaves(basis).of(images, 0.25) @ basis + 0.25
     planes = np.moveaxis(images, 3, 1) if channels == 3 else images
     np.testing.assert_allclose(rebuilt, planes.reshape(4, -1) / 255, atol=1e-4)
 

@@ -187,9 +187,9 @@ def select_pictures() -> dict[str, Any]:
 
 def load_onto_a_device() -> dict[str, Any]:
     memory = Memory()
-    save_checkpoint(memory, step=7, state={"value": torch.ones(2)})
+    save_checkpoint(memory, {"step": 7, "value": torch.ones(2)})
     saved = load_checkpoint(memory, device="meta")
-    return {"step": saved.step, "device": saved.state["value"].device.type, "reads": memory.reads}
+    return {"step": saved["step"], "device": saved["value"].device.type, "reads": memory.reads}
 
 
 def train_in_two_attempts() -> dict[str, Any]:

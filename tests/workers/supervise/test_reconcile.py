@@ -260,8 +260,8 @@ def drawn(workshop: Any, release_id: str, ended: datetime, seed: int) -> tuple[s
     folder = workshop.settings.data_dir / key_of(sample_id)
     lay(workshop.settings.data_dir, folder)
     attempt = workshop.claim(job_id).number
-    facts = {"path": f"samples/{sample_id}/file", "sha256": "ab" * 32, "size_bytes": 1, "now": ended}
-    workshop.do(kinds.sample.finish, job_id=job_id, attempt=attempt, **facts)
+    facts = {"path": f"samples/{sample_id}/file", "sha256": "ab" * 32, "bytes": 1, "now": ended}
+    workshop.do(kinds.sample.KIND.finish, job_id=job_id, attempt=attempt, **facts)
     return sample_id, folder
 
 

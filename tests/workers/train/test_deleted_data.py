@@ -87,7 +87,7 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
     destroy_file(Vault.of(settings).key_path(dataset_id))
     write_key(Vault.of(settings).key_path(dataset_id), key)
     np.testing.assert_array_equal(Vault.of(settings).open_dataset(dataset_id)[0], images)
-    assert load_checkpoint(dataclasses.replace(checkpoints, key=key)) is not None
+    assert load_checkpoint(dataclasses.replace(checkpoints, key=key))
     Vault.of(settings).shred(dataset_id)
 
     # What was published stays, and can be drawn from.

@@ -187,15 +187,6 @@ def test_memory_does_not_grow_with_the_count(generator, tmp_path, sample_format)
     assert peaks[1] < peaks[0] + 2 * 85 * 2_500 + 2**21
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"count": 0}, {"seed": -1}, {"seed": 2**63}, {"chosen": ()}, {"chosen": (0, 0)}, {"chosen": (3,)}],
-)
-def test_requests_outside_their_range_are_refused(wrong):
-    with pytest.raises(ValueError, match="must be"):
-        SampleRequest(**{"count": 1, "seed": 0, "names": NAMES, **wrong})
-
-
 def test_batches_are_drawn_side_by_side_and_no_further_ahead_than_that(generator, monkeypatch, together):
     sample, asked, turn, meeting = generator.sample, [], threading.Lock(), threading.Barrier(3)
 

@@ -187,7 +187,7 @@ def armed(workshop: Any) -> tuple[Context, Training]:
 def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop):
     context, training = armed(workshop)
     budget, stage, job_id = HeldBudget(context, training), training.plan.stages[0], training.job.id
-    budget.close()
+    budget.closed = True
     with pytest.raises(BudgetExceeded):
         budget.charge(stage.event, stage.name)
     assert workshop.hold(job_id).charged_nano == journalled(storage_of(workshop.settings), job_id).cost_nano == 0

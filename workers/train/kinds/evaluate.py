@@ -112,7 +112,7 @@ def run(context: Context) -> None:
         },
     }
     confusion = measured.confusion if listed else None
-    context.end(evaluate.finish, at="evaluated", results=results, confusion=confusion)
+    context.end(evaluate.KIND.finish, at="evaluated", results=results, confusion=confusion)
 
 
 def evaluation_work(

@@ -28,7 +28,7 @@ from service.db.session import transaction
 from service.errors import LedgerCorruption
 from service.jobs.kinds import preview
 from service.jobs.planning import facts_of
-from workers.evaluation.grid import write_grid
+from workers.evaluation.grid import draw_grid
 from workers.evaluation.utility import Utility, accuracy_by_class, as_seen, confusion_of, train_and_test
 from workers.recipes.interface import Piece, Progress, Run, Trainer, TrainingData, save_trained
 from workers.recipes.registry import work_of
@@ -91,7 +91,7 @@ def run(context: Context) -> None:
     trainer = context.trainers[plan.recipe]
     found = forecast(plan, facts, stand_in, trainer, parts=parts, device=context.device, progress=progress)
     results = asdict(found)
-    context.end(preview.finish, grid=results.pop("grid"), results=results)
+    context.end(preview.KIND.finish, grid=results.pop("grid"), results=results)
 
 
 def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
@@ -224,5 +224,4 @@ def _grid(drawn: Drawn, classes: tuple[str, ...]) -> bytes:
     shown = range(min(len(classes), GRID_CLASSES_MAX))
     labels = drawn.labels[: len(drawn.whole)]
     rows = torch.cat([drawn.whole[labels == label][:GRID_COLUMNS] for label in shown])
-    with tempfile.TemporaryDirectory() as folder:
-        return write_grid(rows.float() / 255, classes[: len(shown)], Path(folder) / "grid.png").read_bytes()
+    return draw_grid(rows.float() / 255, classes[: len(shown)])

@@ -62,4 +62,5 @@ def run(context: Context) -> None:
             storage.publish(staging, key)
             failpoint("sample.after")
     path = storage.open(key, name)
-    context.end(kind.finish, at="drawn", path=f"{key}/{name}", sha256=digest_file(path), size_bytes=path.stat().st_size)
+    done = {"path": f"{key}/{name}", "sha256": digest_file(path), "bytes": path.stat().st_size}
+    context.end(kind.KIND.finish, at="drawn", **done)

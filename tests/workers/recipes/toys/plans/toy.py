@@ -20,7 +20,7 @@ class ToyConfig(RecipeConfig):
 
 def plan_toy(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
     config = read_options(ToyConfig, options, {"default": {}})
-    stddev = stddev_for(1.0, budget_nano, config.rounds, discrete=True)
+    stddev = stddev_for(1.0, budget_nano, config.rounds)
     event = GaussianEvent.of_discrete_noise(1.0, stddev, config.rounds)
     stage = Stage("sums", event, privacy_filter.cost_nano(event), stddev)
     facts_for_people = {"protects": facts.protects, "noise_stddev": {"sums": stddev}}
