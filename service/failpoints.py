@@ -18,7 +18,7 @@ import sys
 from dataclasses import dataclass
 
 VARIABLE = "OBSCURA_FAILPOINT"
-# docs/crashes.md describes what each leaves behind.
+# docs/contribute/architecture.md describes what each leaves behind.
 NAMES = frozenset(
     {
         "accept.before",

@@ -299,7 +299,7 @@ def create_webhook(
 ) -> None:
     """Register an address for events of your key's project. The signing secret is shown only once."""
     output.record(client.create_webhook(url), "webhook")
-    output.notice("The secret is shown this once. Requests carry it as a signature: docs/webhooks.md.")
+    output.notice("The secret is shown this once. Requests carry it as a signature: /docs/operate/monitor.")
 
 
 @command(webhooks, "list", "webhooks", ("id", "url", "state", "failing_since", "project_id"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from service.dashboard import accounts, admin, datasets, jobs, releases, sign_in, training
+from service.dashboard.documentation import Documentation
 from service.dashboard.links import SignInLinks
 from service.dashboard.pages import answer_unknown_with_pages
 
@@ -22,4 +23,5 @@ def mount(app: FastAPI) -> None:
     app.state.links = SignInLinks()
     for part in PARTS:
         app.include_router(part, include_in_schema=False)
+    app.mount("/docs", Documentation())
     answer_unknown_with_pages(app)

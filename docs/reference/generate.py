@@ -1,0 +1,260 @@
+"""Generate the reference pages from the code, when `make docs` builds the site (a hook of MkDocs)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from obscura.cli.app import app
+from obscura.wire.wording import values_in_words
+from privacy.plans.plan import Recipe
+from privacy.plans.private_steps import StepsConfig
+from privacy.plans.registry import RECIPES
+from service.api.problems import STATUSES
+from service.audit.findings import FindingCode
+from service.dashboard.documentation import HASHES_FILE
+from service.errors import ObscuraError
+from service.main import create_app
+from service.settings import Settings
+
+# What an operator should think of first, by finding.
+CAUSES = {
+    "a row was edited, or a disk is failing": ("entry_missing", "hash_mismatch", "chain_broken", "entry_malformed"),
+    "the database cannot read an account's log beyond the named entry: a disk or an index is failing": (
+        "log_unreadable",
+    ),
+    "somebody who changed entries computed their hashes anew; after an upgrade, a fault in the software": (
+        *("transition_refused", "amount_mismatch", "balance_mismatch", "overspent", "price_mismatch"),
+        *("price_unknown", "capacity_mismatch", "raise_unapproved"),
+    ),
+    "a row beside the log was edited": (
+        *("account_mismatch", "hold_mismatch", "hold_repeated", "orphan_entries", "orphan_hold", "job_mismatch"),
+    ),
+    "a release or its files were edited, or put there by hand": (
+        *("release_unpaid", "release_mismatch", "receipt_mismatch", "artifact_mismatch", "card_mismatch"),
+    ),
+    "a signed document was altered, or its key is not trusted here": (
+        *("checkpoint_broken", "checkpoint_file_refused", "receipt_refused"),
+    ),
+    "an old backup was restored, and the installation is locked; or the log was rewritten": (
+        *("older_than_checkpoint", "older_than_receipt", "checkpoint_missing"),
+    ),
+    "the schema was changed by hand, a backup tool left triggers out, or a disk is failing": (
+        *("trigger_missing", "database_damaged"),
+    ),
+    "the service was started with another database or data folder than its own": ("installation_mismatch",),
+    "an old backup was restored, and the installation is locked": (
+        *("journal_unknown", "journal_ahead", "release_unknown", "dataset_unknown"),
+    ),
+    "everything was restored from a backup, and nothing proves what was spent after it": ("restored",),
+    "a public key cannot be read, or the database was away: verify again": ("not_verifiable",),
+}
+PYTHON = """# Python reference
+
+`pip install obscura-images`, then `import obscura`. Every name below is exported by `obscura`.
+
+## Start
+
+::: obscura.client.local_service
+    options: {members: [connect, local, connect_async, local_async], show_root_heading: false, heading_level: 3}
+
+## Client
+
+::: obscura.client.client.Client
+    options: {heading_level: 3}
+
+## Resources
+
+::: obscura.client.datasets.Datasets
+    options: {heading_level: 3}
+::: obscura.client.resources
+    options: {show_root_heading: false, heading_level: 3}
+
+## Errors
+
+::: obscura.errors
+    options: {show_root_heading: false, heading_level: 3}
+"""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    for name, write in PAGES.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=write()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Keep the research notebook out of the search, and list the arrows of diagrams, which need a script from elsewhere."""
+    if page.file.src_uri.startswith("research/"):
+        page.meta.setdefault("search", {"exclude": True})
+    return re.sub(r"```mermaid\n(.*?)```", lambda found: _imports(found[1]), markdown, flags=re.DOTALL)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write the hashes of inline scripts, which the service's content security policy allows."""
+    site, hashes = Path(config.site_dir), set()
+    for page in site.rglob("*.html"):
+        for script in re.findall(r"<script>(.*?)</script>", page.read_text("utf-8"), flags=re.DOTALL):
+            digest = hashlib.sha256(script.encode()).digest()
+            hashes.add(f"sha256-{base64.b64encode(digest).decode('ascii')}")
+    (site / HASHES_FILE).write_text("\n".join(sorted(hashes)), "ascii")
+
+
+def _imports(diagram: str) -> str:
+    names = dict(re.findall(r'(\w+)\["([^"]+)"\]', diagram))
+    arrows: dict[str, list[str]] = {}
+    for start, end in re.findall(r"^ *(\w+) --> (\w+)$", diagram, flags=re.MULTILINE):
+        arrows.setdefault(names[start], []).append(f"`{names[end]}`")
+    return _table(["module", "imports"], [[f"`{start}`", ", ".join(ends)] for start, ends in arrows.items()])
+
+
+def cli() -> str:
+    """Return every command with its options."""
+    lines = ["# Command line reference", "", "Run `obscura COMMAND --help` for the same text."]
+    for path, command in _commands(typer.main.get_command(app), "obscura"):
+        lines += ["", f"## `{path}`", "", (command.help or "").split("\b")[0].strip()]
+        rows = [[_usage(each), _cell(getattr(each, "help", "") or "")] for each in command.params if each.name != "help"]
+        lines += ["", _table(["argument or option", "meaning"], rows)] if rows else []
+    return "\n".join(lines)
+
+
+def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if not getattr(command, "commands", None):
+        yield path, command
+    for name, child in sorted(getattr(command, "commands", {}).items()):
+        if not child.hidden:
+            yield from _commands(child, f"{path} {name}")
+
+
+def _usage(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.name.upper()}`"
+    return ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+
+
+def http() -> str:
+    """Return every operation by resource, with its scope."""
+    document = create_app(Settings()).openapi()
+    lines = ["# HTTP reference", "", "`/reference` of a running service shows every field and lets you try each operation."]
+    by_tag: dict[str, list[list[str]]] = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            text = operation.get("description") or operation.get("summary", "")
+            row = [f"`{method.upper()} {path}`", f"`{operation['operationId']}`", _cell(text.split("\n\n")[0])]
+            by_tag.setdefault(operation["tags"][0], []).append(row)
+    for tag, rows in by_tag.items():
+        lines += ["", f"## {tag.capitalize()}", "", _table(["request", "operation", "what it does"], rows)]
+    return "\n".join(lines)
+
+
+def recipes() -> str:
+    """Return every recipe with its options; those of private steps once."""
+    stepping = [each for each in RECIPES.values() if issubclass(each.config, StepsConfig)]
+    rows = [
+        [f"`{each.name}`", each.releases, _codes(each.presets) or "none", ", ".join(f"{unit}s" for unit in sorted(each.units))]
+        for each in RECIPES.values()
+    ]
+    lines = ["# Recipe reference", "", "`obscura recipes NAME` and `GET /v1/recipes` report the same. `*`: the default follows from the"]
+    lines += ["declaration and the budget ([how the recipes work](../explanation/recipes.md)).", ""]
+    lines += [_table(["recipe", "releases", "presets", "units"], rows)]
+    for recipe in RECIPES.values():
+        shared = StepsConfig.model_fields if recipe in stepping else {}
+        own = [name for name in recipe.config.model_fields if name not in shared]
+        lines += ["", f"## `{recipe.name}`", "", _options(own, [recipe])]
+        lines += ["", "Also the options of [private steps](#private-steps)."] if shared else []
+    lines += ["", "## Private steps", "", _options(StepsConfig.model_fields, stepping)]
+    return "\n".join(lines)
+
+
+def _options(names: Iterable[str], recipes: Sequence[Recipe]) -> str:
+    rows = []
+    for name in names:
+        schemas = [recipe.options["properties"][name] for recipe in recipes]
+        defaults = [_default(recipe, name) for recipe in recipes]
+        rows.append([f"`{name}`", _values(schemas[0]), *defaults, _cell(schemas[0]["description"])])
+    heads = ["default"] if len(recipes) == 1 else [f"`{recipe.name}`" for recipe in recipes]
+    return _table(["option", "values", *heads, "meaning"], rows)
+
+
+def _default(recipe: Recipe, name: str) -> str:
+    value = recipe.defaults[name]
+    return "*" if name in recipe.follows else f"`{value if isinstance(value, str) and value else json.dumps(value)}`"
+
+
+def _values(schema: dict[str, Any]) -> str:
+    return _codes(schema["enum"]) if "enum" in schema else values_in_words(schema)
+
+
+def settings() -> str:
+    """Return every setting with its default."""
+    rows = []
+    for name, field in Settings.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        shown = str(default) if default not in ("", None, {}) and "secret" not in name else "none"
+        rows.append([f"`OBSCURA_{name.upper()}`", f"`{shown}`" if shown != "none" else shown, _cell(field.description or "")])
+    return "# Settings reference\n\nSettings are environment variables of API processes and workers.\n\n" + _table(
+        ["variable", "default", "meaning"], rows
+    )
+
+
+def errors() -> str:
+    """Return every error code with its status and meaning."""
+    meanings = {each.code: inspect.getdoc(each) or "" for each in _subclasses(ObscuraError)}
+    lines = ["# Error reference", "", "Every error is a problem document with a `code`; see [API conventions](api-conventions.md#errors)."]
+    for code, (status, title) in sorted(STATUSES.items()):
+        meaning = meanings.get(code, "").split("\n\n")[0].replace("\n", " ")
+        lines += ["", f"## `{code}` {{#{code}}}", "", f"**{status}** {title}. {meaning}".rstrip()]
+    return "\n".join(lines)
+
+
+def _subclasses(kind: type[ObscuraError]) -> Iterator[type[ObscuraError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _subclasses(child)
+
+
+def findings() -> str:
+    """Return every finding of a verification with its usual cause."""
+    causes = {code: cause for cause, codes in CAUSES.items() for code in codes}
+    rows = [[f"`{code}`", causes[code]] for code in FindingCode]
+    return (
+        "# Ledger findings\n\nCodes that `obscura ledger verify` reports, and what to think of first. "
+        "[Troubleshoot](../operate/troubleshooting.md#when-trainings-are-stopped) says what to do.\n\n"
+        + _table(["finding", "usual cause"], rows)
+    )
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(line)} |" for line in (heads, ["---"] * len(heads), *rows)]
+    return "\n".join(lines)
+
+
+PAGES = {
+    "cli": cli,
+    "http-api": http,
+    "python": lambda: PYTHON,
+    "recipes": recipes,
+    "settings": settings,
+    "errors": errors,
+    "ledger-findings": findings,
+}
