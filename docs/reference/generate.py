@@ -60,6 +60,52 @@ CAUSES = {
     "everything was restored from a backup, and nothing proves what was spent after it": ("restored",),
     "a public key cannot be read, or the database was away: verify again": ("not_verifiable",),
 }
+# What a caller should do about an error, by code.
+REMEDIES = {
+    "account_closed": "Open an account for the new people, or ask its owner to reopen this one.",
+    "account_frozen": "Ask an admin why, and to unfreeze it.",
+    "address_refused": "Use an https address with a public host.",
+    "arming_stopped": "Ask the operator to run `obscura ledger verify`. Jobs wait and lose nothing.",
+    "audit_log_unavailable": "Nothing was done. Retry once the operator has corrected the audit log.",
+    "busy": "Wait for `Retry-After`, or use fewer concurrent requests.",
+    "clock_refused": "Ask the operator to set the clock; then retry.",
+    "conflict": "Read the message and the object's state, then retry or change the request.",
+    "database_unsuitable": "Ask the operator to correct the setting that the message names.",
+    "forbidden": "Use a key with the scope that the message names, or ask an admin for one.",
+    "hold_exhausted": "None: a worker's error. The training ends with what it has paid for.",
+    "idempotency_mismatch": "Use a new key for a new request.",
+    "installation_locked": "Ask the operator to accept the losses (`obscura ledger accept ACCOUNT`).",
+    "insufficient_budget": "Lower epsilon, reuse a release (free), or request a higher limit.",
+    "internal": "Give the operator the `X-Request-Id` of the answer.",
+    "invalid_input": "Correct the value that the message names.",
+    "invalid_parameter": "Correct the option that the message names; `GET /v1/recipes` has its bounds.",
+    "invalid_request": "Correct the fields listed in `errors`.",
+    "job_failed": "Read the job's `failure`, correct the cause, and request it again.",
+    "large_delta": "Lower delta, or confirm it with `accept_large_delta`.",
+    "ledger_corruption": "Ask the operator to run `obscura ledger verify`. Nothing was spent.",
+    "not_found": "Check the id, and that the key belongs to the object's project.",
+    "pending": "Wait for the job to end.",
+    "provider_unavailable": "Retry later. Keys of the installation's admins still work.",
+    "quota_exceeded": "Wait for running jobs to end (or for midnight UTC, for known uploads), or ask an admin.",
+    "range_not_satisfiable": "Start again from the beginning.",
+    "sample_removed": "Request the same sample again: it has the same bytes, at no cost.",
+    "stale_attempt": "None: a worker's error. Another attempt has taken over.",
+    "storage_unavailable": "Wait for `Retry-After`, then retry.",
+    "too_large": "Send less, or ask the operator to raise the limit.",
+    "too_many_requests": "Wait for `Retry-After`. Follow jobs by their events.",
+    "too_many_streams": "Wait for `Retry-After`.",
+    "too_many_streams_for_key": "Close an event stream of this key.",
+    "too_many_streams_for_project": "Close an event stream of this project.",
+    "too_many_uploads_for_key": "Wait until another upload of this key ends.",
+    "too_many_uploads_for_project": "Wait until another upload of this project ends.",
+    "too_many_wrong_keys": "Send a valid key, or wait for `Retry-After`.",
+    "unauthorized": "Send a valid key: `Authorization: Bearer TOKEN`.",
+    "unsupported_media_type": "Send JSON with `Content-Type: application/json`, or the file itself.",
+    "upload_failed": "Upload again. The dataset is still declared.",
+    "upload_refused": "Correct the content: `fault` names the broken rule.",
+    "upload_stalled": "Upload again at 8 KiB a second or more.",
+    "uploads_stopped": "Ask the operator to free disk space or restore the fingerprint key.",
+}
 PYTHON = """# Python reference
 
 `pip install obscura-images`, then `import obscura`. Every name below is exported by `obscura`.
@@ -96,7 +142,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Keep the research notebook out of the search, and list the arrows of diagrams, which need a script from elsewhere."""
+    """Keep the notebook out of the search; list the arrows of diagrams, whose script would come from elsewhere."""
     if page.file.src_uri.startswith("research/"):
         page.meta.setdefault("search", {"exclude": True})
     return re.sub(r"```mermaid\n(.*?)```", lambda found: _imports(found[1]), markdown, flags=re.DOTALL)
@@ -125,7 +171,9 @@ def cli() -> str:
     lines = ["# Command line reference", "", "Run `obscura COMMAND --help` for the same text."]
     for path, command in _commands(typer.main.get_command(app), "obscura"):
         lines += ["", f"## `{path}`", "", (command.help or "").split("\b")[0].strip()]
-        rows = [[_usage(each), _cell(getattr(each, "help", "") or "")] for each in command.params if each.name != "help"]
+        rows = [
+            [_usage(each), _cell(getattr(each, "help", "") or "")] for each in command.params if each.name != "help"
+        ]
         lines += ["", _table(["argument or option", "meaning"], rows)] if rows else []
     return "\n".join(lines)
 
@@ -147,7 +195,11 @@ def _usage(parameter: Any) -> str:
 def http() -> str:
     """Return every operation by resource, with its scope."""
     document = create_app(Settings()).openapi()
-    lines = ["# HTTP reference", "", "`/reference` of a running service shows every field and lets you try each operation."]
+    lines = [
+        "# HTTP reference",
+        "",
+        "`/reference` of a running service shows every field and lets you try each operation.",
+    ]
     by_tag: dict[str, list[list[str]]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -163,10 +215,19 @@ def recipes() -> str:
     """Return every recipe with its options; those of private steps once."""
     stepping = [each for each in RECIPES.values() if issubclass(each.config, StepsConfig)]
     rows = [
-        [f"`{each.name}`", each.releases, _codes(each.presets) or "none", ", ".join(f"{unit}s" for unit in sorted(each.units))]
+        [
+            f"`{each.name}`",
+            each.releases,
+            _codes(each.presets) or "none",
+            ", ".join(f"{unit}s" for unit in sorted(each.units)),
+        ]
         for each in RECIPES.values()
     ]
-    lines = ["# Recipe reference", "", "`obscura recipes NAME` and `GET /v1/recipes` report the same. `*`: the default follows from the"]
+    lines = [
+        "# Recipe reference",
+        "",
+        "`obscura recipes NAME` and `GET /v1/recipes` report the same. `*`: the default follows from the",
+    ]
     lines += ["declaration and the budget ([how the recipes work](../explanation/recipes.md)).", ""]
     lines += [_table(["recipe", "releases", "presets", "units"], rows)]
     for recipe in RECIPES.values():
@@ -202,8 +263,14 @@ def settings() -> str:
     rows = []
     for name, field in Settings.model_fields.items():
         default = field.get_default(call_default_factory=True)
-        shown = str(default) if default not in ("", None, {}) and "secret" not in name else "none"
-        rows.append([f"`OBSCURA_{name.upper()}`", f"`{shown}`" if shown != "none" else shown, _cell(field.description or "")])
+        shown = (
+            json.dumps(default, default=str).strip('"')
+            if default not in ("", None, {}) and "secret" not in name
+            else "none"
+        )
+        rows.append(
+            [f"`OBSCURA_{name.upper()}`", f"`{shown}`" if shown != "none" else shown, _cell(field.description or "")]
+        )
     return "# Settings reference\n\nSettings are environment variables of API processes and workers.\n\n" + _table(
         ["variable", "default", "meaning"], rows
     )
@@ -211,11 +278,22 @@ def settings() -> str:
 
 def errors() -> str:
     """Return every error code with its status and meaning."""
-    meanings = {each.code: inspect.getdoc(each) or "" for each in _subclasses(ObscuraError)}
-    lines = ["# Error reference", "", "Every error is a problem document with a `code`; see [API conventions](api-conventions.md#errors)."]
+    meanings = {each.code: inspect.getdoc(each) or "" for each in _subclasses(ObscuraError) if "code" in vars(each)}
+    lines = [
+        "# Error reference",
+        "",
+        "Every error is a problem document with a `code`; see [API conventions](api-conventions.md#errors).",
+    ]
     for code, (status, title) in sorted(STATUSES.items()):
         meaning = meanings.get(code, "").split("\n\n")[0].replace("\n", " ")
-        lines += ["", f"## `{code}` {{#{code}}}", "", f"**{status}** {title}. {meaning}".rstrip()]
+        lines += [
+            "",
+            f"## `{code}` {{#{code}}}",
+            "",
+            f"**{status} {title}.** {meaning}",
+            "",
+            f"*Remedy.* {REMEDIES[code]}",
+        ]
     return "\n".join(lines)
 
 

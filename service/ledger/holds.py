@@ -1,8 +1,7 @@
 """Two-phase spending: a hold goes HELD -> RETURNED or HELD -> ARMED -> CAPTURED.
 
-Invariant numbers (I1-I14) are those of docs/contribute/architecture.md. Nothing here commits: the effect of a step is durable once the
-caller's transaction has committed. A step of an attempt that was superseded, or of a hold that has ended, raises
-StaleAttempt.
+docs/contribute/architecture.md numbers the invariants (I1-I14). Nothing here commits: a step is durable once the
+caller's transaction has committed. A step of a superseded attempt, or of a hold that has ended, raises StaleAttempt.
 """
 
 from __future__ import annotations

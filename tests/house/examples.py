@@ -76,8 +76,16 @@ SHOWN = {
     ("docs/operate/deploy-kubernetes.md", "yaml", "namespace: obscura"): "tests/house/test_kubernetes.py builds it",
     ("docs/operate/monitor.md", "yaml", "scrape_configs"): "tests/service/test_metrics.py compares it with the alerts",
     ("docs/reference/api-conventions.md", "text", "HTTP/1.1 409"): "an answer, shortened; test_examples.py asks for it",
-    ("docs/contribute/architecture.md", "mermaid", "flowchart"): "tests/house/test_architecture.py compares it with the imports",
-    ("docs/contribute/architecture.md", "text", "service.cli"): "tests/house/test_architecture.py compares it with the contracts",
+    (
+        "docs/contribute/architecture.md",
+        "mermaid",
+        "flowchart",
+    ): "tests/house/test_architecture.py compares it with the imports",
+    (
+        "docs/contribute/architecture.md",
+        "text",
+        "service.cli",
+    ): "tests/house/test_architecture.py compares it with the contracts",
     ("docs/explanation/how-it-works.md", "text", " your machine"): "a drawing",
     (
         "docs/how-to/medical-images.md",
@@ -89,7 +97,11 @@ SHOWN = {
         "text",
         "$ obscura quickstart",
     ): "tests/service/cli/test_quickstart.py compares it with a run",
-    ("docs/tutorials/command-line.md", "text", "1,400 images"): "tests/service/cli/test_quickstart.py compares it with a run",
+    (
+        "docs/tutorials/command-line.md",
+        "text",
+        "1,400 images",
+    ): "tests/service/cli/test_quickstart.py compares it with a run",
     ("docs/operate/monitor.md", "text", '{"action"'): "an event; tests/service/test_recording.py compares its fields",
     ("docs/operate/monitor.md", "text", '{"created"'): "tests/service/webhooks/test_delivering.py compares a request",
     ("docs/explanation/recipes.md", "json", "{"): "the description of a network; test_examples.py reads it",
