@@ -41,7 +41,11 @@ def functions(module: ModuleType) -> int:
 
 
 def invariants() -> int:
-    return len(re.findall(r"^\| I\d+ \|", (ROOT / "docs" / "contribute" / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE))
+    return len(
+        re.findall(
+            r"^\| I\d+ \|", (ROOT / "docs" / "contribute" / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
 
 
 COUNTS: dict[str, Callable[[], int]] = {

@@ -133,7 +133,9 @@ def test_the_documents_show_these_odds() -> None:
     readme = (root / "README.md").read_text(encoding="utf-8")
     assert f"at most {shown(1)} sure at ε = 1 ({shown(2)} at 2, {shown(3)} at 3)" in readme
     row = " | ".join([shown(0.5), shown(1), shown(2), shown(3), shown(8, digits=2)])
-    assert f"| from 50% to at most | {row} |" in (root / "docs" / "explanation" / "privacy-guarantee.md").read_text(encoding="utf-8")
+    assert f"| from 50% to at most | {row} |" in (root / "docs" / "explanation" / "privacy-guarantee.md").read_text(
+        encoding="utf-8"
+    )
     budget = (root / "docs" / "how-to" / "choose-a-budget.md").read_text(encoding="utf-8")
     table = budget.split("|---|---|---|---|---|\n")[1].split("\n\n")[0].splitlines()
     assert table == [odds_in_words(epsilon) for epsilon in (0.1, 0.5, 1, 3, 6, 10)]
