@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CODE := obscura service workers models privacy benchmarks tests scripts alembic
+CODE := obscura service workers models privacy benchmarks tests scripts alembic docs
 NOTEBOOK := docs/notebook.ipynb
 
 # The first Python on the path that is at least 3.11 and can make virtual environments.
@@ -25,7 +25,7 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 # Each has databases of its own and takes about 1.5 GB of memory.
 TEST_PROCESSES ?= 3
 
-.PHONY: help setup demo test check bench lock serve worker
+.PHONY: help setup demo test check docs bench lock serve worker
 
 help: ## list the targets
 	@echo "Obscura: private synthetic images as a service"; echo
@@ -61,6 +61,9 @@ check: setup ## style, types and the rules about who may import whom
 	@$(BIN)/ruff format --check $(CODE) $(NOTEBOOK)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+
+docs: setup ## build the documentation site, which the service serves at /docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 # For what the pages in docs/research were made with, most of a day: make bench BUDGET=full
 BUDGET ?= quick

@@ -41,13 +41,17 @@ def functions(module: ModuleType) -> int:
 
 
 def invariants() -> int:
-    return len(re.findall(r"^\| I\d+ \|", (ROOT / "docs" / "states.md").read_text(encoding="utf-8"), re.MULTILINE))
+    return len(
+        re.findall(
+            r"^\| I\d+ \|", (ROOT / "docs" / "contribute" / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
 
 
 COUNTS: dict[str, Callable[[], int]] = {
     "ledger findings (`service.audit.findings.FindingCode`)": lambda: len(FindingCode),
     "failpoints (`service.failpoints.NAMES`)": lambda: len(NAMES),
-    "ledger invariants (docs/states.md)": invariants,
+    "ledger invariants (docs/contribute/architecture.md)": invariants,
     "broken ledgers that the state machine must find": lambda: len(BROKEN),
     "broken mechanisms that the release audit must flag": lambda: functions(broken_mechanisms),
     "broken gradients that the gradient audit must flag": lambda: len(broken_gradients.BROKEN_GRADIENTS),

@@ -1,4 +1,4 @@
-"""Run the examples of docs/quickstart.md and docs/pictures.md, and write their output into the pages.
+"""Run the examples of docs/tutorials/command-line.md and docs/how-to/medical-images.md, and write their output into the pages.
 
     python -m scripts.quickstart_transcript
 
@@ -23,8 +23,8 @@ from sklearn.datasets import load_digits
 
 from benchmarks.intake.builders.volumes import encoded
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "quickstart.md"
-PICTURES_PAGE = PAGE.with_name("pictures.md")
+_DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE, SCANS_PAGE = _DOCS / "tutorials" / "command-line.md", _DOCS / "how-to" / "medical-images.md"
 PICTURES = 1400
 SCANS, PATIENTS, SCAN_SIDE = 1000, 350, 40
 SHOWN = re.compile(r"(?<=```text\n).*?(?=```)", re.DOTALL)  # the output of the command, and of the program
@@ -103,7 +103,7 @@ def main() -> None:
             seconds = time.monotonic() - began
         sys.stdout.write(f"{act.__name__}: {seconds:.0f} s, with the writing of the pictures\n")
     texts = iter(shown)
-    for page in (PAGE, PICTURES_PAGE):
+    for page in (PAGE, SCANS_PAGE):
         page.write_text(SHOWN.sub(lambda _: next(texts), page.read_text("utf-8")), "utf-8")
 
 

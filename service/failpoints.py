@@ -18,7 +18,7 @@ import sys
 from dataclasses import dataclass
 
 VARIABLE = "OBSCURA_FAILPOINT"
-# docs/crashes.md describes what each leaves behind.
+# docs/contribute/architecture.md describes what each leaves behind.
 _AROUND = {"accept", "ring", "upload", "anew", "claim", "arm", "charge", "checkpoint", "trained", "artifact", "publish"}
 _AROUND |= {"sample", "drawn", "evaluated", "settle"}
 _AFTER = {"hold", "delete", "shred", "withdraw", "ack", "spawn", "journal"}

@@ -1,4 +1,4 @@
-"""Metrics for operators, served by `GET /metrics`. docs/metrics.md explains why none depends on private records.
+"""Metrics for operators, served by `GET /metrics`. See docs/operate/monitor.md.
 
 They are sampled at most once a minute, because times are rounded to the minute elsewhere, too. There are no metrics of
 the process (memory, processor time), because these depend on the content of requests.

@@ -1,7 +1,7 @@
 """Notices for webhooks, written in the transaction of their event.
 
 A notice holds ids, kinds and states. Its time is the minute, as everywhere, and it is sent after that minute, so that
-its arrival reveals no more. See docs/webhooks.md.
+its arrival reveals no more. See docs/operate/monitor.md.
 """
 
 from __future__ import annotations

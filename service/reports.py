@@ -1,7 +1,7 @@
 """The report on a release: the file that was published with it, joined with its evaluations when it is read.
 
 The release's files and their hash never change. Other projects that share the release read the report without facts
-about the account (docs/departments.md).
+about the account (docs/how-to/share-a-release.md).
 """
 
 from __future__ import annotations

@@ -26,18 +26,20 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="OBSCURA_", frozen=True, extra="ignore")
 
-    data_dir: ResolvedPath = Field(default=Path("var"), validate_default=True)
+    data_dir: ResolvedPath = Field(
+        default=Path("var"), validate_default=True, description="folder of uploads, releases and keys"
+    )
     storage: str = Field(
         default="folder",
         description="where files that outlive processes are kept: folder (the data folder), or s3://bucket/prefix",
     )
-    database_url: str = ""
-    mode: Literal["embedded", "celery"] = "embedded"
-    redis_url: str = "redis://127.0.0.1:6379/0"
-    ledger_key_file: Path | None = None
-    keys_dir: ResolvedPath | None = None
-    host: str = "127.0.0.1"
-    port: int = Field(default=8420, ge=0, le=65535)
+    database_url: str = Field(default="", description="SQLAlchemy URL; empty: SQLite in data_dir")
+    mode: Literal["embedded", "celery"] = Field(default="embedded", description="who trains")
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="broker of the mode celery")
+    ledger_key_file: Path | None = Field(default=None, description="signing key; default: in keys_dir")
+    keys_dir: ResolvedPath | None = Field(default=None, description="encryption keys; default: in data_dir")
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(default=8420, ge=0, le=65535, description="port to listen on; 0: any free one")
     public_url: str = Field(default="", description="address at which browsers reach the service, if it differs")
     trusted_proxies: str = Field(
         default="127.0.0.1, ::1", description="addresses and networks whose X-Forwarded-For and -Proto are trusted"
@@ -80,16 +82,16 @@ class Settings(BaseSettings):
         description="seconds for which a person's keys stay valid while the provider does not answer",
     )
 
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="lowest level")
 
     # Jobs
-    lease_seconds: int = Field(default=60, ge=1, le=3600)
-    heartbeat_seconds: float = Field(default=15, gt=0, le=1200)
-    job_seconds_max: int = Field(default=24 * 3600, ge=1)
+    lease_seconds: int = Field(default=60, ge=1, le=3600, description="until a silent worker is given up")
+    heartbeat_seconds: float = Field(default=15, gt=0, le=1200, description="between renewals")
+    job_seconds_max: int = Field(default=24 * 3600, ge=1, description="until a job must end")
     silent_seconds_max: int = Field(
         default=600, ge=1, description="seconds without a sign of life after which a job's runner is ended and resumed"
     )
-    attempts_max: int = Field(default=3, ge=1, le=10)
+    attempts_max: int = Field(default=3, ge=1, le=10, description="attempts that may lose their worker")
     processes: int = Field(
         default=0, ge=0, le=64, description="processes that train one job together; 0: one for each GPU"
     )
@@ -103,16 +105,16 @@ class Settings(BaseSettings):
         ge=1,
         description="uploads of a key that may reveal known images or subjects; 5 times as many of a project",
     )
-    upload_bytes_max: int = Field(default=2 * 1024**3, ge=1)
-    decoded_bytes_max: int = Field(default=8 * 1024**3, ge=1)
-    images_max: int = Field(default=2_000_000, ge=1)
+    upload_bytes_max: int = Field(default=2 * 1024**3, ge=1, description="bytes of one upload")
+    decoded_bytes_max: int = Field(default=8 * 1024**3, ge=1, description="bytes of decoded images")
+    images_max: int = Field(default=2_000_000, ge=1, description="images of one upload")
     pixels_max: int = Field(default=1024 * 1024, ge=1, description="pixels of one image, checked before decoding")
-    classes_max: int = Field(default=1000, ge=1)
-    samples_max: int = Field(default=200_000, ge=1)
+    classes_max: int = Field(default=1000, ge=1, description="classes of a dataset")
+    samples_max: int = Field(default=200_000, ge=1, description="images of one sample")
     body_bytes_max: int = Field(default=1024**2, ge=1, description="bytes of one JSON request body")
-    page_size_max: int = Field(default=100, ge=1)
-    ingest_seconds_max: int = Field(default=1800, ge=1)
-    ingest_memory_bytes_max: int = Field(default=6 * 1024**3, ge=1)
+    page_size_max: int = Field(default=100, ge=1, description="objects in one page of a list")
+    ingest_seconds_max: int = Field(default=1800, ge=1, description="time limit of an upload's reader")
+    ingest_memory_bytes_max: int = Field(default=6 * 1024**3, ge=1, description="memory of its reader")
     disk_free_bytes_min: int = Field(
         default=256 * 1024**2, ge=0, description="free space required on every disk; with less, nothing new begins"
     )

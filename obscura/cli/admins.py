@@ -274,7 +274,7 @@ def create_webhook(
 ) -> None:
     """Register an address for events of your key's project. The signing secret is shown only once."""
     output.record(client.create_webhook(url), "webhook")
-    output.notice("The secret is shown this once. Requests carry it as a signature: docs/webhooks.md.")
+    output.notice("The secret is shown this once. Requests carry it as a signature: /docs/operate/monitor.")
 
 
 add_command(webhooks, "list", "webhooks", Client.webhooks, "List the webhooks of your project.", WEBHOOK_COLUMNS)

@@ -25,7 +25,7 @@ class Filter:
 
     Privacy: the events of an account, each priced as a whole by the mu^2 and the d = rate * mu^2 that dominate it, may
     be chosen adaptively. While their prices add up to at most the capacity, everything published is
-    (epsilon, delta)-differentially private. The proof is in docs/accounting.md.
+    (epsilon, delta)-differentially private. The proof is in docs/explanation/accounting.md.
 
     Attributes:
         epsilon: the account's limit.

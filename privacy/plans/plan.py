@@ -17,7 +17,7 @@ from privacy.plans.options import RecipeConfig, options_schema
 Published = Literal["generator", "histogram", "classifier"]
 GENERATOR_NOTES = (
     "Labels of synthetic images are uniform over the declared classes.",
-    "If a classifier is all that is wanted, dp_classifier buys a better one (docs/choosing.md).",
+    "If a classifier is all that is wanted, dp_classifier buys a better one.",
 )
 
 

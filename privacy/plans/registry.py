@@ -16,7 +16,7 @@ from privacy.errors import InvalidParameter
 from privacy.plans.options import ClassFractionsConfig
 from privacy.plans.plan import Plan, PublicFacts, Recipe, stage_from_json
 
-NAMES = (  # in order of recommendation, as docs/choosing.md explains it
+NAMES = (  # in order of recommendation, as docs/how-to/choose-a-recipe.md explains it
     "moments",
     "dp_classifier",
     "dp_diffusion",

@@ -41,7 +41,7 @@ from service.identity.recording import (
 from service.settings import Settings
 
 # Routes without private data, requested every few seconds by proxies or with every page.
-UNLOGGED = ("/v1/health/", "/v1/openapi.json", "/static/", "/reference")
+UNLOGGED = ("/v1/health/", "/v1/openapi.json", "/static/", "/reference", "/docs")
 _CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 

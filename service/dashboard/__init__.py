@@ -8,6 +8,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from service.dashboard import accounts, admin, datasets, jobs, releases, sign_in, training
+from service.dashboard.documentation import Documentation
 from service.dashboard.links import SignInLinks
 from service.dashboard.pages import answer_unknown_with_pages
 
@@ -19,4 +20,5 @@ def mount(app: FastAPI) -> None:
     app.state.links = SignInLinks()
     for part in (training, accounts, jobs, datasets, releases, admin, sign_in):
         app.include_router(part.router, include_in_schema=False)
+    app.mount("/docs", Documentation())
     answer_unknown_with_pages(app)

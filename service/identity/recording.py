@@ -1,7 +1,7 @@
 """The audit log: who asked for what and with which outcome. Append-only rows, also written to the `audit` logger.
 
 An event names the caller, a route or an act, and at most one object by its id. Bodies, answers, durations and amounts
-are not part of it. docs/audit_log.md explains why no field reveals private data.
+are not part of it. docs/operate/monitor.md explains why no field reveals private data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Two-phase spending: a hold goes HELD -> RETURNED or HELD -> ARMED -> CAPTURED.
 
-Invariant numbers (I1-I14) are those of docs/states.md. Nothing here commits: the effect of a step is durable once the
-caller's transaction has committed. A step of an attempt that was superseded, or of a hold that has ended, raises
-StaleAttempt.
+docs/contribute/architecture.md numbers the invariants (I1-I14). Nothing here commits: a step is durable once the
+caller's transaction has committed. A step of a superseded attempt, or of a hold that has ended, raises StaleAttempt.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def lock_to_hold(session: Session, account_id: str, priced_by: Filter) -> Accoun
     """Lock an account to hold a price that was computed before the lock.
 
     Pricing may take seconds, and other writers should not wait for it. So the account is locked afterwards, and a price
-    of another rate is refused. The proof on raises in docs/accounting.md depends on that.
+    of another rate is refused. The proof on raises in docs/explanation/accounting.md depends on that.
 
     Args:
         priced_by: the account's filter when the price was computed.

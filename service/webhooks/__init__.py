@@ -1,1 +1,1 @@
-"""Webhooks: they notify URLs of stopped trainings, waiting decisions and ended jobs. See docs/webhooks.md."""
+"""Webhooks: they notify URLs of stopped trainings, waiting decisions and ended jobs. See docs/operate/monitor.md."""

@@ -44,7 +44,7 @@ def test_a_process_is_killed_at_every_place():
 
 
 def test_the_document_names_every_place():
-    text = (ROOT / "docs" / "crashes.md").read_text("utf-8")
+    text = (ROOT / "docs" / "contribute" / "architecture.md").read_text("utf-8")
     assert {name for name in NAMES if f"`{name}`" not in text} == set()
 
 

@@ -15,20 +15,17 @@ ROOT = Path(__file__).resolve().parents[2]
 TOGETHER = tuple(
     f"docs/{page}.md"
     for page in (
-        "api",
-        "api_more",
-        "formats",
-        "uneven",
-        "ledger",
-        "operations",
-        "verifying",
-        "backups",
-        "deletion",
-        "admins",
-        "pictures",
-        "choices",
-        "uploads",
-        "growing",
+        "reference/api-conventions",
+        "how-to/tune-with-sweeps",
+        "how-to/use-synthetic-images",
+        "how-to/rare-classes",
+        "explanation/ledger-and-receipts",
+        "operate/troubleshooting",
+        "operate/backup-and-restore",
+        "how-to/delete-and-withdraw",
+        "how-to/approve-changes",
+        "how-to/upload-images",
+        "how-to/add-new-people",
     )
 )
 
@@ -69,31 +66,43 @@ NOT_RUN = {
 }
 # Blocks of Python by their document.
 PYTHON_NOT_RUN = {
-    "docs/formats.md": "tests/models/test_program.py runs that program for every kind of network",
-    "docs/quickstart.md": "tests/service/cli/test_quickstart.py runs it and compares what it says",
+    "docs/how-to/use-synthetic-images.md": "tests/models/test_program.py runs that program for every kind of network",
+    "docs/tutorials/command-line.md": "tests/service/cli/test_quickstart.py runs it and compares what it says",
 }
 # Blocks that hold no commands: document, language and beginning, and what holds them to the truth.
 SHOWN = {
-    ("docs/kubernetes.md", "yaml", "namespace: obscura"): "tests/house/test_kubernetes.py builds it",
-    ("docs/metrics.md", "yaml", "scrape_configs"): "tests/service/test_metrics.py compares it with the alerts",
-    ("docs/routes.md", "text", "HTTP/1.1 409"): "an answer, shortened; test_examples.py asks for it",
-    ("docs/architecture.md", "mermaid", "flowchart"): "tests/house/test_architecture.py compares it with the imports",
-    ("docs/architecture.md", "text", "service.cli"): "tests/house/test_architecture.py compares it with the contracts",
-    ("docs/jobs.md", "text", " client ──POST"): "a drawing",
+    ("docs/operate/deploy-kubernetes.md", "yaml", "namespace: obscura"): "tests/house/test_kubernetes.py builds it",
+    ("docs/operate/monitor.md", "yaml", "scrape_configs"): "tests/service/test_metrics.py compares it with the alerts",
+    ("docs/reference/api-conventions.md", "text", "HTTP/1.1 409"): "an answer, shortened; test_examples.py asks for it",
     (
-        "docs/pictures.md",
+        "docs/contribute/architecture.md",
+        "mermaid",
+        "flowchart",
+    ): "tests/house/test_architecture.py compares it with the imports",
+    (
+        "docs/contribute/architecture.md",
+        "text",
+        "service.cli",
+    ): "tests/house/test_architecture.py compares it with the contracts",
+    ("docs/explanation/how-it-works.md", "text", " your machine"): "a drawing",
+    (
+        "docs/how-to/medical-images.md",
         "text",
         "$ obscura quickstart scans",
     ): "tests/service/cli/test_quickstart.py makes and compares it",
     (
-        "docs/quickstart.md",
+        "docs/tutorials/command-line.md",
         "text",
         "$ obscura quickstart",
     ): "tests/service/cli/test_quickstart.py compares it with a run",
-    ("docs/quickstart.md", "text", "1,400 images"): "tests/service/cli/test_quickstart.py compares it with a run",
-    ("docs/audit_log.md", "text", "{"): "an event; tests/service/test_recording.py compares its fields",
-    ("docs/webhooks.md", "text", "{"): "a request; tests/service/webhooks/test_delivering.py compares one",
-    ("docs/classifiers.md", "json", "{"): "the description of a network; test_examples.py reads it",
+    (
+        "docs/tutorials/command-line.md",
+        "text",
+        "1,400 images",
+    ): "tests/service/cli/test_quickstart.py compares it with a run",
+    ("docs/operate/monitor.md", "text", '{"action"'): "an event; tests/service/test_recording.py compares its fields",
+    ("docs/operate/monitor.md", "text", '{"created"'): "tests/service/webhooks/test_delivering.py compares a request",
+    ("docs/explanation/recipes.md", "json", "{"): "the description of a network; test_examples.py reads it",
 }
 
 # A training that takes a moment, and fewer images: of a block only these words are changed before it is run.

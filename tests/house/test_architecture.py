@@ -1,4 +1,4 @@
-"""docs/architecture.md agrees with the code: its layers, and the picture of packages and imports."""
+"""docs/contribute/architecture.md agrees with the code: its layers, and the picture of packages and imports."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.house.test_imports import layers
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "contribute" / "architecture.md").read_text(encoding="utf-8")
 
 
 def section(title: str) -> str:

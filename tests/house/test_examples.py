@@ -192,7 +192,7 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(client, tmp_
     shutil.make_archive(str(tmp_path / "scans"), "zip", pictures(tmp_path / "scans", 200))
     faces = np.random.default_rng().integers(0, 255, (100, 28, 28), dtype=np.uint8)
     np.savez(tmp_path / "faces.npz", images=faces, labels=np.arange(100) % 2, subjects=np.arange(100) // 4)
-    like = {"size": 28, "grey": True}  # as the private ones are declared in docs/api.md
+    like = {"size": 28, "grey": True}  # as the private ones are declared in docs/reference/api-conventions.md
     earlier = client.create_account(name="patients of 2025", owner="clinic", epsilon=3, delta=1e-6, unit="record")
     client.datasets.push(pictures(tmp_path / "scans-2025", 60), account_id=earlier.id, size=32, at_most=3000)
     for name in ("scans-2026", "scans-grown"):

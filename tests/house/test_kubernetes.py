@@ -68,7 +68,7 @@ def test_what_kustomize_builds_is_by_the_published_schemas(name: str) -> None:
 
 
 def test_a_folder_of_ones_own_names_images_and_a_namespace(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text("utf-8")
+    page = (ROOT / "docs" / "operate" / "deploy-kubernetes.md").read_text("utf-8")
     own = page.partition("```yaml\n")[2].partition("```")[0].replace("../obscura/deploy", "obscura/deploy")
     shutil.copytree(FOLDER, tmp_path / "obscura" / "deploy" / "kubernetes")
     (tmp_path / "kustomization.yaml").write_text(own, "utf-8")

@@ -168,7 +168,7 @@ def test_alerts_and_dashboard_name_metrics_that_exist(book, metrics, clock):
 
 
 def test_the_page_configures_a_scrape_of_the_job_that_the_alerts_name():
-    page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    page = (ROOT / "docs" / "operate" / "monitor.md").read_text("utf-8")
     shown = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])
     (scraped,) = shown["scrape_configs"]
     assert f'up{{job="{scraped["job_name"]}"}}' in ALERTS.read_text("utf-8")
@@ -176,6 +176,6 @@ def test_the_page_configures_a_scrape_of_the_job_that_the_alerts_name():
 
 
 def test_the_page_reviews_every_metric_and_no_other(metrics):
-    page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    page = (ROOT / "docs" / "operate" / "monitor.md").read_text("utf-8")
     reviewed = set(re.findall(r"^\| `(obscura_[a-z_]+)`", page, flags=re.MULTILINE))
     assert reviewed == {family.name for family in metrics.registry.collect()}

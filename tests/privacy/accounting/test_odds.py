@@ -101,7 +101,7 @@ def test_a_release_that_tells_only_the_tail_attains_it() -> None:
 
 
 def odds_in_words(epsilon: float) -> str:
-    """A row of docs/concepts.md: how often the best guess is right, and how sure anybody becomes who was so sure."""
+    """A row of docs/how-to/choose-a-budget.md: how often the best guess is right, and how sure anybody becomes who was so sure."""
     opened = open_filter(epsilon, 1e-5)
     mu, d = math.sqrt(opened.capacity_nano / NANO), opened.d_of(opened.capacity_nano)
     right = d + (1 - d) * float(
@@ -131,14 +131,16 @@ def test_the_documents_show_these_odds() -> None:
     readme = (root / "README.md").read_text(encoding="utf-8")
     assert f"at most {shown(1)} sure at ε = 1 ({shown(2)} at 2, {shown(3)} at 3)" in readme
     row = " | ".join([shown(0.5), shown(1), shown(2), shown(3), shown(8, digits=2)])
-    assert f"| from 50% sure to at most | {row} |" in (root / "docs" / "privacy.md").read_text(encoding="utf-8")
-    concepts = (root / "docs" / "concepts.md").read_text(encoding="utf-8")
-    table = concepts.split("|---|---|---|---|---|\n")[1].split("\n\n")[0].splitlines()
+    assert f"| from 50% to at most | {row} |" in (root / "docs" / "explanation" / "privacy-guarantee.md").read_text(
+        encoding="utf-8"
+    )
+    budget = (root / "docs" / "how-to" / "choose-a-budget.md").read_text(encoding="utf-8")
+    table = budget.split("|---|---|---|---|---|\n")[1].split("\n\n")[0].splitlines()
     assert table == [odds_in_words(epsilon) for epsilon in (0.1, 0.5, 1, 3, 6, 10)]
     one = open_filter(1, 1e-5).capacity_nano
-    assert "cost less than 2, about 1.47, because" in concepts
+    assert "cost less than 2, about 1.47, because" in budget
     assert open_filter(1.46, 1e-5).capacity_nano < 2 * one < open_filter(1.48, 1e-5).capacity_nano
-    assert "those of an ε above 10" in concepts  # of ten records, each of which moves a Gaussian by mu
+    assert "those of an ε above 10" in budget  # of ten records, each of which moves a Gaussian by mu
     assert open_filter(10, 1e-5).capacity_nano < 10**2 * one
-    for document in [root / "README.md", *(root / "docs").glob("*.md")]:
+    for document in [root / "README.md", *(root / "docs").rglob("*.md")]:
         assert "that this bound does not hold" not in document.read_text(encoding="utf-8"), document

@@ -77,7 +77,7 @@ def numbers(traces: Traces) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("size", [4, 16, 32, 64])
 @pytest.mark.parametrize("kind", PASSES)
 def test_to_the_last_bit_a_record_depends_neither_on_its_place_nor_on_the_others(kind: str, size: int) -> None:
-    """The assumption of docs/sums.md, on this machine, for every network of the recipes."""
+    """The assumption of docs/explanation/mechanisms.md, on this machine, for every network of the recipes."""
     torch.manual_seed(size)
     model, losses, inputs, targets, repeats = PASSES[kind](size)
     others, other_targets = PASSES[kind](size)[2:4]

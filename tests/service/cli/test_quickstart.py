@@ -1,4 +1,4 @@
-"""`obscura quickstart`: docs/quickstart.md shows what happens, and a step that fails leaves nothing half-done."""
+"""`obscura quickstart`: docs/tutorials/command-line.md shows what happens, and a step that fails leaves nothing half-done."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from PIL import Image
 from obscura.cli import quickstart
 from obscura.cli.console import CliError
 from obscura.cli.quickstart import drowned_here
-from scripts.quickstart_transcript import PAGE, PICTURES_PAGE, PROGRAM, SHOWN, run_command, run_program, run_scans
+from scripts.quickstart_transcript import PAGE, SCANS_PAGE, PROGRAM, SHOWN, run_command, run_program, run_scans
 from tests.service.cli.conftest import Shell
 
 Start = Callable[..., str]
@@ -33,7 +33,7 @@ def test_the_page_shows_what_happens(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_starts")
 def test_a_thousand_dicom_files_become_images_of_a_subject_account_in_one_command(tmp_path):
-    (shown,) = SHOWN.findall(PICTURES_PAGE.read_text("utf-8"))
+    (shown,) = SHOWN.findall(SCANS_PAGE.read_text("utf-8"))
     ids = re.compile(r"\b(job|rel)_[a-z2-7]{20}\b")
     said = run_scans(tmp_path)
     assert ids.sub("ID", said) == ids.sub("ID", shown), MEND

@@ -43,7 +43,7 @@ def test_subjects_are_not_declared_where_nobody_would_protect_them(factory, open
     declare(None)
 
 
-# The table of docs/states.md.
+# The table of docs/contribute/architecture.md.
 FOLLOWING = {
     "declared": "receiving deleting",
     "receiving": "ready declared receiving",

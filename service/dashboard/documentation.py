@@ -1,0 +1,32 @@
+"""The documentation site at `/docs`, built by `make docs`. It is public, and loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastapi.staticfiles import StaticFiles
+from starlette.responses import Response
+
+import service
+from service.dashboard.pages import CONTENT_POLICY, HEADERS
+
+SITE = Path(service.__file__).parent / "site"
+HASHES_FILE = "script-hashes.txt"  # of the inline scripts, written by the build
+
+
+class Documentation(StaticFiles):
+    """Serves the site, if it was built; every other path is unknown."""
+
+    def __init__(self, site: Path = SITE) -> None:
+        super().__init__(directory=site, html=True, check_dir=False)
+        hashes = site / HASHES_FILE
+        scripts = hashes.read_text("ascii").split() if hashes.is_file() else []
+        allowed = " ".join(["script-src 'self'", *(f"'{each}'" for each in scripts)])
+        policy = CONTENT_POLICY.replace("script-src 'self'", allowed)
+        self._headers = HEADERS | {"Content-Security-Policy": f"{policy}; font-src 'self'; worker-src 'self'"}
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(self._headers)
+        return response
