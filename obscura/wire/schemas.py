@@ -205,7 +205,9 @@ class AccountTerms(DatedRecord, NamedRecord):
     delta: Delta
     unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
     adjacency: str = Field(description="Which datasets count as neighbours: those that differ by one whole unit.")
-    rate: float = Field(description="Chance of failure that comes with each unit of mu^2; see /docs/explanation/accounting.")
+    rate: float = Field(
+        description="Chance of failure that comes with each unit of mu^2; see /docs/explanation/accounting."
+    )
     frozen: bool = Field(description="Whether the account takes no new job.")
     closed: bool = Field(default=False, description="Whether the account takes no new data.", exclude_if=operator.not_)
     project_id: str = Field(description="The project that it belongs to.")

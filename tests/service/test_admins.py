@@ -194,7 +194,9 @@ def test_no_request_is_approved_whose_asker_could_no_longer_ask(council, open_ac
     done = []
     for action, request in asked.items():
         facts = (request.id, council.key_of(bob), later, {action: lambda *_: done.append(1)})
-        with pytest.raises(Conflict, match=r"key that asked for this was revoked or has expired, or .* no longer vouches"):
+        with pytest.raises(
+            Conflict, match=r"key that asked for this was revoked or has expired, or .* no longer vouches"
+        ):
             council.do(decisions.decide, *facts, approved=True)
         assert council.do(decisions.decide, *facts, approved=False).state is DecisionState.DECLINED
     assert done == []

@@ -12,7 +12,7 @@ from PIL import Image
 from obscura.cli import quickstart
 from obscura.cli.console import CliError
 from obscura.cli.quickstart import drowned_here
-from scripts.quickstart_transcript import PAGE, SCANS_PAGE, PROGRAM, SHOWN, run_command, run_program, run_scans
+from scripts.quickstart_transcript import PAGE, PROGRAM, SCANS_PAGE, SHOWN, run_command, run_program, run_scans
 from tests.service.cli.conftest import Shell
 
 Start = Callable[..., str]
