@@ -1,11 +1,15 @@
 """Debian's Chromium, driven by Playwright: where it is, and what every page of ours must pass in it."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
+
+from tests.together import wait_until
 
 CHROMIUM = Path("/usr/bin/chromium")
 PATIENCE_MS = 180_000  # a training and a drawing on a loaded machine
@@ -25,6 +29,18 @@ def chromium() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
+
+
+@contextmanager
+def served(app: Any, port: int = 0) -> Iterator[str]:
+    """Serve an application on a port, without its lifespan; yields its address."""
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    wait_until(lambda: server.started, "the server did not start")
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join(10)
 
 
 @contextmanager

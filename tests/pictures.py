@@ -1,4 +1,4 @@
-"""Encoded pictures, and archives and folders of them, as uploads hold them."""
+"""Encoded pictures and arrays, archives and folders of them, as uploads hold them."""
 
 import io
 import struct
@@ -56,6 +56,11 @@ def write_files(root: Path, files: Mapping[str, str | bytes | Image.Image | npt.
         else:
             (Image.fromarray(content) if isinstance(content, np.ndarray) else content).save(path)
     return root
+
+
+def idx_file(values: npt.NDArray[Any], magic: int) -> bytes:
+    """An IDX file; the magic number says type and dimensions."""
+    return struct.pack(f">{1 + values.ndim}I", magic, *values.shape) + values.tobytes()
 
 
 def write_folders(root: Path, counts: dict[str, int], shape: tuple[int, ...] = (8, 8)) -> Path:

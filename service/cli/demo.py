@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,10 +93,23 @@ class DemoImages:
     options: dict[str, Any]  # of the recipe
 
 
-def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool = False) -> None:
+def run_demo(
+    out: Path,
+    output: Output,
+    *,
+    images: str | None = None,
+    keep: bool = False,
+    count: int = COUNT,
+    options: Mapping[str, Any] = {},
+    teacher_options: Mapping[str, Any] = TEACHER_OPTIONS,
+) -> None:
     """Fetch real images, train twice, evaluate, and write `summary.json`; replace earlier results of a demo.
 
-    `images` is "fashion-mnist", "digits" or None for the first available. With `keep`, the service runs until Ctrl-C.
+    Args:
+        images: "fashion-mnist", "digits" or None for the first available.
+        keep: run the service until Ctrl-C.
+        count: images to generate.
+        options: of both trainings, instead of those for the images; `teacher_options` are those of the second one.
     """
     seconds: dict[str, float] = {}
     began = time.monotonic()
@@ -116,6 +129,7 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
     folder.mkdir(parents=True)
     (folder / MARKER).touch()
     found = find_images(out.parent / "cache", output.notice, images)
+    found = dataclasses.replace(found, options={**found.options, **options})
     output.notice(f"Images: {found.name} ({found.source}).")
     program = f"obscura --data-dir {quoted(folder)}"
     with LocalService(folder, log=out / "service.log") as service, Client(service.url, service.token) as client:
@@ -133,11 +147,11 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
         done("ingest")
         first = walk.train(dataset, EPSILON)
         done("first_job")
-        sample = walk.draw(first, COUNT, out / "synthetic")
+        sample = walk.draw(first, count, out / "synthetic")
         download = sample.download(out / "synthetic-images.zip")  # its SHA-256 is checked
         done("sample")
         output.notice("\nNow the main job: teachers on shards of the same images vote on what a generator draws.")
-        taught = dataclasses.replace(walk, recipe=TEACHERS, options={**found.options, **TEACHER_OPTIONS})
+        taught = dataclasses.replace(walk, recipe=TEACHERS, options={**found.options, **teacher_options})
         plan = taught.plan(dataset, account.refresh(), EPSILON)
         release = taught.train(dataset, EPSILON)
         done("job")
@@ -167,7 +181,7 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
             "spent": balance.spent_nano,
             "spent_epsilon": balance.spent_epsilon,
             "seconds": seconds,
-            "downloaded_images": COUNT,
+            "downloaded_images": count,
             **paths,
             "release": release.id,
             "artifact_sha256": release.artifact_sha256,
@@ -217,12 +231,18 @@ def _show(output: Output, summary: dict[str, Any], out: Path) -> None:
     output.text(f"All figures: {out / 'summary.json'}")
 
 
-def find_images(cache: Path, say: Callable[[str], None], wanted: str | None = None) -> DemoImages:
+def find_images(
+    cache: Path,
+    say: Callable[[str], None],
+    wanted: str | None = None,
+    *,
+    download_seconds_max: float = DOWNLOAD_SECONDS_MAX,
+) -> DemoImages:
     """Find Fashion-MNIST, or fall back to the bundled digits and say so; `wanted` is one of the two, or None."""
     if wanted not in (None, "fashion-mnist", "digits"):
         raise CliError("--images is fashion-mnist or digits.")
     if wanted != "digits":
-        for source, folder in _fashion_folders(cache / "fashion-mnist", say):
+        for source, folder in _fashion_folders(cache / "fashion-mnist", say, download_seconds_max):
             if is_fashion_mnist(folder):
                 return DemoImages(
                     name="Fashion-MNIST",
@@ -271,7 +291,9 @@ def is_fashion_mnist(folder: Path) -> bool:
     return True
 
 
-def _fashion_folders(cache: Path, say: Callable[[str], None]) -> Iterator[tuple[str, Path]]:
+def _fashion_folders(
+    cache: Path, say: Callable[[str], None], download_seconds_max: float
+) -> Iterator[tuple[str, Path]]:
     """Yield each folder that may hold Fashion-MNIST, with its source: on this machine, cached, then downloaded."""
     yield "files on this machine", Path(os.environ.get("OBSCURA_FASHION_MNIST", str(DEBIAN_FOLDER)))
     unpacked, downloaded = cache / DEBIAN_FOLDER.relative_to("/"), cache / "FashionMNIST" / "raw"
@@ -286,7 +308,7 @@ def _fashion_folders(cache: Path, say: Callable[[str], None]) -> Iterator[tuple[
             package.unlink()
         yield "Debian package", unpacked
     say("Looking for Fashion-MNIST with torchvision ...")
-    _run([sys.executable, "-c", _TORCHVISION, str(cache)], DOWNLOAD_SECONDS_MAX)
+    _run([sys.executable, "-c", _TORCHVISION, str(cache)], download_seconds_max)
     yield "torchvision", downloaded
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 EMAIL_CHARACTERS_MAX = 320
 PENDING_SECONDS = 600  # from the first step of a sign-in to the last
 LAPSED_KEPT = timedelta(days=7)  # before the keys of a person who has lapsed and not signed in again are revoked
-ROUND_SECONDS = 5.0
+ROUND_SECONDS_MAX = 5.0
 ASKING = timedelta(seconds=45)  # the lease of the process that asks about a person; longer than any answer takes
 PEOPLE_PER_ROUND_MAX = 1000
 ASKED_AT_ONCE_MAX = 8
@@ -237,7 +237,7 @@ class Confirming(Background):
         for project_id in unknown:
             message = f"OBSCURA_OIDC_GROUPS names {project_id}, and there is no such project."
             get_logger(__name__).error("operator_needed", code="unknown_project", message=message)
-        while not self._stopping.wait(ROUND_SECONDS):
+        while not self._stopping.wait(min(ROUND_SECONDS_MAX, self._interval.total_seconds() / 4)):
             self.round()
 
     def _ask(self, person_id: str) -> bool:

@@ -254,9 +254,10 @@ class Served:
         facts = {"dataset": "held out", "dataset_id": evaluation["dataset_id"], "train_images": 50, "test_images": 7}
         results = {"accuracy": accuracy, "accuracy_warm_start_only": None}
         results["evaluation"] = {**facts, "seeds": [evaluation["seed"]]}
-        self._finish(kinds.evaluate.KIND.finish, evaluation["job_id"], results=results, confusion=[[3, 1], [0, 3]])
+        self.finish(kinds.evaluate.KIND.finish, evaluation["job_id"], results=results, confusion=[[3, 1], [0, 3]])
 
-    def _finish(self, how: Callable[..., Any], job_id: str, **what: Any) -> None:
+    def finish(self, how: Callable[..., Any], job_id: str, **what: Any) -> None:
+        """Claim a job and end it, as a worker of its kind does."""
         attempt = self.claim(job_id)
         with transaction(self.factory) as session:
             how(session, job_id=job_id, attempt=attempt, now=utc_now(), **what)
@@ -267,7 +268,7 @@ class Served:
         path.parent.mkdir(parents=True)
         path.write_bytes(content)
         facts = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-        self._finish(kinds.sample.KIND.finish, sample["job_id"], path=f"samples/{sample['id']}/{name}", **facts)
+        self.finish(kinds.sample.KIND.finish, sample["job_id"], path=f"samples/{sample['id']}/{name}", **facts)
 
 
 def new_settings(folder: Path, template: Path) -> Settings:

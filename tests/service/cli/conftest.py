@@ -5,6 +5,7 @@
 arrays to upload. `Shell(folder)` runs commands on any data folder; `book` has a ledger and one release, and no service.
 """
 
+import io
 import json
 import os
 import shutil
@@ -62,19 +63,36 @@ def environment(**changes: str) -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1"} | changes
 
 
+class Terminal(io.BytesIO):
+    """A terminal with somebody who types these answers, and does something meanwhile."""
+
+    def __init__(self, answers: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+        super().__init__(answers.encode())
+        self._meanwhile = meanwhile
+
+    def isatty(self) -> bool:
+        return True
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        self._meanwhile()
+        return super().read1(size)
+
+
 @dataclass(frozen=True)
 class Shell:
     """Runs commands in this process on a data folder."""
 
     data_dir: Path
 
-    def __call__(self, *arguments: str, code: int = 0, input: str = "", **variables: str) -> Ran:
+    def __call__(self, *arguments: str, code: int = 0, input: str | Terminal = "", **variables: str) -> Ran:
         """Run `obscura ARGUMENTS` with these environment variables, and check its exit code."""
         unset: dict[str, str | None] = {name: None for name in os.environ if name.startswith("OBSCURA_")}
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("service.logs.configure_logging", lambda *_: None)  # it would hold for later tests
+            if isinstance(input, Terminal):
+                patched.setattr("typer.testing.make_input_stream", lambda *_: input)
             words = ["--data-dir", str(self.data_dir), *arguments]
-            done = CliRunner().invoke(app, words, input=input, env=unset | variables)
+            done = CliRunner().invoke(app, words, input=str(input), env=unset | variables)
         assert done.exit_code == code, f"{done.exit_code}\n{done.output}\n{done.exception!r}"
         return Ran(done.exit_code, done.stdout, done.stderr)
 

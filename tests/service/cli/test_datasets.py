@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from typer.main import get_command
 
-from obscura.cli import console, datasets
-from obscura.cli.app import app
 from obscura.cli.datasets import in_flags
 from obscura.preparing import Choices
+from tests.commands import command_of
+from tests.pictures import write_folders
+from tests.service.cli.conftest import Terminal
 
 PAGES = [Path(__file__).parents[3] / "docs" / "how-to" / f"{name}-images.md" for name in ("upload", "medical")]
 OPTIONS = {
@@ -30,13 +30,7 @@ TERMS = ("-d", "1e-4", "--unit", "subject")
 @pytest.fixture
 def people(tmp_path: Path) -> Path:
     """Two classes; one person in both; seven pictures of three people."""
-    root = tmp_path / "people"
-    rng = np.random.default_rng()
-    for folder, count in (("cat/zoe", 2), ("cat/bert", 1), ("dog/zoe", 3), ("dog/carl", 1)):
-        (root / folder).mkdir(parents=True)
-        for number in range(count):
-            Image.fromarray(rng.integers(0, 255, (8, 8), dtype=np.uint8)).save(root / folder / f"{number}.png")
-    return root
+    return write_folders(tmp_path / "people", {"cat/zoe": 2, "cat/bert": 1, "dog/zoe": 3, "dog/carl": 1})
 
 
 def test_pushing_to_a_subject_account_declares_and_sends_subjects(shell, make_images, people, tmp_path):
@@ -79,28 +73,25 @@ def test_a_motley_folder_is_brought_to_what_is_stated_or_fixed(shell, people):
     assert "8 images: 1 cropped to 16 x 16, 7 scaled to 16 x 16, 1 laid on white" in pushed.err
 
 
-def test_at_a_terminal_push_asks_before_it_declares(shell, client, make_images, tmp_path, monkeypatch):
+def test_at_a_terminal_push_asks_before_it_declares(shell, client, make_images, tmp_path):
     path = str(make_images(tmp_path / "asked.npz", 30))
     command = ("datasets", "push", path, "--public", "--name", "asked")
-    for module in (datasets, console):
-        monkeypatch.setattr(module, "is_interactive", lambda: True)
-    declined = shell(*command, input="n\n", code=1).err
+    declined = shell(*command, input=Terminal("n\n"), code=1).err
     assert 'Stays here: images by class: "0" 15, "1" 15.' in declined
     assert "Nothing was declared or sent." in declined
     assert "asked" not in {each.name for each in client.datasets()}
-    shell(*command, input="y\n")
+    shell(*command, input=Terminal("y\n"))
     client.datasets.find("asked").delete()
-    shell(*command, "--yes")
+    shell(*command, "--yes", input=Terminal(""))
     (tmp_path / "train").mkdir()
     Image.new("L", (8, 8), 9).save(tmp_path / "train" / "1.png")
-    assert "--classes train" in shell("datasets", "push", str(tmp_path), "--public", "--yes", code=2).err
+    refused = shell("datasets", "push", str(tmp_path), "--public", "--yes", input=Terminal(""), code=2)
+    assert "--classes train" in refused.err
 
 
 @pytest.mark.parametrize("path", [("datasets", "push"), ("quickstart",)], ids=" ".join)
 def test_each_option_is_on_the_command_line_and_is_parsed_as_it_is_formatted(path):
-    command = get_command(app)
-    for name in path:
-        command = command.commands[name]
+    command, _ = command_of([*path])
     assert set(Choices.model_fields) <= {parameter.name for parameter in command.params}
     context = command.make_context("push", ["images", *shlex.split(in_flags(OPTIONS))])
     read = {name: context.params[name] for name in Choices.model_fields if context.params[name] not in (None, False)}
@@ -112,27 +103,17 @@ def test_a_page_shows_each_choice(option):
     assert any(f"`--{option.replace('_', '-')}" in page.read_text(encoding="utf-8") for page in PAGES)
 
 
-def scans(folder: Path, names: list[str], seed: int) -> Path:
-    """Three pictures of each person."""
-    rng = np.random.default_rng(seed)
-    for number, name in enumerate(names):
-        place = folder / ("sick" if number % 2 else "well") / name
-        place.mkdir(parents=True)
-        for picture in range(3):
-            Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(place / f"{picture}.png")
-    return folder
-
-
 @pytest.fixture
 def push(shell: Any, tmp_path: Path) -> Any:
     key = tmp_path / "subjects.key"
     key.write_text("0123456789abcdef" * 4 + "\n")
 
-    def pushed(account: str, names: list[str], seed: int, *more: str, code: int = 0) -> Any:
-        folder = scans(tmp_path / f"scans-{seed}", names, seed)
+    def pushed(account: str, names: list[str], code: int = 0) -> Any:
+        each = {f"{('well', 'sick')[number % 2]}/{name}": 3 for number, name in enumerate(names)}
+        folder = write_folders(tmp_path / f"scans-{names[0]}", each, (16, 16, 3))
         stated = ("--at-most", "100", "--subjects-at-most", "20", "--subjects-key", str(key))
         told = ("datasets", "push", str(folder), "--account", account, "--size", "16", *stated, "--json")
-        return shell(*told, *more, code=code)
+        return shell(*told, code=code)
 
     return pushed
 
@@ -140,13 +121,13 @@ def push(shell: Any, tmp_path: Path) -> Any:
 def test_people_of_two_years_are_recognized_and_may_withdraw(shell, push, tmp_path):
     for name, epsilon in (("seen in 2025", "3"), ("seen in 2026", "5")):
         shell("accounts", "create", name, "-e", epsilon, *TERMS)
-    first = push("seen in 2025", [f"p{n}" for n in range(8)], 1).json
-    refused = push("seen in 2026", ["p3", "q1"], 2, code=2)
+    first = push("seen in 2025", [f"p{n}" for n in range(8)]).json
+    refused = push("seen in 2026", ["p3", "q1"], code=2)
     assert "in another account" in refused.err
     error = refused.err.rpartition("error:")[2]  # below the screen, which names a subject to the owner
     assert not any(word in error for word in ("p3", "q1", "2025"))
-    second = push("seen in 2026", [f"q{n}" for n in range(8)], 3).json
-    again = push("seen in 2026", ["q1", "r1"], 4).json
+    second = push("seen in 2026", [f"q{n}" for n in range(8)]).json
+    again = push("seen in 2026", ["q1", "r1"]).json
     assert [each["subjects_recognised"] for each in (first, second, again)] == [True] * 3
 
     key, left = tmp_path / "subjects.key", tmp_path / "left.txt"

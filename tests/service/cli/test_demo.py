@@ -11,7 +11,7 @@ import pytest
 from models.public_images import FASHION_CLASSES
 from obscura.cli.console import CliError, Output
 from service.cli import demo
-from service.cli.demo import COUNT, DEBIAN_FOLDER, find_images, is_fashion_mnist, run_demo
+from service.cli.demo import DEBIAN_FOLDER, find_images, is_fashion_mnist, run_demo
 
 TEACHERS = {"teachers": 20, "images": 30}
 NUMBERS = ("epsilon", "delta", "capacity", "price", "spent", "teachers", "images_aggregated")
@@ -20,11 +20,9 @@ NUMBERS = ("epsilon", "delta", "capacity", "price", "spent", "teachers", "images
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_starts")
 def test_the_demo_does_everything_and_may_be_repeated(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "DIGITS_OPTIONS", {"evaluation_samples": 300})
-    monkeypatch.setattr(demo, "TEACHER_OPTIONS", TEACHERS)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    out = tmp_path / "demo"
-    run_demo(out, Output(as_json=True), images="digits")
+    out, small = tmp_path / "demo", {"evaluation_samples": 300}
+    run_demo(out, Output(as_json=True), images="digits", count=100, options=small, teacher_options=TEACHERS)
     shown = capsys.readouterr()
     summary = json.loads((out / "summary.json").read_text("utf-8"))
     assert json.loads(shown.out) == summary
@@ -49,7 +47,7 @@ def test_the_demo_does_everything_and_may_be_repeated(tmp_path, monkeypatch, cap
         assert Path(summary[name]).stat().st_size > 0
     with zipfile.ZipFile(summary["download"]) as archive:
         pictures = [name for name in archive.namelist() if name.endswith(".png")]
-    assert len(pictures) == COUNT
+    assert len(pictures) == 100
     assert not (out / "service" / "service.url").exists()  # it has stopped
 
 
@@ -81,12 +79,12 @@ def test_fashion_mnist_from_this_machine(tmp_path, monkeypatch):
     assert found.delta <= 1 / found.private.private_records
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_the_digits_are_the_last_resort_and_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("OBSCURA_FASHION_MNIST", str(tmp_path / "nothing"))
     monkeypatch.setenv("PATH", "")  # no apt-get
-    monkeypatch.setattr(demo, "DOWNLOAD_SECONDS_MAX", 0.01)
     said: list[str] = []
-    found = find_images(tmp_path / "cache", said.append)
+    found = find_images(tmp_path / "cache", said.append, download_seconds_max=0.01)
     assert found.name == "digits"
     assert any("falling back" in sentence for sentence in said)
     assert found.private.private_records + found.public.private_records == 1797

@@ -5,17 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from obscura.cli import quickstart
-from obscura.cli.console import CliError
 from obscura.cli.quickstart import drowned_here
-from scripts.quickstart_transcript import PAGE, PROGRAM, SCANS_PAGE, SHOWN, run_command, run_program, run_scans
-from tests.service.cli.conftest import Shell
+from scripts.quickstart_transcript import PAGE, SCANS_PAGE, PROGRAM, SHOWN, run_command, run_program, run_scans
+from tests.pictures import write_folders
+from tests.service.cli.conftest import Shell, Terminal
 
 Start = Callable[..., str]
+IDS = re.compile(r"\b(job|rel)_[a-z2-7]{20}\b")
 MEND = "run python -m scripts.quickstart_transcript"
 
 
@@ -23,8 +22,7 @@ MEND = "run python -m scripts.quickstart_transcript"
 @pytest.mark.usefixtures("warm_starts")
 def test_the_page_shows_what_happens(tmp_path):
     shown, _ = SHOWN.findall(PAGE.read_text("utf-8"))
-    ids = re.compile(r"\b(job|rel)_[a-z2-7]{20}\b")
-    assert ids.sub("ID", run_command(tmp_path)) == ids.sub("ID", shown), MEND
+    assert IDS.sub("ID", run_command(tmp_path)) == IDS.sub("ID", shown), MEND
     assert len(list((tmp_path / "synthetic").glob("[0-9]/*.png"))) == 1000
     assert (tmp_path / "synthetic" / "grid.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "var" / "service.url").exists()
@@ -34,9 +32,8 @@ def test_the_page_shows_what_happens(tmp_path):
 @pytest.mark.usefixtures("warm_starts")
 def test_a_thousand_dicom_files_become_images_of_a_subject_account_in_one_command(tmp_path):
     (shown,) = SHOWN.findall(SCANS_PAGE.read_text("utf-8"))
-    ids = re.compile(r"\b(job|rel)_[a-z2-7]{20}\b")
     said = run_scans(tmp_path)
-    assert ids.sub("ID", said) == ids.sub("ID", shown), MEND
+    assert IDS.sub("ID", said) == IDS.sub("ID", shown), MEND
     error, again = next(re.finditer(r"\nerror: (.*)\n(\$ .*)\n", said)).groups()
     assert {flag for flag in re.findall(r"--[\w-]+", again) if flag != "--yes"} <= set(re.findall(r"--[\w-]+", error))
     assert len(list((tmp_path / "synthetic").glob("*/*.png"))) == 1000
@@ -58,20 +55,15 @@ def test_the_page_shows_what_six_lines_of_python_do(tmp_path):
 
 @pytest.fixture
 def pets(tmp_path: Path) -> Path:
-    rng = np.random.default_rng()
-    for name in ("cat", "dog"):
-        (tmp_path / "pets" / name).mkdir(parents=True)
-        for number in range(20):
-            Image.fromarray(rng.integers(0, 255, (8, 8), dtype=np.uint8)).save(tmp_path / f"pets/{name}/{number}.png")
-    return tmp_path / "pets"
+    return write_folders(tmp_path / "pets", {"cat": 20, "dog": 20})
 
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Run the command in this process, in the test's folder, with nobody at the terminal."""
+    """Run the command in this process, in the test's folder; at a terminal where there are answers."""
     monkeypatch.chdir(tmp_path)
 
-    def start(*arguments: object, code: int, before: tuple[str, ...] = (), answers: str = "") -> str:
+    def start(*arguments: object, code: int, before: tuple[str, ...] = (), answers: str | Terminal = "") -> str:
         return Shell(Path("var"))(*before, "quickstart", *map(str, arguments), code=code, input=answers).err
 
     return start
@@ -91,37 +83,20 @@ def test_what_can_be_known_before_is_said_before(start, pets, tmp_path):
 
 
 def test_a_step_that_fails_leaves_nothing_half_done(start, pets, target, client, monkeypatch):
-    def no_to(part: str) -> Callable[[str, str], None]:
-        def answer(question: str, otherwise: str) -> None:
-            if part in question:
-                raise CliError(otherwise)
-
-        return answer
-
-    def yes_and_then_a_picture_goes(question: str, otherwise: str) -> None:
-        if "upload" in question.lower():
-            (pets / "cat" / "0.png").unlink()
-
-    def never(*_: object, **_order: object) -> None:
-        raise AssertionError("nobody asked for a preview")
-
-    before = list(client.datasets())
-    monkeypatch.setattr(quickstart, "confirm", no_to("Declare"))
-    monkeypatch.setattr(quickstart, "is_interactive", lambda: True)
+    before, tried = list(client.datasets()), list[dict[str, Any]]()
+    monkeypatch.setattr(quickstart, "try_first", lambda *_, **order: tried.append(order))
     small = ("--size", "8", "--grey")
-    declined = start(pets, *small, before=target, answers="100\n", code=1)
+    declined = start(pets, *small, before=target, answers=Terminal("100\nn\n"), code=1)
     assert 'thereby making public: classes "cat", "dog";' in declined
     assert "Nothing was declared or uploaded." in declined
     assert "Planning" not in declined
-    monkeypatch.setattr(quickstart, "confirm", no_to("Upload the images and train?"))
-    tried: list[dict[str, Any]] = []
-    monkeypatch.setattr(quickstart, "try_first", lambda *_, **order: tried.append(order))
-    declined = start(pets, *small, "--preview", before=target, answers="100\n", code=1)
+    declined = start(pets, *small, "--preview", before=target, answers=Terminal("100\ny\nn\n"), code=1)
     assert "Nothing was uploaded or spent." in declined
     assert tried == [{"recipe": "moments", "epsilon": 1.0, "options": {}}]
-    monkeypatch.setattr(quickstart, "confirm", yes_and_then_a_picture_goes)
-    monkeypatch.setattr(quickstart, "try_first", never)
-    broken = start(pets, *small, "--at-most", "100", before=target, code=2)
+    picture = pets / "cat" / "0.png"
+    yes = Terminal("y\n", meanwhile=lambda: picture.unlink(missing_ok=True))
+    broken = start(pets, *small, "--at-most", "100", before=target, answers=yes, code=2)
+    assert len(tried) == 1, "nobody asked for another preview"
     assert "The images changed while they were sent" in broken
     assert f"To go on: obscura quickstart {pets} --epsilon 1 --at-most 100 --size 8 --grey" in broken
     assert list(client.datasets()) == before

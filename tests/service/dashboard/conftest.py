@@ -16,19 +16,19 @@ from fastapi import FastAPI
 from PIL import Image
 from sqlalchemy import select, text
 
+from obscura.wire.schemas import BalanceFacts
 from privacy.accounting.events import GaussianEvent
 from service import ledger
 from service.api.events import StreamLimits
 from service.db.base import new_id
-from service.db.job_tables import Job, Release, Sample
+from service.db.job_tables import Job, Release, Sample, Sweep
 from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
-from service.main import create_app
 from service.settings import Settings
 from service.storage.interface import key_of
 from tests.service.holds import charge, hold_at_present_rate
 from tests.service.people import make_key
-from tests.service.reading_routes import TestClient
+from tests.service.reading_routes import TestClient, application
 
 CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "recipe": "datalens"}
 CARD |= {"accountant": "dp-accounting 1", "assumed_public": ["the class names"], "not_covered": ["other publications"]}
@@ -58,8 +58,7 @@ class Site:
 
     def key(self, *scopes: str) -> str:
         """Create a key and return its token."""
-        with transaction(self.factory) as session:
-            return make_key(session, name="test", scopes=scopes, now=self.now)[1]
+        return self.do(make_key, name="test", scopes=scopes, now=self.now)[1]
 
     def signed_in(self, *scopes: str) -> TestClient:
         """A browser with a session."""
@@ -107,6 +106,18 @@ class Site:
             session.add(job)
         return job_id
 
+    def add_sweep(self, *job_ids: str, **facts) -> str:
+        """Write a sweep over trainings of one dataset."""
+        with transaction(self.factory) as session:
+            jobs = [session.get_one(Job, job_id) for job_id in job_ids]
+            of = {"account_id": jobs[0].account_id, "dataset_id": jobs[0].dataset_id, "recipe": jobs[0].recipe}
+            sweep = Sweep(id=new_id("swp"), cost_nano=1000, created_at=self.now, **{"name": "search"} | of | facts)
+            session.add(sweep)
+            session.flush()
+            for job in jobs:
+                job.sweep_id = sweep.id
+        return sweep.id
+
     def add_release(self, job_id: str, *, name: str = "first") -> str:
         """Write the release of a succeeded job, with its files."""
         release_id = new_id("rel")
@@ -153,10 +164,24 @@ class Site:
         (folder / "images.zip").write_bytes(b"synthetic")
         return sample_id
 
+    def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
+        """Do something in a transaction of its own."""
+        with transaction(self.factory) as session:
+            return act(session, *given, **more)
+
+    def change(self, table: type[Any], row_id: str, **columns: Any) -> None:
+        with transaction(self.factory) as session:
+            for name, value in columns.items():
+                setattr(session.get_one(table, row_id), name, value)
+
     def row(self, table: type[Any], row_id: str) -> Any:
         """What is stored."""
         with transaction(self.factory, read_only=True) as session:
             return session.get_one(table, row_id)
+
+    def balance(self, account_id: str) -> BalanceFacts:
+        with transaction(self.factory, read_only=True) as session:
+            return ledger.balance(session, account_id)
 
     def rows(self, table: type[Any], *conditions: Any) -> list[Any]:
         with transaction(self.factory, read_only=True) as session:
@@ -205,7 +230,7 @@ def make_site(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[Callab
             settings = Settings(data_dir=tmp_path / "data", database_url=sqlite_url, mode="celery", **changes)
             settings.data_dir.mkdir(exist_ok=True)
             limits, clock = StreamLimits(poll_seconds=0.05), lambda: now + timedelta(minutes=5)
-            app = create_app(settings, clock=clock, stream_limits=limits, send=lambda _name, _args: None)
+            app = application(settings, clock=clock, stream_limits=limits)
             opened.callback(app.state.service.engine.dispose)
             site = Site(app, settings, app.state.factory, now)
             app.state.service = replace(app.state.service, ring=lambda: site.rung.append(1))
@@ -239,7 +264,11 @@ ORIGIN = {"Origin": "http://127.0.0.1:8420"}
 
 def token_of(client: TestClient, address: str) -> str:
     """Return the token that requests of a page's script carry."""
-    found = re.search(r'<meta name="form-token" content="([0-9a-f]{64})"', client.get(address).text)
+    return token_in(client.get(address).text)
+
+
+def token_in(html: str) -> str:
+    found = re.search(r'<meta name="form-token" content="([0-9a-f]{64})"', html)
     assert found is not None
     return found[1]
 
@@ -256,10 +285,11 @@ def forms_of(html: str) -> dict[str, tuple[dict[str, Any], set[str]]]:
 
 def submit(client: TestClient, page: str, call: str, *, once: str = "", **fields: Any) -> Any:
     """Send a form of a page to the API as the page's script does."""
-    fixed, names = forms_of(client.get(page).text)[call]
+    html = client.get(page).text
+    fixed, names = forms_of(html)[call]
     assert fields.keys() <= names, names
     method, path = call.split(" ")
-    headers = ORIGIN | {"X-Form-Token": token_of(client, page), "Idempotency-Key": once or secrets.token_hex(16)}
+    headers = ORIGIN | {"X-Form-Token": token_in(html), "Idempotency-Key": once or secrets.token_hex(16)}
     return client.request(method, path, json=(fixed | fields) or None, headers=headers)
 
 

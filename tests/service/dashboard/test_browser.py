@@ -1,20 +1,13 @@
 """The dashboard in a real browser: everybody can use it, the policy blocks nothing of ours, a page follows its jobs."""
 
-import io
-import threading
-import time
-import zipfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
-from PIL import Image
 
 from service.db.job_tables import Job
-from service.db.session import transaction
-from tests.browser import WINDOWS, a_page, barriers, chromium, in_chromium, sign_in
+from tests.browser import WINDOWS, a_page, barriers, chromium, in_chromium, served, sign_in
+from tests.pictures import archive, picture
 
 pytestmark = in_chromium
 
@@ -28,54 +21,38 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def live(site) -> Iterator[str]:
     """The address of the site behind a real server."""
-    server = uvicorn.Server(uvicorn.Config(site.app, host="127.0.0.1", port=0, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join(10)
+    with served(site.app) as address:
+        yield address
 
 
 def test_an_open_page_follows_its_jobs(site, stock, live, browser):
     with a_page(browser, base_url=live) as (page, said):
         page.goto("/")
         page.get_by_text("612 of 1,450 steps").first.wait_for()
-        with transaction(site.factory) as session:
-            session.get_one(Job, stock.running).progress = {"stage": "teacher_votes", "step": 1449, "steps": 1450}
+        site.change(Job, stock.running, progress={"stage": "teacher_votes", "step": 1449, "steps": 1450})
         page.get_by_text("1,449 of 1,450 steps").first.wait_for()
     assert said == []
 
 
-def zipped(path: Path, count: int, odd: Image.Image | None = None) -> Path:
-    """A ZIP of grey pictures in two class folders, and perhaps one that is unlike them, which is found first."""
-    with zipfile.ZipFile(path, "w") as archive:
-        for number in range(count):
-            held = io.BytesIO()
-            picture = odd if odd is not None and number == 0 else Image.new("L", (8, 8), number % 256)
-            picture.save(held, "PNG")
-            archive.writestr(f"{('cat', 'dog')[number % 2]}/{number}.png", held.getvalue())
-    return path
-
-
 def test_neighbouring_files_fill_in_the_same_declaration(site, live, browser, tmp_path):
     """Only the folders' names: neither how many pictures there are, nor what any of them is."""
-    odd = [Image.new("RGB", (8, 8), "red"), Image.new("L", (40, 17)), Image.new("RGBA", (8, 8))]
-    files = [zipped(tmp_path / f"{count}.zip", count) for count in (99, 100, 110)]
-    files += [zipped(tmp_path / f"odd{number}.zip", 100, one) for number, one in enumerate(odd)]
+    names = [f"{('cat', 'dog')[number % 2]}/{number}.png" for number in range(110)]
+    usual = [(name, picture(size=(8, 8), value=number)) for number, name in enumerate(names)]
+    odd = [picture(mode="RGB", size=(8, 8), value="red"), picture(size=(40, 17)), picture(mode="RGBA", size=(8, 8))]
+    albums = [*(usual[:count] for count in (99, 100, 110)), *([(names[0], one), *usual[1:100]] for one in odd)]
     found = []
     from playwright.sync_api import expect  # not without a browser
 
     with a_page(browser, base_url=live) as (page, said):
         sign_in(page, site.key("admin"))
-        for file in files:
+        for album in albums:
+            (tmp_path / "album.zip").write_bytes(archive(*album))
             page.goto("/datasets/new")
-            page.set_input_files("#file", file)
+            page.set_input_files("#file", tmp_path / "album.zip")
             expect(page.locator("#classes")).not_to_have_value("")
             fields = ("classes", "width", "height", "channels", "records_declared", "subjects_declared")
             found.append({name: page.input_value(f"#{name}") for name in fields})
-    assert found == [found[0]] * len(files)
+    assert found == [found[0]] * len(albums)
     assert (found[0]["classes"], found[0]["records_declared"]) == ("cat, dog", "")
     assert said == []
 
@@ -85,9 +62,7 @@ def test_a_zip_of_a_folder_is_declared_by_its_class_folders(site, stock, live, b
     from playwright.sync_api import expect
 
     names = ["digits/0/a.png", "digits/1/b.png", "__MACOSX/digits/0/._a.png", "digits/.DS_Store"]
-    with zipfile.ZipFile(tmp_path / "digits.zip", "w") as archive:
-        for name in names:
-            archive.writestr(name, b"x")
+    (tmp_path / "digits.zip").write_bytes(archive(*((name, b"x") for name in names)))
     with a_page(browser, base_url=live) as (page, said):
         sign_in(page, site.key("admin"))
         page.goto("/datasets/new")

@@ -1,30 +1,27 @@
 """What pages create: accounts, datasets with their images, trainings. Once each, with nothing lost."""
 
 import html
-import io
 import json
 import re
-import zipfile
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState, JobState
 from privacy.plans.registry import RECIPES
-from service import dashboard, jobs, ledger
+from service import dashboard, jobs
 from service.datasets import states
 from service.datasets.vault import make_fingerprint_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview
 from service.db.ledger_tables import Account
-from service.db.session import transaction
 from service.jobs import kinds
+from tests.pictures import archive, picture
 from tests.service.dashboard.conftest import assert_shown, forms_of, submit, token_of
 from tests.service.holds import hold_at_present_rate
 
@@ -36,34 +33,20 @@ PROBLEM = {"Accept": "application/problem+json", "Origin": "http://127.0.0.1:842
 
 
 def zipped(
-    size: tuple[int, int] = (6, 4),
-    *,
-    count: int = 9,
-    odd: tuple[int, int] | None = None,
-    broken: bool = False,
-    folders: tuple[str, ...] = ("cat", "dog", "owl"),
+    size: tuple[int, int] = (6, 4), *, count: int = 9, last: bytes = b"", folders: Sequence[str] = ("cat", "dog", "owl")
 ) -> bytes:
-    """A ZIP with pictures in class folders; the last may have another size, or be none."""
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w") as archive:
-        for number in range(count):
-            picture = io.BytesIO()
-            last = number == count - 1
-            shape = (odd if odd and last else size)[::-1]
-            Image.fromarray(np.full(shape, 20 * number, np.uint8)).save(picture, "PNG")
-            archive.writestr(
-                f"{folders[number % len(folders)]}/{number}.png", b"none" if broken and last else picture.getvalue()
-            )
-    return held.getvalue()
+    """A ZIP of pictures in class folders; the last one may be something else."""
+    names = [f"{folders[number % len(folders)]}/{number}.png" for number in range(count)]
+    pictures = [picture(size=size, value=20 * number) for number in range(count)]
+    return archive(*zip(names, [*pictures[:-1], last or pictures[-1]], strict=True))
 
 
 def declare(site, account: str, name: str = "scans") -> str:
     """Declare a private dataset and return the address of its page."""
-    with transaction(site.factory) as session:
-        facts = {"visibility": "private", "classes": ["cat", "dog", "owl"], "width": 6, "height": 4, "channels": 1}
-        facts |= {"account_id": account, "records_declared": 100, "subjects_declared": None}
-        row = states.declare(session, site.settings, DatasetRequest(name=name, **facts), now=site.now)
-        return f"/datasets/{row.id}"
+    facts = {"visibility": "private", "classes": ["cat", "dog", "owl"], "width": 6, "height": 4, "channels": 1}
+    facts |= {"account_id": account, "records_declared": 100, "subjects_declared": None}
+    row = site.do(states.declare, site.settings, DatasetRequest(name=name, **facts), now=site.now)
+    return f"/datasets/{row.id}"
 
 
 def test_uploading_needs_the_script_and_the_pages_say_so(site, open_account):
@@ -81,7 +64,8 @@ def test_neighbouring_files_are_declared_as_their_owner_states_and_received_or_r
     make_fingerprint_key(site.settings)
     account = open_account(site.factory)
     uploader, shown = site.signed_in("data", "read"), []
-    for number, content in enumerate((zipped(), zipped(count=10), zipped(odd=(7, 4)), zipped(odd=None, broken=True))):
+    neighbours = (zipped(), zipped(count=10), zipped(last=picture(size=(7, 4))), zipped(last=b"none"))
+    for number, content in enumerate(neighbours):
         place = declare(site, account, f"scans {number}")
         token = {"X-Form-Token": token_of(uploader, place)}
         answer = uploader.put(f"/v1{place}/content?format=zip", content=content, headers=PROBLEM | token)
@@ -172,8 +156,7 @@ def test_a_training_is_priced_then_asked_for_once(site, stock):
         assert (0.15, 0.7)[number] < price < float(epsilon) + 0.01
         assert after <= now
         assert "for this training" in part
-    with transaction(site.factory, read_only=True) as session:
-        held = ledger.balance(session, stock.account).reserved_nano
+    held = site.balance(stock.account).reserved_nano
     assert len(site.rows(Job)) == len(before), "a price costs nothing"
     address = f"/train?dataset={stock.dataset}&recipe=datalens&epsilon=0.4&options=teachers+%3D+300"
     first, second = (submit(trainer, address, "POST /v1/jobs", once="c" * 32).json() for _ in range(2))
@@ -181,8 +164,7 @@ def test_a_training_is_priced_then_asked_for_once(site, stock):
     job = site.job(first["id"])
     assert (job.epsilon, job.options, job.state) == (0.4, {"teachers": 300}, JobState.QUEUED)
     assert len(site.rows(Job)) == len(before) + 1
-    with transaction(site.factory, read_only=True) as session:
-        assert ledger.balance(session, stock.account).reserved_nano > held
+    assert site.balance(stock.account).reserved_nano > held
 
 
 @pytest.mark.parametrize("limit", [0.01, 0.241, 900.0])
@@ -274,10 +256,9 @@ def test_what_cannot_be_planned_is_explained_at_its_field(site, stock):
 
 def spend(site, account_id: str, *, but_nano: int = 0) -> None:
     """Hold what an account has left."""
-    with transaction(site.factory) as session:
-        rest_nano = ledger.balance(session, account_id).left_nano - but_nano
-        facts = {"account_id": account_id, "job_id": new_id("job"), "amount_nano": rest_nano, "now": site.now}
-        hold_at_present_rate(session, **facts)
+    rest_nano = site.balance(account_id).left_nano - but_nano
+    facts = {"account_id": account_id, "job_id": new_id("job"), "amount_nano": rest_nano, "now": site.now}
+    site.do(hold_at_present_rate, **facts)
 
 
 @pytest.mark.parametrize("left_nano", [0, 300])
@@ -297,9 +278,10 @@ def test_the_plan_page_of_a_spent_account_says_so_and_what_is_free(site, stock, 
 def test_a_training_is_cloned_and_a_failed_one_tried_again(site, stock):
     trainer = site.signed_in("train", "read")
     failed = site.add_job(
-        stock.account, stock.dataset, epsilon=0.3, state="failed", failure_code="worker_lost", options={"top_k": 7}
+        stock.account, stock.dataset, epsilon=0.3, state="failed", failure_code="out_of_memory", options={"top_k": 7}
     )
-    assert_shown(trainer.get(f"/jobs/{failed}").text, f'href="/train?again={failed}"', "Try it again")
+    shown = trainer.get(f"/jobs/{failed}").text
+    assert_shown(shown, f'href="/train?again={failed}"', "Try it again", "The worker ran out of memory.")
     assert "Train again with these options" in trainer.get(f"/jobs/{stock.done}").text
     page = trainer.get(f"/train?again={failed}").text
     assert forms_of(page)["POST /v1/jobs"][0]["options"] == {"top_k": 7}
@@ -311,6 +293,9 @@ def test_first_steps_lead_to_the_first_release(site, open_account, declare_datas
         return re.findall(r'class="button" href="(/[\w/]+)"', site.client().get("/").text)
 
     assert open_steps() == ["/accounts/new", "/datasets/new", "/train"]
+    empty = site.client().get("/").text
+    assert_shown(empty, "No accounts yet.", "No jobs yet.", "Nothing released yet.")
+    assert site.client().get("/jobs").status_code == site.client().get("/releases").status_code == 200
     account = open_account(site.factory)
     assert open_steps() == ["/datasets/new", "/train"]
     dataset = declare_dataset(site.factory, account_id=account)
@@ -336,10 +321,9 @@ def test_a_plan_is_previewed_and_its_forecast_is_shown(site, stock):
     job_id = submit(trainer, address, "POST /v1/previews").json()["job_id"]
     assert (site.job(job_id).kind, site.job(job_id).hold_id) == ("preview", None)
     found = {"accuracy": 0.2, "real": 0.9, "chance": 0.1, "stand_in": "generated patterns"}
-    with transaction(site.factory) as session:
-        jobs.claim(session, job_id=job_id, worker="w", lease_seconds=60, now=site.now)
-        kinds.preview.KIND.finish(session, job_id=job_id, attempt=1, results=found, grid=b"\x89PNG", now=site.now)
-        preview_id = jobs.made_by(session, Preview, job_id).id
+    site.do(jobs.claim, job_id=job_id, worker="w", lease_seconds=60, now=site.now)
+    site.do(kinds.preview.KIND.finish, job_id=job_id, attempt=1, results=found, grid=b"\x89PNG", now=site.now)
+    preview_id = site.do(jobs.made_by, Preview, job_id).id
     shown = trainer.get(f"/jobs/{job_id}").text
     assert_shown(shown, "right on 20% of generated patterns", "noise drowns", f"/previews/{preview_id}/grid.png")
     assert trainer.get(f"/previews/{preview_id}/grid.png").content == b"\x89PNG"

@@ -2,13 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from service.db.base import new_id
-from service.db.job_tables import Sweep
-from service.db.session import transaction
 from tests.service.dashboard.conftest import Site, Stock
 from tests.service.dashboard.test_pages import words_of
 
@@ -47,19 +43,9 @@ class Two:
 def two(site: Site, stock: Stock, open_account: Callable[..., str], declare_dataset: Callable[..., str]) -> Two:
     sound = open_account(site.factory, name="passers-by")
     sound_dataset = declare_dataset(site.factory, account_id=sound, name="street")
-    sweeps = {}
-    for account_id, dataset_id, job_ids in [
-        (stock.account, stock.dataset, [stock.done, stock.running]),
-        (sound, sound_dataset, [site.add_job(sound, sound_dataset, epsilon=0.25) for _ in range(2)]),
-    ]:
-        sweep_id = new_id("swp")
-        facts: dict[str, Any] = {"account_id": account_id, "dataset_id": dataset_id, "recipe": "datalens"}
-        with transaction(site.factory) as session:
-            row = Sweep(id=sweep_id, name=f"sweep of {account_id}", cost_nano=1000, created_at=site.now, **facts)
-            session.add(row)
-        for job_id in job_ids:
-            site.execute("UPDATE jobs SET sweep_id = :sweep WHERE id = :job", sweep=sweep_id, job=job_id)
-        sweeps[account_id] = sweep_id
+    trained = [stock.done, stock.running]
+    fresh = [site.add_job(sound, sound_dataset, epsilon=0.25) for _ in range(2)]
+    sweeps = {account: site.add_sweep(*jobs) for account, jobs in ((stock.account, trained), (sound, fresh))}
     return Two(site, stock, sound, sound_dataset, sweeps)
 
 

@@ -5,10 +5,8 @@ import re
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from itertools import pairwise
-from typing import Any
 
 import pytest
-from sqlalchemy import select
 
 from obscura.wire import wording
 from obscura.wire.words import EarlyEnd, HoldState, JobState
@@ -95,9 +93,8 @@ def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):
 
 def test_the_ledger_is_read_in_pages(site, stock):
     for number in range(70):
-        with transaction(site.factory) as session:
-            change = {"frozen": number % 2 == 0, "reason": "a test"}
-            ledger.set_frozen(session, account_id=stock.account, **change, now=site.now)
+        change = {"frozen": number % 2 == 0, "reason": "a test"}
+        site.do(ledger.set_frozen, account_id=stock.account, **change, now=site.now)
     page = f"/accounts/{stock.account}/ledger"
     client, seen, address = site.client(), [], page
     while address:
@@ -223,8 +220,7 @@ def test_pages_hold_nothing_that_the_policy_would_block(site, stock):
 
 def test_odds_are_those_of_the_limit_and_never_of_what_was_spent(site, stock):
     """Spent so far is no amount that was fixed beforehand, so no page makes odds of it, nor of one release."""
-    with transaction(site.factory, read_only=True) as session:
-        spent = ledger.balance(session, stock.account)
+    spent = site.balance(stock.account)
     assert 0 < spent.spent_nano < spent.capacity_nano
     shown = [words_of(site.client().get(address).text) for address in stock.pages]
     claimed = {found for words in shown for found in re.findall(r"at most (\S+%) sure", words)}
@@ -252,10 +248,8 @@ def test_no_page_promises_what_the_mathematics_does_not(site, stock):
 
 def test_no_page_holds_private_facts_or_secrets(site, stock):
     canaries = {"secret": "5ec2e7" * 10 + "0000", "hash": "da7a" * 16}
-    with transaction(site.factory) as session:
-        session.get_one(Job, stock.running).secret = canaries["secret"]
-        dataset = session.get_one(Dataset, stock.dataset)
-        dataset.content_sha256, dataset.content_bytes = canaries["hash"], 123_454_321
+    site.change(Job, stock.running, secret=canaries["secret"])
+    site.change(Dataset, stock.dataset, content_sha256=canaries["hash"], content_bytes=123_454_321)
     client = site.signed_in("admin")
     for address in stock.pages:
         html = client.get(address).text
@@ -271,12 +265,6 @@ def test_names_are_escaped(site, open_account, declare_dataset):
         assert "<img src=x" not in html
 
 
-def test_an_empty_service_says_what_to_do_next(site):
-    shown = words_of(site.client().get("/").text)
-    assert_shown(shown, "No accounts yet.", "No jobs yet.", "Nothing released yet.")
-    assert site.client().get("/jobs").status_code == site.client().get("/releases").status_code == 200
-
-
 def test_a_running_job_without_a_sign_of_life_says_so(site, stock):
     progress = {"stage": "teacher_votes", "step": 3, "steps": 9, "silent_minutes": 5}
     silent = site.add_job(stock.account, stock.dataset, epsilon=0.1, state="running", progress=progress)
@@ -286,18 +274,10 @@ def test_a_running_job_without_a_sign_of_life_says_so(site, stock):
 
 
 def test_a_frozen_and_overspent_account_shows_nothing_left(site, stock):
-    with transaction(site.factory) as session:
-        ledger.lower_limit(session, account_id=stock.account, epsilon=0.5, reason="withdrawn", now=site.now)
+    site.do(ledger.lower_limit, account_id=stock.account, epsilon=0.5, reason="withdrawn", now=site.now)
     html = site.client().get(f"/accounts/{stock.account}").text
     assert_shown(html, "Frozen", "0% left of the lifetime budget")
     assert "-" not in re.sub(r"[^\d.%-]", "", " ".join(re.findall(r'width="[^"]*%"', html)))
-
-
-def test_a_failed_job_says_why_from_the_closed_set(site, open_account, declare_dataset):
-    account = open_account(site.factory)
-    dataset = declare_dataset(site.factory, account_id=account)
-    job = site.add_job(account, dataset, epsilon=1.0, state="failed", failure_code="out_of_memory")
-    assert "The worker ran out of memory." in site.client().get(f"/jobs/{job}").text
 
 
 @pytest.mark.parametrize("address", ["/jobs/nothing", "/releases/rel_x", "/accounts/acc_x", "/parts/nothing"])
@@ -308,34 +288,25 @@ def test_what_is_not_there_is_a_page_too(site, address):
     assert "Back to the budgets" in answer.text
 
 
-def draw(client: Any, release_id: str, **changes: Any) -> Any:
-    fields = {"count": 500, "seed": 3, "format": "npz"} | changes
-    return submit(client, f"/releases/{release_id}", f"POST /v1/releases/{release_id}/samples", **fields)
-
-
-def test_images_are_drawn_from_a_form_at_no_cost(site, stock):
-    client = site.signed_in("train", "read")
-    job = site.job(draw(client, stock.release).json()["job_id"])
+def test_images_are_drawn_from_a_form_at_no_cost_and_in_proportions(site, stock):
+    client, page = site.signed_in("train", "read"), f"/releases/{stock.release}"
+    usual, rare, *_ = site.row(Dataset, stock.dataset).classes
+    fields = {"count": 500, "seed": 3, "format": "npz", "proportions": {rare: 1, usual: 99}}
+    job = site.job(submit(client, page, f"POST /v1{page}/samples", **fields).json()["job_id"])
     (sample,) = site.rows(Sample, Sample.job_id == job.id)
     assert (job.kind, job.hold_id) == ("sample", None)
     assert (sample.count, sample.seed, sample.format.value) == (500, 3, "npz")
     assert site.rung == [1]
-    assert "Free: it draws from a release" in client.get(f"/jobs/{job.id}").text
-
-
-def test_images_are_drawn_from_a_form_in_proportions(site, stock):
-    client = site.signed_in("train", "read")
-    (dataset,) = site.rows(Dataset, Dataset.id == site.rows(Release, Release.id == stock.release)[0].dataset_id)
-    rare, usual = dataset.classes[1], dataset.classes[0]
-    job = draw(client, stock.release, proportions={rare: 1, usual: 99}).json()["job_id"]
-    assert f"{usual} 99, {rare} 1" in client.get(f"/jobs/{job}").text
-    assert f"{usual} 99, {rare} 1" in client.get(f"/releases/{stock.release}").text
+    shown = client.get(f"/jobs/{job.id}").text
+    assert_shown(shown, "Free: it draws from a release", f"{usual} 99, {rare} 1")
+    assert f"{usual} 99, {rare} 1" in client.get(page).text
 
 
 def test_a_queued_job_is_cancelled_from_a_form_and_its_hold_given_back(site, stock):
-    client = site.signed_in("admin")
+    client, page = site.signed_in("train", "read"), f"/jobs/{stock.queued}"
     assert forms_of(client.get(f"/jobs/{stock.done}").text) == {}
-    assert submit(client, f"/jobs/{stock.queued}", f"POST /v1/jobs/{stock.queued}/cancel").is_success
+    assert forms_of(client.get(page).text).keys() == {f"POST /v1{page}/cancel"}
+    assert submit(client, page, f"POST /v1{page}/cancel").is_success
     assert site.job(stock.queued).state is JobState.CANCELLED
     assert site.hold_of(stock.queued).state is HoldState.RETURNED
 
@@ -363,14 +334,13 @@ def test_a_training_that_has_charged_is_ended_and_published_or_discarded_with_it
 
 
 def test_a_training_that_has_nothing_to_publish_says_so_before_it_is_cancelled(site, stock):
-    with transaction(site.factory) as session:
-        job = session.get_one(Job, stock.running)
-        # Half of it was charged, and the first release that is of use would come after all of it.
-        stage = {**job.plan["stages"][0], "name": "class_means"}
-        last = {**stage, "name": "pooled_covariance", "event": {**stage["event"], "count": 1}}
-        stages = [{**stage, "event": last["event"]}, last]
-        price = {"cost_nano": 2 * job.plan["cost_nano"]}
-        job.plan = {**job.plan, **price, "recipe": "moments", "stages": stages}
+    plan = site.job(stock.running).plan
+    # Half of it was charged, and the first release that is of use would come after all of it.
+    stage = {**plan["stages"][0], "name": "class_means"}
+    last = {**stage, "name": "pooled_covariance", "event": {**stage["event"], "count": 1}}
+    changes = {"cost_nano": 2 * plan["cost_nano"], "recipe": "moments"}
+    changes["stages"] = [{**stage, "event": last["event"]}, last]
+    site.change(Job, stock.running, plan={**plan, **changes})
     html = site.signed_in("train", "read").get(f"/jobs/{stock.running}").text
     assert "Cancel this job" in html
     assert re.search(COST + r" and has nothing yet that could be published\.", html)
@@ -378,9 +348,8 @@ def test_a_training_that_has_nothing_to_publish_says_so_before_it_is_cancelled(s
 
 
 def test_a_job_whose_plan_cannot_be_read_has_a_page(site, stock):
-    with transaction(site.factory) as session:
-        job = session.get_one(Job, stock.running)
-        job.plan = {**job.plan, "cost_nano": job.plan["cost_nano"] + 1}
+    plan = site.job(stock.running).plan
+    site.change(Job, stock.running, plan={**plan, "cost_nano": plan["cost_nano"] + 1})
     answer = site.signed_in("train", "read").get(f"/jobs/{stock.running}")
     assert answer.status_code == 200
     assert "Cancel this job" in answer.text
@@ -396,10 +365,10 @@ def test_a_release_is_evaluated_from_a_form(site, stock, declare_dataset):
     assert "other size" not in html
     answer = submit(client, page, f"POST /v1{page}/evaluations", dataset_id=public)
     assert "Evaluate a release" in client.get(f"/jobs/{answer.json()['job_id']}").text
-    with transaction(site.factory) as session:
-        row = session.scalars(select(Evaluation)).one()
-        facts = {"dataset": "held out", "dataset_id": public, "train_images": 5, "test_images": 3, "seeds": [0]}
-        row.results, row.finished_at = {"accuracy": {"cnn": 0.912}, "evaluation": facts}, site.now
+    (row,) = site.rows(Evaluation)
+    facts = {"dataset": "held out", "dataset_id": public, "train_images": 5, "test_images": 3, "seeds": [0]}
+    results = {"accuracy": {"cnn": 0.912}, "evaluation": facts}
+    site.change(Evaluation, row.id, results=results, finished_at=site.now)
     html = client.get(page).text
     assert_shown(html, "91.2%", "accuracy on held out")
     assert "76.4%" not in html  # what an older measurement said
@@ -409,17 +378,10 @@ def test_an_incomplete_release_says_so(site, stock):
     client, page = site.client(), f"/releases/{stock.release}"
     assert "ncomplete" not in client.get(page).text
     incomplete = {"reason": "time_limit", "fraction": 0.421, "made": 421, "planned": 1000, "stages": {}}
-    with transaction(site.factory) as session:
-        session.get_one(Release, stock.release).incomplete = incomplete
+    site.change(Release, stock.release, incomplete=incomplete)
     share = "Incomplete: 42.1% of the planned noisy releases were made."
     assert_shown(client.get(page).text, share, "because its time was over")
     assert "incomplete, 42.1% made" in client.get("/releases").text
-
-
-def test_forms_show_only_to_those_who_may_send_them(site, stock):
-    page = f"/jobs/{stock.queued}"
-    assert forms_of(site.signed_in("read").get(page).text) == {}
-    assert forms_of(site.signed_in("train", "read").get(page).text).keys() == {f"POST /v1{page}/cancel"}
 
 
 def test_only_admins_of_the_installation_see_that_a_disk_is_short(make_site, open_account):

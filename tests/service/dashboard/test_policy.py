@@ -3,17 +3,19 @@
 import json
 import re
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
 from obscura.wire.words import DatasetState, HoldState, JobState
-from service import jobs, ledger
+from service import jobs
 from service.datasets.vault import Vault, write_key
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
+from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.identity.admins import introduce
 from service.identity.auth import create_key
@@ -23,11 +25,6 @@ from service.times import to_the_hour
 from tests.service.dashboard.conftest import ORIGIN, assert_shown, forms_of, submit, token_of
 
 OPTIONS = {"teachers": 10, "top_k": 4}
-
-
-def account_of(site: Any, account_id: str) -> ledger.Account:
-    with transaction(site.factory, read_only=True) as session:
-        return ledger.get_account(session, account_id)
 
 
 def test_admins_admit_and_remove_each_other_from_browsers(site):
@@ -72,62 +69,47 @@ def test_admins_see_who_made_a_key_when_it_was_used_and_when_it_ends(site):
     assert_shown(shown, "on the machine", "Never", "Expired")
 
 
+def submit_sweep(site: Any, stock: Any, trials: list[jobs.Trial]) -> str:
+    """Ask for a sweep on the usual account, without public images to measure it on."""
+    asked = {"name": "thresholds", "dataset_id": stock.dataset, "recipe": "datalens", "evaluation_dataset_id": None}
+    by = {"principal": "key_test", "idempotency_key": None, "now": site.now}
+    return site.do(jobs.submit_sweep, **by, **asked, trials=trials).id
+
+
 @pytest.fixture
 def sweep(site, stock) -> str:
-    """Three trials on the usual account."""
-    trials = [jobs.Trial(0.2, {**OPTIONS, "beta": share}) for share in (0.2, 0.1, 0.3)]
-    asked = {"name": "thresholds", "dataset_id": stock.dataset, "recipe": "datalens", "evaluation_dataset_id": None}
-    with transaction(site.factory) as session:
-        by = {"principal": "key_test", "idempotency_key": None, "now": site.now}
-        return jobs.submit_sweep(session, **by, **asked, trials=trials).id
+    return submit_sweep(site, stock, [jobs.Trial(0.2, {**OPTIONS, "beta": share}) for share in (0.2, 0.1, 0.3)])
 
 
 def test_a_limit_is_raised_from_two_browsers(site, stock):
     page = f"/accounts/{stock.account}"
     alice, bob = site.signed_in("admin"), site.signed_in("admin")
-    before = account_of(site, stock.account).epsilon
-    asked = submit(alice, f"{page}/controls", f"POST /v1{page}/raise-limit", epsilon=20, reason="a second study")
+    before = site.row(Account, stock.account).epsilon
+    ask = partial(submit, alice, f"{page}/controls", f"POST /v1{page}/raise-limit")
+    mistake = ask(epsilon=200, reason="a mistake").json()["id"]
+    assert submit(alice, "/decisions", f"POST /v1/decisions/{mistake}/decline").json()["state"] == "declined"
+    asked = ask(epsilon=20, reason="a second study")
     assert asked.status_code == 201
-    (request,) = site.rows(Decision)
-    act = f"POST /v1/decisions/{request.id}"
     for client, shown in ((alice, "Withdraw"), (bob, "Approve")):
         assert_shown(client.get("/decisions").text, "a second study", shown)
         assert_shown(client.get(f"{page}/controls").text, "to ε 20", "Decide or withdraw it")
     assert "Approve" not in alice.get("/decisions").text
     assert f"{page}/controls" in site.client().get("/").text, "the overview says that a request waits"
-    assert account_of(site, stock.account).epsilon == before
-    assert submit(bob, "/decisions", f"{act}/approve").status_code == 200
-    assert account_of(site, stock.account).epsilon == 20.0
+    assert site.row(Account, stock.account).epsilon == before
+    assert submit(bob, "/decisions", f"POST /v1/decisions/{asked.json()['id']}/approve").status_code == 200
+    assert site.row(Account, stock.account).epsilon == 20.0
     assert "by two admins: a second study" in bob.get(f"{page}/ledger").text
-
-
-def test_a_request_is_withdrawn_or_declined(site, stock):
-    page = f"/accounts/{stock.account}"
-    alice, bob = site.signed_in("admin"), site.signed_in("admin")
-    for client in (alice, bob):
-        assert submit(alice, f"{page}/controls", f"POST /v1{page}/raise-limit", epsilon=20, reason="more").is_success
-        newest = next(request for request in site.rows(Decision) if request.state.value == "pending")
-        assert submit(client, "/decisions", f"POST /v1/decisions/{newest.id}/decline").is_success
-    assert {request.state.value for request in site.rows(Decision)} == {"declined"}
-
-
-def test_a_limit_is_lowered_at_once(site, stock):
-    page = f"/accounts/{stock.account}"
-    admin = site.signed_in("admin")
-    assert submit(admin, f"{page}/controls", f"POST /v1{page}/lower-limit", epsilon=0.5, reason="less").is_success
-    account = account_of(site, stock.account)
-    assert (account.epsilon, account.frozen) == (0.5, True)
 
 
 def test_an_account_is_frozen_and_opened(site, stock):
     page = f"/accounts/{stock.account}"
     admin = site.signed_in("admin")
     assert submit(admin, f"{page}/controls", f"POST /v1{page}/freeze", reason="an audit").is_success
-    assert account_of(site, stock.account).frozen
+    assert site.row(Account, stock.account).frozen
     assert_shown(admin.get(f"{page}/controls").text, "This account is frozen")
     assert "an audit" in admin.get(f"{page}/ledger").text
     assert submit(admin, f"{page}/controls", f"POST /v1{page}/unfreeze", reason="it is over").is_success
-    assert not account_of(site, stock.account).frozen
+    assert not site.row(Account, stock.account).frozen
 
 
 def test_an_account_is_closed_to_new_data_and_takes_it_again(site, stock):
@@ -135,20 +117,18 @@ def test_an_account_is_closed_to_new_data_and_takes_it_again(site, stock):
     admin, choice = site.signed_in("admin"), f'<option value="{stock.account}"'
     assert_shown(admin.get(f"{page}/controls").text, "Takes new data", "Close to new data")
     assert submit(admin, f"{page}/controls", f"POST /v1{page}/close").is_success
-    assert account_of(site, stock.account).closed
+    assert site.row(Account, stock.account).closed
     assert "Closed to new data" in admin.get(page).text
     assert bring not in admin.get(f"{page}/data").text
     assert choice not in admin.get("/datasets/new").text
     assert submit(admin, f"{page}/controls", f"POST /v1{page}/reopen").is_success
-    assert not account_of(site, stock.account).closed
+    assert not site.row(Account, stock.account).closed
     assert bring in admin.get(f"{page}/data").text
     assert choice in admin.get("/datasets/new").text
 
 
-def test_an_account_that_protects_people_says_how_somebody_withdraws(site, stock):
-    with transaction(site.factory) as session:
-        terms = {"owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "subject", "adjacency": "add_remove"}
-        people = ledger.open_account(session, name="people", now=site.now, **terms).id
+def test_an_account_that_protects_people_says_how_somebody_withdraws(site, stock, open_account):
+    people = open_account(site.factory, name="people", unit="subject")
     how = f"obscura subjects withdraw --account {people}"
     assert how in site.signed_in("data", "read").get(f"/accounts/{people}/data").text
     assert how not in site.signed_in("read").get(f"/accounts/{people}/data").text
@@ -176,12 +156,7 @@ def test_a_sweep_shows_its_trials_and_is_cancelled(site, stock, sweep):
 
 
 def test_a_sweep_over_epsilon_names_each_trial_by_it_and_links_its_release(site, stock):
-    """Without public images to measure them on."""
-    with transaction(site.factory) as session:
-        by = {"principal": "key_test", "idempotency_key": None, "now": site.now}
-        asked = {"name": "three", "dataset_id": stock.dataset, "recipe": "datalens", "evaluation_dataset_id": None}
-        trials = [jobs.Trial(epsilon, OPTIONS) for epsilon in (0.1, 0.2, 0.3)]
-        sweep_id = jobs.submit_sweep(session, **by, **asked, trials=trials).id
+    sweep_id = submit_sweep(site, stock, [jobs.Trial(epsilon, OPTIONS) for epsilon in (0.1, 0.2, 0.3)])
     first, *_ = (job.id for job in site.rows(Job, Job.sweep_id == sweep_id) if job.epsilon == 0.1)
     release = site.add_release(first, name="smallest")
     for address in (f"/sweeps/{sweep_id}", f"/sweeps/{sweep_id}/part"):
@@ -265,6 +240,6 @@ def test_the_api_takes_a_session_only_from_its_own_pages(site, stock):
         assert other.post(call, json=why, headers=elsewhere | {"X-Form-Token": own}).status_code == 403
     mine = {"X-Form-Token": token_of(reader, page)}
     assert reader.post(call, json=why, headers=ORIGIN | mine).status_code == 403
-    assert not account_of(site, stock.account).frozen
+    assert not site.row(Account, stock.account).frozen
     assert other.post(call, json=why, headers=ORIGIN | {"X-Form-Token": own}).status_code == 200
-    assert account_of(site, stock.account).frozen
+    assert site.row(Account, stock.account).frozen

@@ -6,11 +6,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from obscura.wire.schemas import BalanceFacts
 from service import ledger
 from service.db.job_tables import Job, Sweep
-from service.db.session import transaction
-from tests.service.dashboard.conftest import Site, Stock, assert_shown, forms_of, submit
+from service.db.ledger_tables import Account
+from tests.service.dashboard.conftest import Stock, assert_shown, forms_of, submit
 from tests.service.reading_routes import TestClient
 
 
@@ -25,11 +24,6 @@ def faults(page: str) -> dict[str, str]:
     return dict(re.findall(r'data-fault="([\w-]+)">([^<]+)<', page))
 
 
-def balance(site: Site, account_id: str) -> BalanceFacts:
-    with transaction(site.factory, read_only=True) as session:
-        return ledger.balance(session, account_id)
-
-
 def test_a_search_is_priced_as_a_whole_then_held_once(site, stock):
     trainer = site.signed_in("train", "read")
     query = asked(stock, ("teachers", "100, 300"), ("", ""), ("epsilon", "0.1,0.2,0.3"), options="top_k = 7")
@@ -40,7 +34,7 @@ def test_a_search_is_priced_as_a_whole_then_held_once(site, stock):
     ]
     command = f"obscura sweep {stock.dataset} --recipe datalens --epsilon 0.2 --option top_k=7"
     assert_shown(html.unescape(page), f"{command} --grid 'teachers=100, 300' --grid epsilon=0.1,0.2,0.3 --wait")
-    price, before = float(re.findall(r"<dd>ε ([\d.]+)", page)[0]), balance(site, stock.account)
+    price, before = float(re.findall(r"<dd>ε ([\d.]+)", page)[0]), site.balance(stock.account)
     part = trainer.get("/train/price" + query).text
     assert float(re.findall(r"<dd>ε ([\d.]+)", part)[0]) == price
     assert site.rows(Sweep) == []
@@ -51,10 +45,9 @@ def test_a_search_is_priced_as_a_whole_then_held_once(site, stock):
     assert [(job.options, job.epsilon) for job in trials] == [
         ({"top_k": 7, "teachers": teachers}, epsilon) for teachers in (100, 300) for epsilon in (0.1, 0.2, 0.3)
     ]
-    reserved_nano = balance(site, stock.account).reserved_nano - before.reserved_nano
+    reserved_nano = site.balance(stock.account).reserved_nano - before.reserved_nano
     assert reserved_nano == sweep.cost_nano
-    with transaction(site.factory, read_only=True) as session:
-        held = ledger.filter_of(ledger.get_account(session, stock.account)).epsilon_of(reserved_nano)
+    held = ledger.filter_of(site.row(Account, stock.account)).epsilon_of(reserved_nano)
     assert held <= price < held + 0.001, "what was shown is what is held, rounded up"
     assert sweep.name == "teachers=100, 300; epsilon=0.1,0.2,0.3"
     assert "6 trainings with" in trainer.get(f"/sweeps/{sweep.id}").text
@@ -91,7 +84,7 @@ def test_a_search_that_cannot_be_planned_is_explained_where_it_stands(site, stoc
 
 def test_a_search_that_the_account_cannot_pay_for_says_what_would_fit(site, stock):
     trainer = site.signed_in("train", "read")
-    left = balance(site, stock.account).affordable_epsilon
+    left = site.balance(stock.account).affordable_epsilon
     page = trainer.get("/train" + asked(stock, ("teachers", "100,300"), epsilon=str(left))).text
     fitting = re.search(r"too little left for all 2 trials. At most ε ([\d.]+) of each fits", page)
     assert fitting

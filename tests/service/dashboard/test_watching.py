@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 
 from obscura.wire.job_schemas import SweepRecord, TrialFacts
 from obscura.wire.words import DatasetState, JobState
-from service import ledger
 from service.dashboard.charts import HEIGHT, WIDTH, spend_chart, sweep_chart
 from service.dashboard.forms import SEARCHED_MAX, Filters
-from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sweep
-from service.db.session import transaction
+from service.db.ledger_tables import Entry
 from service.views import sweeps
 from service.views.accounts import SpendPoint
 from tests.service.dashboard.conftest import assert_shown
@@ -31,10 +29,8 @@ def test_a_jobs_page_is_told_of_its_events_until_the_last(site, stock):
         assert stream.headers["content-type"].startswith("text/event-stream")
         lines = stream.iter_lines()
         first = next(line for line in lines if line.startswith("event:"))
-        with transaction(site.factory) as session:
-            row = session.get_one(Job, stock.running)
-            row.state, row.lease_until, row.finished_at = JobState.SUCCEEDED, None, site.now
-            row.progress_version += 1
+        ended = {"state": JobState.SUCCEEDED, "lease_until": None, "finished_at": site.now}
+        site.change(Job, stock.running, **ended, progress_version=1)
         last = next(line for line in lines if line.startswith("event:"))
     assert (first, last) == ("event: progress", "event: finished")
     ended = client.get(f"/jobs/{stock.done}/events")
@@ -65,23 +61,19 @@ def test_lists_are_narrowed_and_keep_their_filters_from_page_to_page(site, stock
     assert "Nothing fits these filters" in client.get("/releases?q=owl").text
     assert client.get("/jobs?state=asleep").status_code == 422
     assert Filters(q="a b", state="ready").address("/datasets") == "/datasets?q=a+b&state=ready"
-    with transaction(site.factory, read_only=True) as session:
-        (condition,) = Filters(q="x").conditions(session, Dataset, ("q",))
+    (condition,) = site.do(Filters(q="x").conditions, Dataset, ("q",))
     statement = str(condition.compile(compile_kwargs={"literal_binds": True}))
     assert f"LIMIT {SEARCHED_MAX}" in statement, "a search reads a bounded part of the table"
 
 
 def test_releases_stand_side_by_side_with_the_chance_level(site, stock):
     client, page = site.client(), "/compare"
-    with transaction(site.factory) as session:
-        job = session.get_one(Job, stock.done)
-        job.options = {"teachers": 250}
+    site.change(Job, stock.done, options={"teachers": 250})
     other = site.add_release(
         site.add_job(stock.account, stock.dataset, epsilon=0.2, state="succeeded", options={"teachers": 70}),
         name="second",
     )
-    with transaction(site.factory) as session:
-        session.get_one(Release, other).summary = {"accuracy": {"cnn": 0.5, "mlp": 0.25}}
+    site.change(Release, other, summary={"accuracy": {"cnn": 0.5, "mlp": 0.25}})
     text = client.get(f"{page}?release={stock.release}&release={other}").text
     assert_shown(text, "second", "76.4%", "50%", "chance 33.3%", "<code>teachers</code>", ">250<", ">70<", "DataLens")
     assert "teacher_steps" not in text, "only what differs is shown"
@@ -111,15 +103,12 @@ def test_an_unknown_address_is_a_page_for_browsers_alone(site, address, status):
 
 
 def test_charges_that_repeat_are_folded_and_none_is_lost(site, stock):
-    with transaction(site.factory) as session:
-        hold = {"hold_id": site.job(stock.running).hold_id, "attempt": 1, "now": site.now}
-        for _ in range(6):
-            charge(session, **hold, amount_nano=1000, stage="votes")
+    hold = {"hold_id": site.job(stock.running).hold_id, "attempt": 1, "now": site.now}
+    for _ in range(6):
+        site.do(charge, **hold, amount_nano=1000, stage="votes")
     text = site.client().get(f"/accounts/{stock.account}/ledger").text
     assert "6 charges in a row" in text
-    with transaction(site.factory, read_only=True) as session:
-        entries = ledger.entries(session, stock.account, 0, 100)
-    for entry in entries:
+    for entry in site.rows(Entry, Entry.account_id == stock.account):
         assert f"{entry.hash[:32]}<wbr>{entry.hash[32:]}" in text
 
 
@@ -171,14 +160,8 @@ def test_the_page_marks_the_trial_that_the_record_names_as_the_best(site, stock)
     """Two trials are equally good: there is one answer to which is best, and the API and the page give it."""
     other = site.add_job(stock.account, stock.dataset, epsilon=0.1, state="succeeded")
     site.add_release(other, name="second")
-    sweep = Sweep(id=new_id("swp"), account_id=stock.account, dataset_id=stock.dataset, name="search")
-    sweep.recipe, sweep.cost_nano, sweep.created_at = "datalens", 1000, site.now
-    with transaction(site.factory) as session:
-        session.add(sweep)
-        session.flush()
-        for job_id in (stock.done, other):
-            session.get_one(Job, job_id).sweep_id = sweep.id
-        (record,) = sweeps.records(session, [sweep])
+    sweep_id = site.add_sweep(stock.done, other)
+    (record,) = site.do(sweeps.records, [site.row(Sweep, sweep_id)])
     rows = site.client().get(f"/sweeps/{record.id}").text.split("<tr ")
     assert record.best_job_id in (stock.done, other)
     assert [record.best_job_id in row for row in rows if "best so far" in row] == [True]

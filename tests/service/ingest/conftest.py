@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from service.ingest.__main__ import answer
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME
 from service.ingest.formats import FORMATS
 from service.ingest.request import IngestLimits, IngestRequest
-from tests.pictures import archive, picture
+from tests.pictures import archive, idx_file, picture
 
 Ingest = Callable[..., str]
 DATASET, KEY = "ds_" + "a2" * 10, bytes(range(32))
@@ -27,11 +26,6 @@ SHARED = hypothesis_settings(
 )
 IMAGES = np.arange(6 * 24, dtype=np.uint8).reshape(6, 4, 6)
 LABELS = np.array([0, 1, 1, 0, 0, 1], np.uint8)
-
-
-def idx_file(values: np.ndarray, magic: int) -> bytes:
-    """An IDX file; the magic number says type and dimensions."""
-    return struct.pack(f">{1 + values.ndim}I", magic, *values.shape) + values.tobytes()
 
 
 IMAGES_FILE, LABELS_FILE = idx_file(IMAGES, 0x803), idx_file(LABELS, 0x801)

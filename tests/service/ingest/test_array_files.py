@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from obscura.wire.faults import Fault
-from tests.pictures import archive
+from tests.pictures import archive, idx_file
 from tests.service.ingest.conftest import (
     IMAGES,
     IMAGES_FILE,
@@ -20,7 +20,6 @@ from tests.service.ingest.conftest import (
     LABELS_FILE,
     SHARED,
     each_case,
-    idx_file,
     npy,
     npy_header,
     packed,

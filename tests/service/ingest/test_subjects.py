@@ -19,19 +19,8 @@ from obscura.wire.subjects import SubjectId, canonical
 from privacy.mechanisms.partition import shard_of, subject_units
 from service.ingest.array_files import SUBJECTS_NAME, store
 from service.ingest.subjects import random_numbers, subject_numbers
-from tests.pictures import archive, picture
-from tests.service.ingest.conftest import (
-    IMAGES,
-    LABELS,
-    SHARED,
-    each_case,
-    idx_file,
-    npy,
-    npy_header,
-    packed,
-    pickled,
-    pictures,
-)
+from tests.pictures import archive, idx_file, picture
+from tests.service.ingest.conftest import IMAGES, LABELS, SHARED, each_case, npy, npy_header, packed, pickled, pictures
 
 CANARY = "CANARY7f3a"
 NAMES = ["anna", "bert", "anna", "carl", "bert", "anna"]

@@ -10,18 +10,22 @@ import fcntl
 import json
 import re
 import shutil
+import sqlite3
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from types import SimpleNamespace
+from typing import IO, Any, TypeVar
 from urllib.parse import urljoin
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from sqlalchemy import select
 
 from scripts.with_services import free_port
 from service.api.events import StreamLimits
@@ -29,9 +33,8 @@ from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.identity.people import Confirming
 from service.identity.projects import create
-from service.main import create_app
 from service.settings import Settings
-from tests.service.reading_routes import TestClient
+from tests.service.reading_routes import TestClient, application
 
 HERE = Path(__file__).parent / "provider"
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,6 +45,7 @@ CLIENT = {"client_id": "obscura", "client_secret": "a secret of the test, and no
 ANA = {"name": "Ana Silva", "email": "ana@example.org", "groups": ["heart-owners"]}
 BEN = {"name": "Ben Okafor", "email": "ben@example.org", "groups": ["heart-owners"]}
 EVE = {"name": "Eve Lang", "groups": ["heart-lab"]}
+Row = TypeVar("Row")
 
 
 def install() -> Path:
@@ -190,11 +194,25 @@ class House:
                     page = theirs.post(urljoin(str(page.url), action[1]), data=fields)
         raise AssertionError("the provider leads nowhere")
 
-    def confirm(self, seconds: float = 0.0) -> int:
-        """Let some time go by, and let the service ask the provider; return for how many people it answered."""
+    def confirm(self, seconds: float = 0.0, *, ask: Callable[..., Any] | None = None) -> int:
+        """Let some time go by, and let the service ask the provider; return for how many people it answered.
+
+        Args:
+            ask: is called instead of the provider's `confirm`, which is its first argument.
+        """
         self.clock.ahead += timedelta(seconds=seconds)
-        provider = self.app.state.service.provider
+        provider: Any = self.app.state.service.provider
+        if ask is not None:
+            provider = SimpleNamespace(confirm=partial(ask, provider.confirm))
         return Confirming(self.settings, self.factory, provider, self.clock).round()
+
+    def rows(self, table: type[Row], *conditions: Any) -> list[Row]:
+        with transaction(self.factory, read_only=True) as session:
+            return list(session.scalars(select(table).where(*conditions)))
+
+    def caller(self, login: str, name: str = "nightly") -> TestClient:
+        """A program with a key that somebody has signed in to make."""
+        return self.program(self.key_of(self.sign_in(login), name=name))
 
     def key_of(self, browser: TestClient, scope: str = "all", name: str = "nightly") -> str:
         """Make a key on the page *You*; return its token."""
@@ -214,7 +232,9 @@ def form_token_of(browser: TestClient) -> str:
 
 
 @contextmanager
-def opened(running: RunningProvider, url: str, folder: Path, **changes: Any) -> Iterator[House]:
+def opened(
+    running: RunningProvider, url: str, folder: Path, *, asks_by_itself: bool = False, **changes: Any
+) -> Iterator[House]:
     """A service with two projects, whose groups make owners and analysts of one, and viewers of the other."""
     clock = Clock()
     common = {"data_dir": folder, "database_url": url, "mode": "celery", "public_url": running.site}
@@ -231,21 +251,36 @@ def opened(running: RunningProvider, url: str, folder: Path, **changes: Any) -> 
         "guests": {DEFAULT_PROJECT: "viewer"},
     }
     settings = Settings(**common, oidc_groups=groups, **changes)  # type: ignore[arg-type]
-    app = create_app(settings, clock=clock, send=lambda _name, _args: None, stream_limits=StreamLimits(seconds_max=0))
+    app = application(settings, clock=clock, stream_limits=StreamLimits(seconds_max=0))
+    if not asks_by_itself:
+        app.state.parts = tuple(part for part in app.state.parts if not isinstance(part, Confirming))
     with TestClient(app, base_url=running.site) as admin:
         token = settings.admin_key_path.read_text("ascii").strip()
         admin.headers["Authorization"] = f"Bearer {token}"
         yield House(app, app.state.factory, settings, running, clock, admin, heart)
 
 
-@pytest.fixture(autouse=True)
-def _asks_when_a_test_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.identity.people.ROUND_SECONDS", 3600.0)
+@pytest.fixture(scope="module")
+def started(
+    running: RunningProvider, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[House, sqlite3.Connection]]:
+    """A service on SQLite, and its database as it was at the start."""
+    folder, as_it_was = tmp_path_factory.mktemp("house"), sqlite3.connect(":memory:")
+    shutil.copyfile(sqlite_template, folder / "obscura.db")
+    with (
+        opened(running, f"sqlite:///{folder / 'obscura.db'}", folder / "data") as house,
+        closing(sqlite3.connect(folder / "obscura.db")) as database,
+    ):
+        database.backup(as_it_was)
+        yield house, as_it_was
 
 
 @pytest.fixture
-def house(running: RunningProvider, sqlite_url: str, tmp_path: Path) -> Iterator[House]:
-    """A service on SQLite with Ana and Ben, who own the heart, and Eve, who works there."""
-    running.people(ana=ANA, ben=BEN, eve=EVE)
-    with opened(running, sqlite_url, tmp_path / "data") as house:
-        yield house
+def house(started: tuple[House, sqlite3.Connection]) -> House:
+    """The service as it was at its start, with Ana and Ben, who own the heart, and Eve, who works there."""
+    house, as_it_was = started
+    with closing(sqlite3.connect(house.settings.database_url.removeprefix("sqlite:///"))) as database:
+        as_it_was.backup(database)
+    house.provider.people(ana=ANA, ben=BEN, eve=EVE)
+    house.clock.ahead = timedelta()
+    return house

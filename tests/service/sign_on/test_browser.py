@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 
-import uvicorn
-
 from scripts.with_services import free_port
-from tests.browser import WINDOWS, a_page, barriers, in_chromium
+from tests.browser import WINDOWS, a_page, barriers, in_chromium, served
 from tests.service.sign_on.conftest import ANA, RunningProvider, opened
 
 pytestmark = in_chromium
@@ -24,19 +20,8 @@ def test_a_browser_is_led_to_the_provider_and_back_and_stays_signed_in(
     provider.start()
     provider.people(ana=ANA)
     try:
-        with opened(provider, sqlite_url, tmp_path / "data") as house:
-            server = uvicorn.Server(
-                uvicorn.Config(house.app, host="127.0.0.1", port=port, log_level="error", lifespan="off")
-            )
-            thread = threading.Thread(target=server.run, daemon=True)
-            thread.start()
-            while not server.started:
-                time.sleep(0.02)
-            try:
-                walk(site, provider)
-            finally:
-                server.should_exit = True
-                thread.join(10)
+        with opened(provider, sqlite_url, tmp_path / "data") as house, served(house.app, port):
+            walk(site, provider)
     finally:
         provider.stop()
 

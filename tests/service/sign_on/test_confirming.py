@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 from authlib.integrations.base_client import OAuthError
-from sqlalchemy import select
 
 from service.api.browser import COOKIE
 from service.db.access_tables import Admin, ApiKey, Person
-from service.db.session import transaction
 from service.identity.provider import ProviderUnavailable
 from service.identity.sessions import form_token
 from tests.service.sign_on.conftest import ANA, BEN, EVE, House, RunningProvider, form_token_of, opened
@@ -65,11 +63,10 @@ def test_whoever_leaves_loses_sessions_and_keys_within_a_minute_and_for_good_aft
         assert refused.status_code == 401
         assert "no longer vouches for Ana Silva" in refused.json()["detail"]
     house.confirm(8 * 24 * 60 * MINUTE)
-    with transaction(house.factory, read_only=True) as session:
-        person = session.scalars(select(Person)).one()
-        of_hers = select(ApiKey).where(ApiKey.person_id == person.id, ApiKey.revoked_at.is_(None))
-        assert session.scalars(of_hers).all() == []
-        assert session.scalars(select(Admin).where(Admin.person_id == person.id)).one().removed_at is not None
+    (person,) = house.rows(Person)
+    assert house.rows(ApiKey, ApiKey.person_id == person.id, ApiKey.revoked_at.is_(None)) == []
+    (owner,) = house.rows(Admin, Admin.person_id == person.id)
+    assert owner.removed_at is not None
 
 
 def test_whoever_signs_in_again_finds_their_keys_as_they_were(house: House) -> None:
@@ -111,44 +108,37 @@ def test_without_an_answer_sessions_go_on_for_a_minute_and_keys_for_the_grace(ho
         house.provider.start()
 
 
-def test_sessions_and_keys_open_again_when_it_answers(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_and_keys_open_again_when_it_answers(house: House) -> None:
     browser = house.sign_in("ana")
     program = house.program(house.key_of(browser))
-    provider = house.app.state.service.provider
-    with monkeypatch.context() as patch:
-        patch.setattr(provider, "_client", None)
-        patch.setattr("service.identity.provider.TIMEOUT_SECONDS", 0.000001)
-        assert house.confirm(20 * MINUTE) == 0
-        assert [browser.get("/you").status_code, opens(program)] == [401, False]
+
+    def away(*_: Any) -> None:
+        raise ProviderUnavailable
+
+    assert house.confirm(20 * MINUTE, ask=away) == 0
+    assert [browser.get("/you").status_code, opens(program)] == [401, False]
     assert house.confirm(MINUTE) == 1
     assert [browser.get("/you").status_code, opens(program)] == [200, True]
 
 
-def test_the_service_asks_by_itself(
-    running: RunningProvider, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.identity.people.ROUND_SECONDS", 0.05)
+def test_the_service_asks_by_itself(running: RunningProvider, sqlite_url: str, tmp_path: Path) -> None:
     running.people(ana=ANA)
-    with opened(running, sqlite_url, tmp_path / "data", oidc_confirm_seconds=1) as house:
+    with opened(running, sqlite_url, tmp_path / "data", asks_by_itself=True, oidc_confirm_seconds=1) as house:
         browser = house.sign_in("ana")
         running.people()
         wait_until(lambda: browser.get("/you").status_code == 303, "the session went on")
 
 
-def test_several_processes_ask_about_each_person_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_ask_about_each_person_once(house: House) -> None:
     house.sign_in("ana")
     asked: list[str] = []
-    provider = house.app.state.service.provider
-    confirm = provider.confirm
 
-    def within(subject: str, sealed: str) -> Any:
+    def within(confirm: Any, subject: str, sealed: str) -> Any:
         asked.append(subject)
-        if len(asked) == 1:
-            assert house.confirm() == 0  # another process, while the first one waits for its answer
+        assert house.confirm() == 0  # another process, while the first one waits for its answer
         return confirm(subject, sealed)
 
-    monkeypatch.setattr(provider, "confirm", within)
-    assert house.confirm(MINUTE / 2) == 1
+    assert house.confirm(MINUTE / 2, ask=within) == 1
     assert asked == ["ana"]
 
 
@@ -160,19 +150,16 @@ def test_an_answer_about_one_that_makes_no_sense_keeps_nobody_from_being_asked_a
     monkeypatch.setattr("service.identity.people.ASKED_AT_ONCE_MAX", 1)
     for login in ("ana", "ben", "eve"):
         house.sign_in(login)
-    provider = house.app.state.service.provider
-    confirm, asked = provider.confirm, []
+    asked: list[str] = []
 
-    def about(subject: str, sealed: str) -> Any:
+    def about(confirm: Any, subject: str, sealed: str) -> Any:
         asked.append(subject)
         if subject == "ana":  # who was confirmed the longest ago
             raise ProviderUnavailable(answered=answered)
         return confirm(subject, sealed)
 
-    monkeypatch.setattr(provider, "confirm", about)
-    assert house.confirm(MINUTE / 2) == (2 if answered else 0)
+    assert house.confirm(MINUTE / 2, ask=about) == (2 if answered else 0)
     assert asked == (["ana", "ben", "eve"] if answered else ["ana"])
-    monkeypatch.setattr(provider, "confirm", confirm)
     assert house.confirm(1) == (1 if answered else 3)  # she is asked about again at once
 
 
@@ -203,8 +190,7 @@ def test_two_people_decide_and_one_person_with_two_keys_does_not(house: House) -
     terms = {"name": "hearts", "owner": "o", "epsilon": 2, "delta": 1e-6, "unit": "record", "adjacency": "add_remove"}
     opened = house.admin.post("/v1/accounts", json=terms | {"project_id": house.heart})
     account = opened.raise_for_status().json()["id"]
-    ana, ben = (house.program(house.key_of(house.sign_in(login))) for login in ("ana", "ben"))
-    second = house.program(house.key_of(house.sign_in("ana"), name="second"))
+    ana, ben, second = house.caller("ana"), house.caller("ben"), house.caller("ana", name="second")
     body = {"epsilon": 4.0, "reason": "a second study"}
     refused = house.admin.post(f"/v1/accounts/{account}/raise-limit", json=body)
     assert (refused.status_code, "as the sign-in provider knows them" in refused.text) == (403, True)
@@ -221,7 +207,7 @@ def test_two_people_decide_and_one_person_with_two_keys_does_not(house: House) -
 
 def test_owners_by_a_group_are_removed_at_the_provider_and_count_for_no_local_admin(house: House) -> None:
     house.provider.people(ana=ANA | {"groups": ["platform"]}, ben=BEN | {"groups": ["platform"]})
-    ana = house.program(house.key_of(house.sign_in("ana")))
+    ana = house.caller("ana")
     house.sign_in("ben")
     people = {each["name"]: each for each in ana.get("/v1/admins").json()["items"]}
     assert people["Ben Okafor"]["admission"] == "provider"
@@ -236,8 +222,7 @@ def test_owners_see_the_people_of_their_project_and_admins_of_the_installation_a
     ana = house.sign_in("ana")
     for login in ("eve", "gil"):
         house.sign_in(login)
-    with transaction(house.factory, read_only=True) as session:
-        ids = {person.subject: person.id for person in session.scalars(select(Person))}
+    ids = {person.subject: person.id for person in house.rows(Person)}
     page = ana.get("/admins").text
     assert [ids[who] in page for who in ("ana", "eve", "gil")] == [True, True, False]
     assert "Gil" not in page
@@ -249,16 +234,15 @@ def test_owners_see_the_people_of_their_project_and_admins_of_the_installation_a
         (EVE["name"], house.heart),
     }
     assert {row["id"] for row in house.admin.get("/v1/people").json()["items"]} >= set(ids.values())
-    assert house.program(house.key_of(house.sign_in("eve"))).get("/v1/people").status_code == 403
+    assert house.caller("eve").get("/v1/people").status_code == 403
 
 
 def test_keys_of_ones_own_are_rotated_with_an_overlap_and_revoked(house: House) -> None:
     browser = house.sign_in("eve")
     old = house.program(house.key_of(browser, "read"))
-    with transaction(house.factory, read_only=True) as session:
-        key = session.scalars(select(ApiKey).where(ApiKey.name == "nightly")).one()
-        assert key.expires_at is not None
-        assert key.project_id == house.heart
+    (key,) = house.rows(ApiKey, ApiKey.name == "nightly")
+    assert key.expires_at is not None
+    assert key.project_id == house.heart
     form = {"token": form_token_of(browser)}
     rotated = browser.post(f"/you/keys/{key.id}/rotate", data=form | {"overlap": "1", "days": "7"})
     assert (rotated.status_code, "obs_" in rotated.text) == (201, True)
@@ -268,33 +252,27 @@ def test_keys_of_ones_own_are_rotated_with_an_overlap_and_revoked(house: House) 
     house.confirm(11 * MINUTE)
     assert not opens(old)
     strangers = house.sign_in("ana")
-    with transaction(house.factory, read_only=True) as session:
-        role = session.get_one(ApiKey, key.id).created_by
     owner = house.program(house.key_of(strangers, name="the owner's"))
-    answer = owner.post(f"/v1/keys/{role}/rotate", json={"overlap_seconds": 0})
+    answer = owner.post(f"/v1/keys/{key.created_by}/rotate", json={"overlap_seconds": 0})
     assert (answer.status_code, "stands for a person's role" in answer.text) == (409, True)
     for act in ("rotate", "revoke"):
         theirs = {"token": form_token_of(strangers), "overlap": "0", "days": "7"}
         assert strangers.post(f"/you/keys/{key.id}/{act}", data=theirs).status_code == 404
-    with transaction(house.factory, read_only=True) as session:
-        new = session.scalars(select(ApiKey).where(ApiKey.name == "nightly", ApiKey.id != key.id)).one()
-        assert new.scopes == ["read"]
+    (new,) = house.rows(ApiKey, ApiKey.name == "nightly", ApiKey.id != key.id)
+    assert new.scopes == ["read"]
     assert browser.post(f"/you/keys/{new.id}/revoke", data=form).status_code == 303
-    with transaction(house.factory, read_only=True) as session:
-        assert session.get_one(ApiKey, new.id).revoked_at is not None
+    (revoked,) = house.rows(ApiKey, ApiKey.id == new.id)
+    assert revoked.revoked_at is not None
 
 
 def test_forms_of_the_page_you_come_from_it_and_from_this_session_alone(house: House) -> None:
     browser, other = house.sign_in("eve"), house.sign_in("eve")
     house.key_of(browser)
-    with transaction(house.factory, read_only=True) as session:
-        key = session.scalars(select(ApiKey).where(ApiKey.name == "nightly")).one()
+    (key,) = house.rows(ApiKey, ApiKey.name == "nightly")
     fields = {"role": str(key.created_by), "name": "k", "scope": "all", "days": "7", "overlap": "0"}
 
-    def keys() -> list[tuple[str, bool, object]]:
-        with transaction(house.factory, read_only=True) as session:
-            rows = session.scalars(select(ApiKey).order_by(ApiKey.id)).all()
-            return [(row.id, row.revoked_at is None, row.expires_at) for row in rows]
+    def keys() -> set[tuple[str, bool, object]]:
+        return {(row.id, row.revoked_at is None, row.expires_at) for row in house.rows(ApiKey)}
 
     before, own, cookie = keys(), form_token_of(browser), browser.cookies[COOKIE]
     for act in ("project", "keys", f"keys/{key.id}/rotate", f"keys/{key.id}/revoke"):
@@ -331,7 +309,7 @@ def test_on_postgresql_a_person_comes_changes_and_leaves(
 ) -> None:
     running.people(ana=ANA, ben=BEN)
     with opened(running, postgres_url, tmp_path / "data") as house:
-        browser, program = house.sign_in("ana"), house.program(house.key_of(house.sign_in("ben")))
+        browser, program = house.sign_in("ana"), house.caller("ben")
         house.clock.ahead += timedelta(seconds=30)
         answered = at_once(*[house.confirm] * 4)  # as many processes
         assert sum(answered) == 2, answered

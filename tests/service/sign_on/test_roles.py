@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import product
 from pathlib import Path
@@ -45,6 +45,13 @@ def settings_for(folder: Path, heart: str = "prj_" + "a" * 20) -> Settings:
 def settings(tmp_path: Path) -> Settings:
     """The heart is a project that is not there."""
     return settings_for(tmp_path)
+
+
+@pytest.fixture
+def session(sqlite_factory: SessionFactory) -> Iterator[Session]:
+    """A transaction of a test to which the kind of database makes no difference."""
+    with transaction(sqlite_factory) as session:
+        yield session
 
 
 def signs_in(
@@ -151,16 +158,15 @@ def allows(caller: Principal, scope: Scope) -> bool:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_nobody_makes_a_key_that_may_more_than_their_role(
-    sqlite_factory: SessionFactory, settings: Settings, now: datetime, role: str
+    session: Session, settings: Settings, now: datetime, role: str
 ) -> None:
-    with transaction(sqlite_factory) as session:
-        (own,) = people.roles(session, signs_in(session, settings, now, [role]))
-        for scope in Scope:
-            if allows(auth.principal_of(own), scope):
-                assert made_by(session, own, scope, now).scopes == [scope]
-            else:
-                with pytest.raises(Forbidden, match="needs a key with the scope"):
-                    made_by(session, own, scope, now)
+    (own,) = people.roles(session, signs_in(session, settings, now, [role]))
+    for scope in Scope:
+        if allows(auth.principal_of(own), scope):
+            assert made_by(session, own, scope, now).scopes == [scope]
+        else:
+            with pytest.raises(Forbidden, match="needs a key with the scope"):
+                made_by(session, own, scope, now)
 
 
 def test_the_role_that_ends_in_one_project_takes_nothing_in_another(
@@ -188,42 +194,34 @@ def test_the_role_that_ends_in_one_project_takes_nothing_in_another(
 
 
 def test_whoever_becomes_an_owner_again_was_not_one_meanwhile(
-    sqlite_factory: SessionFactory, settings: Settings, now: datetime
+    session: Session, settings: Settings, now: datetime
 ) -> None:
-    with transaction(sqlite_factory) as session:
-        for groups, moment in ((["owner"], now), (["viewer"], now + INTERVAL), (["owner"], now + 2 * INTERVAL)):
-            signs_in(session, settings, moment, groups)
-        admin = session.scalars(select(Admin)).one()
-        assert (admin.admitted_at, admin.removed_at) == (now + 2 * INTERVAL, None)
+    for groups, moment in ((["owner"], now), (["viewer"], now + INTERVAL), (["owner"], now + 2 * INTERVAL)):
+        signs_in(session, settings, moment, groups)
+    admin = session.scalars(select(Admin)).one()
+    assert (admin.admitted_at, admin.removed_at) == (now + 2 * INTERVAL, None)
 
 
-def test_a_project_that_is_not_there_gives_nobody_a_role(
-    sqlite_factory: SessionFactory, settings: Settings, now: datetime
-) -> None:
-    with transaction(sqlite_factory) as session:
-        person = signs_in(session, settings, now, ["heart"])
-        assert people.roles(session, person) == []
-        assert session.scalars(select(Admin)).all() == []
-        assert people.unknown_projects(session, settings) == ["prj_" + "a" * 20]  # which the operator is told
+def test_a_project_that_is_not_there_gives_nobody_a_role(session: Session, settings: Settings, now: datetime) -> None:
+    person = signs_in(session, settings, now, ["heart"])
+    assert people.roles(session, person) == []
+    assert session.scalars(select(Admin)).all() == []
+    assert people.unknown_projects(session, settings) == ["prj_" + "a" * 20]  # which the operator is told
 
 
-def test_two_people_of_one_name_are_two_admins(
-    sqlite_factory: SessionFactory, settings: Settings, now: datetime
-) -> None:
-    with transaction(sqlite_factory) as session:
-        for subject in ("one", "two", "three"):
-            signs_in(session, settings, now, ["owner"], subject)
-        names = [admin.name for admin in session.scalars(select(Admin).order_by(Admin.name))]
-        assert len(set(names)) == 3
-        assert [name[:5] for name in names] == ["Ana", "Ana (", "Ana ("]
-        assert len({voice_of(session, admin) for admin in session.scalars(select(Admin))}) == 3
+def test_two_people_of_one_name_are_two_admins(session: Session, settings: Settings, now: datetime) -> None:
+    for subject in ("one", "two", "three"):
+        signs_in(session, settings, now, ["owner"], subject)
+    names = [admin.name for admin in session.scalars(select(Admin).order_by(Admin.name))]
+    assert len(set(names)) == 3
+    assert [name[:5] for name in names] == ["Ana", "Ana (", "Ana ("]
+    assert len({voice_of(session, admin) for admin in session.scalars(select(Admin))}) == 3
 
 
 @pytest.mark.parametrize("names", [["\u202eevil"], ["", " "], ["a" * 500], []])
 def test_a_name_that_could_deceive_is_not_shown(
-    sqlite_factory: SessionFactory, settings: Settings, now: datetime, names: list[str]
+    session: Session, settings: Settings, now: datetime, names: list[str]
 ) -> None:
-    with transaction(sqlite_factory) as session:
-        claims = people.Claims("odd", names, None, frozenset({"viewer"}))
-        person = people.sign_in(session, settings, claims, "sealed", now=now)
-        assert person.name == person.id
+    claims = people.Claims("odd", names, None, frozenset({"viewer"}))
+    person = people.sign_in(session, settings, claims, "sealed", now=now)
+    assert person.name == person.id

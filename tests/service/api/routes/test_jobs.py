@@ -14,9 +14,11 @@ from service import jobs
 from service.db.base import new_id
 from service.db.job_tables import Release
 from service.db.session import transaction
+from service.jobs import kinds
 from service.main import utc_now
 from tests.service.api.conftest import SMALL
 from tests.service.api.test_events import wait_for_streams
+from tests.together import at_once, wait_until
 
 
 def plan(served: Any, dataset: dict[str, Any], *, status: int = 200, **changes: Any) -> Any:
@@ -39,6 +41,24 @@ def test_a_plan_says_what_it_buys_and_what_would_be_left(served, dataset):
 def test_a_plan_above_the_budget_is_still_a_plan(served, dataset):
     budget = plan(served, dataset, epsilon=3.0)["budget"]
     assert (budget["affordable"], budget["left_after_nano"]) == (False, budget["left_nano"])
+
+
+def test_the_command_line_tries_a_plan_on_public_images_at_no_cost(served, dataset, tmp_path):
+    """What a preview does: tests/workers/train/test_previewing.py."""
+    image = tmp_path / "preview.png"
+
+    def forecast() -> None:
+        wait_until(lambda: served.read("jobs")["items"])
+        (job,) = served.read("jobs")["items"]
+        found = {"accuracy": 0.2, "real": 0.9, "chance": 0.1, "stand_in": "generated patterns"}
+        served.finish(kinds.preview.KIND.finish, job["id"], results=found, grid=b"\x89PNG")
+
+    words = ("plan", dataset["id"], "-r", "moments", "-e", "1", "--preview", "--image", str(image))
+    ran, _ = at_once(lambda: served.obscura(*words), forecast)
+    assert ran.exit_code == 0, ran.output
+    assert "This is a forecast on other images, not a promise." in ran.stdout
+    assert image.read_bytes() == b"\x89PNG"
+    assert served.balance(dataset["account_id"])["reserved_nano"] == 0
 
 
 def test_a_job_holds_its_price(served, dataset):
