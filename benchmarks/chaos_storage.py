@@ -1,7 +1,7 @@
 """Mode storage of the chaos benchmark: machines that share only PostgreSQL, Redis and an S3 bucket.
 
 Two API processes have folders of their own and one folder of keys. Three workers have a folder each, and a folder of
-keys, which a courier keeps up to date, as `rsync --delete` would (docs/operate/object-storage.md). The S3 server is OpenStack Swift.
+keys, which a courier keeps up to date, as `rsync --delete` would. The S3 server is OpenStack Swift.
 """
 
 from __future__ import annotations

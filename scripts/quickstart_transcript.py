@@ -1,4 +1,4 @@
-"""Run the examples of docs/tutorials/command-line.md and docs/how-to/medical-images.md, and write their output into the pages.
+"""Run the examples of tutorials/command-line.md and how-to/medical-images.md, and write their output into the pages.
 
     python -m scripts.quickstart_transcript
 

@@ -1,4 +1,6 @@
-"""The cost of a job as a whole, in approximate Gaussian differential privacy. The proof is in docs/explanation/accounting.md.
+"""The cost of a job as a whole, in approximate Gaussian differential privacy.
+
+docs/explanation/accounting.md has the proof.
 
 A job is dominated by (mu, d) if it reveals no more than this: with probability d everything, else one Gaussian release
 with parameter mu. Such jobs compose adaptively as long as their mu^2 and their d add up to no more than an account has.

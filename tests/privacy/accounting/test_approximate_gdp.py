@@ -84,7 +84,7 @@ def test_a_part_of_an_account_holds_what_its_epsilon_says() -> None:
 
 
 def test_a_chance_of_everything_and_a_gaussian_have_the_deltas_that_the_price_is_compared_with() -> None:
-    """The pair of docs/explanation/accounting.md, step 1, on a grid: its delta by the definition of the hockey-stick divergence."""
+    """Step 1 of docs/explanation/accounting.md on a grid: its delta by the definition of the divergence."""
     mu, d, x = 0.8, 1e-3, np.linspace(-14.0, 14.0, 400_001)
     cell = (x[1] - x[0]) / math.sqrt(2 * math.pi)
     p, q = (1 - d) * cell * np.exp(-((x - mu) ** 2) / 2), (1 - d) * cell * np.exp(-(x**2) / 2)

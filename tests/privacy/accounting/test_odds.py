@@ -101,7 +101,7 @@ def test_a_release_that_tells_only_the_tail_attains_it() -> None:
 
 
 def odds_in_words(epsilon: float) -> str:
-    """A row of docs/how-to/choose-a-budget.md: how often the best guess is right, and how sure anybody becomes who was so sure."""
+    """A row of docs/how-to/choose-a-budget.md: how often the best guess is right, and how sure an attacker becomes."""
     opened = open_filter(epsilon, 1e-5)
     mu, d = math.sqrt(opened.capacity_nano / NANO), opened.d_of(opened.capacity_nano)
     right = d + (1 - d) * float(

@@ -1,4 +1,4 @@
-"""`obscura quickstart`: docs/tutorials/command-line.md shows what happens, and a step that fails leaves nothing half-done."""
+"""`obscura quickstart`: its pages show what happens, and a step that fails leaves nothing half-done."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 
 from obscura.cli import quickstart
 from obscura.cli.quickstart import drowned_here
-from scripts.quickstart_transcript import PAGE, SCANS_PAGE, PROGRAM, SHOWN, run_command, run_program, run_scans
+from scripts.quickstart_transcript import PAGE, PROGRAM, SCANS_PAGE, SHOWN, run_command, run_program, run_scans
 from tests.pictures import write_folders
 from tests.service.cli.conftest import Shell, Terminal
 

@@ -1,8 +1,8 @@
 """A model of the ledger: dictionaries without a database, a lock or a clock.
 
 Every method has the name and arguments of a production function. It changes the dictionaries, or raises `Refused` with
-the expected error code. It follows docs/contribute/architecture.md, one rule a line, and shares with production only the filter, which
-has tests of its own. `made` passes the identifiers that production chose.
+the expected error code. It follows docs/contribute/architecture.md, one rule a line, and shares with production only
+the filter, which has tests of its own. `made` passes the identifiers that production chose.
 """
 
 from __future__ import annotations
