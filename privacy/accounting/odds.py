@@ -30,9 +30,9 @@ def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
         Let P and Q be the distributions of all that is published with and without one unit, and E the outcomes with
         log dP/dQ > b. If P(E) > 0 then P(E) > e^b Q(E).
 
-        However adaptively releases were chosen, all of it can be computed from a pair of simple random variables
-        (docs/explanation/accounting.md): with probability d (`Filter.d_of`) everything, else one release of a Gaussian
-        with mu^2 = nano / 10^9. So for p = P(E), at least (p - d) / (1 - d) of the Gaussian's outcomes with the unit are in
+        However adaptively releases were chosen, all of it can be computed from a pair of random variables (see
+        docs/explanation/accounting.md): with probability d (`Filter.d_of`) everything, else one release of a Gaussian,
+        mu^2 = nano / 10^9. So for p = P(E), at least (p - d) / (1 - d) of the Gaussian's outcomes with the unit are in
         E, and Q(E) >= (1 - d) Phi(Phi^-1((p - d) / (1 - d)) - mu) = h(p) p. With P(E) > e^b Q(E), h(p) < e^-b. h grows:
         h(p) p is convex in p and vanishes at d >= 0. Hence p < delta for e^-b = h(delta). Some mechanism attains this.
 

@@ -1,7 +1,5 @@
 """Small folders in place of public data sets, and classifiers that see few images."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

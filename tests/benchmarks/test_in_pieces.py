@@ -1,7 +1,5 @@
 """Jobs for a GPU, made small: every job can be planned, and resumes where its last piece ended."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every input of the intake benchmark is read, asked about or refused as it says, before any service is involved."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The public sets of benchmarks are always made in the same way."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """The benchmark of utility: every case can be planned, and a run that was cut off resumes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 And the routes of the application's own table, with what is sent to each.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import secrets

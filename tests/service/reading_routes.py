@@ -1,7 +1,5 @@
 """Every address that is read, from the application itself, and a service that has something at each."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Steps on a database, each in a transaction of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime

@@ -5,8 +5,6 @@ What may come of each route is said here, and not read from the code: a cell tha
 about what is not theirs is that about what is not there, letter for letter.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

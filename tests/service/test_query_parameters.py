@@ -4,8 +4,6 @@ Every route is also asked with the parameters of all others: somebody takes the 
 filter behind it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

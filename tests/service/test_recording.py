@@ -1,7 +1,5 @@
 """The audit log's table is append-only, old events are deleted, and each event is a JSON line. Both databases."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """DP-MERF's release: one record adds a vector of norm Q to one row, it is paid for first, and audits see its faults."""
 
-from __future__ import annotations
-
 import secrets
 from typing import Any
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """Tables of the DP-SGD family: every row is made, and what follows from formulas is what was published."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """DataLens' tables of images: each method makes its rows, with the published figures next to them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -3,8 +3,6 @@
 FUZZ_IDS is a JSON object of ids by parameter or field name. The key of the requests, FUZZ_OWN_KEY, is never revoked.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

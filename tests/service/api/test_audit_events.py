@@ -1,7 +1,5 @@
 """What the audit log says of acts and uploads, and what happens where it cannot be written, on both databases."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every route leaves one event with what came of it, whoever asked, on either database; and none is left out unseen."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

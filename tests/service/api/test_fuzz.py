@@ -3,8 +3,6 @@
 FUZZ_EXAMPLES=30 sends thousands of requests in all phases, sequences included, as every caller.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A kind of job as small as one can be, with the server's and the worker's part in one file: it opens a dataset."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy.orm import Session

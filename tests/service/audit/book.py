@@ -1,13 +1,11 @@
 """A ledger for the tests of verification: accounts, every kind of entry, jobs, releases, checkpoints."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -141,7 +139,7 @@ class LedgerBook(Steps):
             proofs = {"journals": {}, "witnesses": [], "releases": [], "checkpoint": None, "reason": "restored"}
             ledger.record_missing(session, row, amount_nano=amount_nano, details=proofs, now=self.tick())
 
-    def fill(self) -> LedgerBook:
+    def fill(self) -> Self:
         """Write two accounts with every kind of entry."""
         self.open("patients")
         self.open("pupils", unit="subject")

@@ -1,7 +1,5 @@
 """A ledger that the tests of verification change and restore."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Forgeries of a ledger: changed bytes, and logs that were rewritten with correct hashes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import timedelta

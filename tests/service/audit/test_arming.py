@@ -1,7 +1,5 @@
 """Consequences of a verification: arming stops, work that continues under one, and checkpoints."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from pathlib import Path
 

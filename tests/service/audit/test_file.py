@@ -1,7 +1,5 @@
 """Changed bytes of the SQLite file are found: in rows, headers and indexes."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from collections.abc import Iterator

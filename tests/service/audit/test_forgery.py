@@ -3,8 +3,6 @@
 What nothing gives away is tested as well, so that it is known.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Receipts can be checked offline and cover every field; the signing key."""
 
-from __future__ import annotations
-
 import copy
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The replay has rules for every kind of entry, and computes the same hash as the writer."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import pytest

@@ -4,12 +4,10 @@ Every column of every row of a service that has done everything once is changed;
 row had a value there. The exceptions are listed with reasons.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from sqlalchemy import JSON, Boolean, Column, Enum, Float, String, Table, select, text
@@ -118,7 +116,7 @@ UNCOMMITTED_ROWS = (
 class World(LedgerBook):
     """A service that has done everything once."""
 
-    def build(self) -> World:
+    def build(self) -> Self:
         self.open("patients", epsilon=12.0)
         self.raise_limit("patients", 13.0)
         asking, _token = self.do(make_key, name="asks", scopes=["admin"])

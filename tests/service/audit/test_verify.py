@@ -1,7 +1,5 @@
 """`verify` finds every change of an entry, a balance, a hold or a limit, and names the first bad entry."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from random import Random

@@ -1,7 +1,5 @@
 """A stage that is priced as a whole is charged once, counted to its end, and recomputed."""
 
-from __future__ import annotations
-
 import pytest
 
 from service import ledger

@@ -1,7 +1,5 @@
 """The world of dataset tests: accounts, and datasets that are declared, uploaded, trained on, withdrawn and deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path

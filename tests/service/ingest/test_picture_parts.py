@@ -1,7 +1,5 @@
 """Small files that would keep a decoder busy for long are refused before one sees them; real ones pass."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 

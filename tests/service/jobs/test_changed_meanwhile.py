@@ -4,8 +4,6 @@ PostgreSQL alone lets writers overlap. Each test holds the row that the request 
 once the database says that the request waits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

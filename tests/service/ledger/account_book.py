@@ -1,7 +1,5 @@
 """An account with short names for the ledger's steps, for the tests of the ledger."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from obscura.wire.schemas import BalanceFacts

@@ -6,8 +6,6 @@ are killed without warning all the while; each is followed by another that takes
 `unsafe` reads and then writes, as the ledger must not.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

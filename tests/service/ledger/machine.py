@@ -4,8 +4,6 @@ After every step the tables must equal the model, and every invariant must hold 
 repeated commands must leave every table unchanged.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 from collections import Counter

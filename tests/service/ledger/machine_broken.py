@@ -1,7 +1,5 @@
 """Broken ledgers, each with one fault, that the state machine must find."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """A database and single calls of production code on it: alone, crashing, or beside another call."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

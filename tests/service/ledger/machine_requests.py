@@ -1,7 +1,5 @@
 """Random commands for the state machine, valid and invalid."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

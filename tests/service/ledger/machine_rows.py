@@ -1,7 +1,5 @@
 """The tables' rows, and checks of invariants I1-I8 and I13 on them without the model or the ledger's code."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

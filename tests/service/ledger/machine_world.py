@@ -1,7 +1,5 @@
 """The beginning of every example: two accounts with a dataset each, three keys of two admins, and prices."""
 
-from __future__ import annotations
-
 import functools
 from datetime import UTC, datetime, timedelta
 

@@ -5,8 +5,6 @@ the expected error code. It follows docs/contribute/architecture.md, one rule a 
 the filter, which has tests of its own. `made` passes the identifiers that production chose.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """The model of the jobs, on top of that of the ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Admission on both databases: the filter, limits, the freeze switch."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

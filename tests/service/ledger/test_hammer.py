@@ -3,8 +3,6 @@
 HAMMER_REQUESTS=N makes N requests instead of 300.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections import Counter

@@ -1,7 +1,5 @@
 """The ledger, step by step, on both databases: opening, the two phases, attempts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """Limits: raised by two people with a reason, lowered by one, frozen and opened by hand, changed by nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial

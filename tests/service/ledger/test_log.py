@@ -1,7 +1,5 @@
 """The log of an account on both databases: its pages, what the database refuses, and the edits that reading finds."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError

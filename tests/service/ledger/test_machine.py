@@ -3,8 +3,6 @@
 OBSCURA_MACHINE_EXAMPLES=N runs N random examples on each database instead of a few fixed ones.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ The package is installed once, into a folder that git ignores. Where node, npm o
 are skipped.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import re

@@ -1,7 +1,5 @@
 """Signing in with a real browser, whose rules about cookies no other test has: the provider is another site."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from scripts.with_services import free_port

@@ -1,7 +1,5 @@
 """What the provider says of people while they work here: other groups, that they have left, and nothing at all."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What groups give and take, without a provider: it is played by what it says. Both databases."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import product

@@ -1,7 +1,5 @@
 """Signing in with the provider: what a session begins with, and everything that begins none."""
 
-from __future__ import annotations
-
 import base64
 import json
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """A proxy before an S3 server that loses, delays and refuses what a test tells it to."""
 
-from __future__ import annotations
-
 import http.client
 import threading
 from collections import deque

@@ -1,7 +1,5 @@
 """A bucket in memory: it crashes at any request, goes away, and lists late, as some servers do."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

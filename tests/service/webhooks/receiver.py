@@ -1,7 +1,5 @@
 """A server that takes a webhook's requests and answers as it is told to."""
 
-from __future__ import annotations
-
 import ssl
 import time
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Writes to `OUT/RANK.pt`, for every scenario, what was released, what was paid, who drew noise and who kept checkpoints.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import sys

@@ -1,7 +1,5 @@
 """Releases shared between departments: who decides it, what the other one sees and makes, and how it ends."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any

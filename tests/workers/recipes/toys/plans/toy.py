@@ -1,7 +1,5 @@
 """A recipe as small as one can be: it makes noisy numbers of records public."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

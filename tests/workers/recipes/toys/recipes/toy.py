@@ -1,7 +1,5 @@
 """How the toy is trained."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
