@@ -155,7 +155,7 @@ def signed_in_people(department: Department) -> dict[tuple[str, str], TestClient
     (other,) = department.clients["owner", "theirs"].get("/v1/projects").json()["items"]
     projects = {"ours": DEFAULT_PROJECT, "theirs": other["id"]}
     app: Any = department.clients["admin", "nobody"].app
-    usual, factory = app.state.service, app.state.factory
+    usual, factory = app.state.service, app.state.service.factory
     groups = {f"{role}s": dict.fromkeys(projects.values(), role) for role in ROLES}
     told = {"oidc_issuer": "https://people.example.org", "oidc_groups": groups, "oidc_admin_group": "admins"}
     settings, browsers = usual.settings.model_copy(update=told), {}

@@ -64,7 +64,7 @@ def stocked(settings: Settings, clock: Callable[[], datetime] = utc_now) -> Iter
     with TestClient(
         app, raise_server_exceptions=False, follow_redirects=False, base_url="http://127.0.0.1:8420"
     ) as client:
-        stock = asdict(lay_in(app.state.factory, settings.data_dir, **SMALL))
+        stock = asdict(lay_in(app.state.service.factory, settings.data_dir, **SMALL))
         token = stock.pop("token")
         assert client.post("/login", data={"key": token}).headers["location"] == "/"
         client.headers["Authorization"] = f"Bearer {token}"

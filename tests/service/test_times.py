@@ -202,7 +202,7 @@ def test_seconds_of_stored_times_change_nothing_that_leaves(sqlite_url: str, tmp
     now = to_the_minute(datetime.now(UTC)) + timedelta(minutes=10, seconds=30)
     settings = Settings(data_dir=tmp_path / "data", database_url=sqlite_url, mode="celery")
     with stocked(settings, clock=lambda: now) as (client, ids):
-        factory = client.app.state.factory
+        factory = client.app.state.service.factory
         with transaction(factory) as session:
             running = session.scalars(text("SELECT id FROM jobs WHERE state = 'running' ORDER BY id")).all()
             queued = "state = 'queued', started_at = NULL, lease_until = NULL, lease_owner = NULL"

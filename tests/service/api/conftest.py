@@ -308,7 +308,7 @@ def serving(settings: Settings, *scopes: str, **limits: Any) -> Iterator[Served]
     """A running service with a key for each of these scopes."""
     app = create_app(settings, send=_broker_that_is_away, **limits)
     with running(app) as url:
-        served = Served(app, url, settings.data_dir, app.state.factory, {})
+        served = Served(app, url, settings.data_dir, app.state.service.factory, {})
         served.make_keys(*scopes)
         yield served
         served.close()

@@ -44,9 +44,9 @@ def counted(app: Any) -> Iterator[list[str]]:
         else:
             connection.set_trace_callback(note)
 
-    event.listen(app.state.factory.kw["bind"], "checkout", watch)
+    event.listen(app.state.service.factory.kw["bind"], "checkout", watch)
     yield asked
-    event.remove(app.state.factory.kw["bind"], "checkout", watch)
+    event.remove(app.state.service.factory.kw["bind"], "checkout", watch)
 
 
 def questions(app: Any, url: str, stock: Stock) -> dict[str, int]:

@@ -232,7 +232,7 @@ def make_site(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[Callab
             limits, clock = StreamLimits(poll_seconds=0.05), lambda: now + timedelta(minutes=5)
             app = application(settings, clock=clock, stream_limits=limits)
             opened.callback(app.state.service.engine.dispose)
-            site = Site(app, settings, app.state.factory, now)
+            site = Site(app, settings, app.state.service.factory, now)
             app.state.service = replace(app.state.service, ring=lambda: site.rung.append(1))
             return site
 

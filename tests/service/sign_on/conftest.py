@@ -255,7 +255,7 @@ def opened(
     with TestClient(app, base_url=running.site) as admin:
         token = settings.admin_key_path.read_text("ascii").strip()
         admin.headers["Authorization"] = f"Bearer {token}"
-        yield House(app, app.state.factory, settings, running, clock, admin, heart)
+        yield House(app, app.state.service.factory, settings, running, clock, admin, heart)
 
 
 @pytest.fixture(scope="module")

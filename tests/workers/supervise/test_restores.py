@@ -54,7 +54,7 @@ def serve(settings: Settings) -> Served:
     app = create_app(settings, send=lambda *_: None)
     with TestClient(app) as client:
         trainings = ready(client)["trainings"]
-        with transaction(app.state.factory, read_only=True) as session:
+        with transaction(app.state.service.factory, read_only=True) as session:
             codes = {stop.code for stop in arming_stops(session)}
     return Served(trainings, codes, getattr(app.state, "warning", None))
 
