@@ -12,13 +12,15 @@ from service.dashboard.documentation import Documentation
 from service.dashboard.links import SignInLinks
 from service.dashboard.pages import answer_unknown_with_pages
 
-__all__ = ["mount"]
+__all__ = ["PARTS", "mount"]
+
+PARTS = tuple(part.router for part in (training, accounts, jobs, datasets, releases, admin, sign_in))
 
 
 def mount(app: FastAPI) -> None:
     """Add the dashboard at `/` to an application whose state holds the `service`."""
     app.state.links = SignInLinks()
-    for part in (training, accounts, jobs, datasets, releases, admin, sign_in):
-        app.include_router(part.router, include_in_schema=False)
+    for part in PARTS:
+        app.include_router(part, include_in_schema=False)
     app.mount("/docs", Documentation())
     answer_unknown_with_pages(app)
