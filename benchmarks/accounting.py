@@ -2,7 +2,7 @@
 
 Run `python -m benchmarks.accounting --json FILE`. Noise is what one job that uses up its account needs, at delta 1e-5:
 by its price (`privacy.accounting.approximate_gdp`), and by dp-accounting's privacy loss distributions, which know no
-later job. With `--jobs N` it prices N random jobs and looks, by privacy losses on a finer grid, for an epsilon at which
+later job. With `--jobs N` it prices N random jobs. By privacy losses on a finer grid it looks for an epsilon at which
 one shows more than was paid for; the same search is made for prices by the central limit theorem, which are too low.
 """
 
@@ -121,7 +121,7 @@ def search(jobs: int, seed: int) -> Iterator[dict[str, Any]]:
     """Price random jobs and look for an epsilon at which a price is too low; the same for the central limit's.
 
     Yields:
-        What was found so far, after every hundred jobs and at the end.
+        The results so far, after every hundred jobs and at the end.
     """
     rng = np.random.default_rng(seed)
     worst, too_low, control, made = 0.0, 0, 0, 0

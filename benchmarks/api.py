@@ -1,10 +1,9 @@
-"""What a request costs: every GET route of the API and every page of the dashboard, on a database with much in it.
+"""The cost of requests: every GET route of the API and every page of the dashboard, on a database with much in it.
 
 Run `python -m benchmarks.api --json FILE`; `--quick` lays in a hundredth. A real service in a process of its own, on
 SQLite and on PostgreSQL (from OBSCURA_TEST_POSTGRES, else from the usual local port). Before anything is measured each
-route is asked once. `cpu_ms` is processor time of the service's process for one request, not that of the database's
-server, `kb` the length of the answer, `stored` the number of entries in the ledger. The last rows are the upload of an
-npz.
+route is asked once. `cpu_ms` is processor time of the service's process for one request, without the database's server.
+`kb` is the length of the answer, `stored` the number of entries in the ledger. The last rows are the upload of an npz.
 """
 
 from __future__ import annotations

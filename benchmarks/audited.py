@@ -1,4 +1,4 @@
-"""A mechanism beside its claim: what every audit by many draws needs to know."""
+"""A mechanism beside its claim, as every audit by many draws needs it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Audited:
 
     Attributes:
         name: for the table.
-        claim: what is paid for; of several releases only where they are not sampled.
+        claim: the event that is paid for; of several releases only where they are not sampled.
         draw: (present, draws, secret) -> (draws,) statistics of independent runs on one of two neighbours.
         draws: from each neighbour, enough to find a factor of two with an error below 1e-6 on either side.
         cut: the statistic above which the test says "with"; None for halfway between the neighbours without noise.

@@ -1,6 +1,6 @@
 """Every gradient estimator, set up for an audit: records whose gradients are the worst case, and the auditor's score.
 
-The network is one linear layer without bias and its loss the inner product of outputs and targets, so a record's
+The network is one linear layer without bias; its loss is the inner product of outputs and targets. So a record's
 gradient is the outer product of its target and its input: whatever the auditor wants. Each canary has places of the
 weight to itself and a gradient beyond the clip there. Canaries do not touch one another, so one step with all of them
 is an independent draw for each.

@@ -1,9 +1,9 @@
 """Every kind of release, set up for an audit: production code on designed worst cases, and the auditor's statistic.
 
-Each function plays one game: canaries that the coins chose are in the data, the mechanism runs once with secret
-noise, and what comes back is one number for each canary (and draw), higher where the release looks as if it was in.
-The statistic is the projection on what the canary adds by itself, which for Gaussian noise grows with the likelihood
-ratio. The auditor knows everything but coins and noise: the mechanism, the other records, the partition key.
+Each function plays one game: canaries that the coins chose are in the data, and the mechanism runs once with secret
+noise. The result is one number for each canary (and draw), higher where the release looks as if it was in. The
+statistic is the projection on what the canary adds by itself, which for Gaussian noise grows with the likelihood ratio.
+The auditor knows everything but coins and noise: the mechanism, the other records, the partition key.
 """
 
 from __future__ import annotations
@@ -159,9 +159,9 @@ def audited_histogram(unit: Unit, mu: float) -> Audited:
 
 
 def audited_public_votes(mu: float, *, both: bool = False) -> Audited:
-    """The votes for public pictures, by the recipe's own counting and privatising; each class is an independent draw.
+    """The votes for public images, by the recipe's own counting and privatising; each class is an independent draw.
 
-    There are two public pictures, a light one and a dark one. As for the histogram, mu must be small.
+    There are two public images, a light one and a dark one. As for the histogram, mu must be small.
     """
     account = open_filter(100.0, 1e-5)
     options = {"public_dataset_id": "public", "choices": 2, "iterations": 1 + both}
@@ -200,7 +200,7 @@ def audited_public_votes(mu: float, *, both: bool = False) -> Audited:
 def audited_central_images(mu: float, probability: float = 0.5) -> Audited:
     """A diffusion model's central images, of one pixel: the canary is a white image; each class is a draw.
 
-    What is released is cut at black, below where the auditor decides.
+    The release is cut at black, below the auditor's threshold.
     """
     event = PoissonGaussianEvent(probability, 1 / mu)
     bound, divisor = _CLIP / 4, 20.0  # a quarter of a white pixel: the clip decides what the canary adds

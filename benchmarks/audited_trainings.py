@@ -56,7 +56,7 @@ class Population:
 
     @property
     def facts(self) -> PublicFacts:
-        """What the owner would declare."""
+        """The facts that the owner would declare."""
         records = len(self.images) + len(self.canary_images)
         height, width = self.images.shape[1:]
         return PublicFacts(tuple(map(str, range(self.classes))), height, width, 1, records, "record")
@@ -234,7 +234,7 @@ def _scatter_projections(
 ) -> tuple[Array, Array]:
     """Project a released scatter on each canary's outer product, (m,), and these on one another, (m, m).
 
-    Off the diagonal a number has half the variance and stands for two, so the products of outer products are the
+    Off the diagonal a number has half the variance and stands for two. So the products of outer products are the
     squares of the rows' products, up to what discreteness adds to the noise.
     """
     q = quantised(rows, clip).astype(np.float64)  # (n, f)

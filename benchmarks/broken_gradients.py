@@ -1,4 +1,4 @@
-"""Gradient estimators and samplers broken on purpose, one mistake each: what their audits must flag.
+"""Gradient estimators and samplers broken on purpose, one mistake each, which their audits must flag.
 
 As in `broken_mechanisms`, each is a context in which production code runs with one piece replaced.
 """

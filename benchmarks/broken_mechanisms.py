@@ -1,7 +1,7 @@
-"""Mechanisms broken on purpose, one mistake each: what the audits of `audited_releases` must flag.
+"""Mechanisms broken on purpose, one mistake each, which the audits of `audited_releases` must flag.
 
-Each is a context in which production code runs with one piece replaced, so whatever is audited inside has the fault,
-from a single vote sum to a whole training. Nothing outside tests and benchmarks may use them.
+Each is a context in which production code runs with one piece replaced. Everything audited inside has the fault, from a
+single vote sum to a whole training. Nothing outside tests and benchmarks may use them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def half_the_noise() -> AbstractContextManager[object]:
 
 
 def votes_beyond_k() -> AbstractContextManager[object]:
-    """Let every teacher vote on four times the coordinates that the price allows."""
+    """Have every teacher vote on four times the coordinates that the price allows."""
     count = topagg.count_votes
 
     def wide(
@@ -126,13 +126,13 @@ def subjects_by_record() -> AbstractContextManager[object]:
 
 
 def two_votes_each() -> AbstractContextManager[object]:
-    """Let every record vote twice for a public picture."""
+    """Have every record vote twice for a public image."""
     count = select_public.count_votes
     return mock.patch.object(select_public, "count_votes", lambda *arguments: 2 * count(*arguments))
 
 
 def noise_once() -> AbstractContextManager[object]:
-    """Draw the noise of both iterations of votes for public pictures from one key."""
+    """Draw the noise of both iterations of votes for public images from one key."""
     privatise = select_public.privatise_votes
     return mock.patch.object(select_public, "privatise_votes", lambda run, votes, _iteration: privatise(run, votes, 0))
 

@@ -1,4 +1,4 @@
-"""Audit every kind of release: what is measured from below beside what is claimed from above.
+"""Audit every kind of release: compare measured lower bounds with claimed upper bounds.
 
 Run `python -m benchmarks.canary_audit --json FILE`. Two parts:
 

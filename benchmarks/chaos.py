@@ -12,7 +12,7 @@ are restarted. After the kills every job comes to its end; the service is stoppe
 * restore: scenarios with an older, wrong or missing database, or a lost or full disk (`benchmarks.chaos_restores`).
 
 The exit status is 1 if the audit finds a fault (`benchmarks.chaos_audit`); in mode restore if a release is lost,
-spending is refunded, known images are accepted by another account, or a stale database does not start locked.
+spending is refunded, another account accepts known images, or a stale database does not start locked.
 """
 
 from __future__ import annotations

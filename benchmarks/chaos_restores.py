@@ -7,8 +7,8 @@ killed. The moments of the backup and of the kill are random. Then the service s
 A database that is older than its storage must start locked and say so in one sentence. `obscura ledger accept` then
 records what is missing, as an operator would. Every scenario ends with a working service, on which
 
-* every release and sample that was in the data folder is still there, or in its trash, unchanged,
-* accounts have spent at least what journals and receipts prove, also after a raise of their limit,
+* every release and sample that was in the data folder is still there, or in its trash, unchanged;
+* accounts have spent at least what journals and receipts prove, also after a raise of their limit;
 * images that the installation knows are not accepted by another account.
 """
 
@@ -77,13 +77,13 @@ class Outcome:
     Attributes:
         releases_before: finished folders of releases and samples at the loss; those of the backup for a lost disk.
         releases_after: those of them that are in the data folder at the end, or in its trash, unchanged.
-        stale: whether the database lacked spending or an upload that its storage proves, or its disk was lost.
-        locked: whether the service started locked, said so in one sentence, and refused a training and an upload.
+        stale: True if the database lacked spending or an upload that its storage proves, or its disk was lost.
+        locked: True if the service started locked, said so in one sentence, and refused a training and an upload.
         refunds_unseen: jobs and accounts whose database shows less spending than journals and receipts prove, while
             the service neither stopped trainings nor said why. `accepted`: the same after `obscura ledger accept`;
             `raised`: the same after a raise of each account's limit.
         images_elsewhere: uploads of known images that another account accepted.
-        works: whether at the end every job ends and a new training is published.
+        works: True if at the end every job ends and a new training is published.
         codes: the finding codes that stopped trainings.
         rpo_seconds: from the moment that `obscura backup` shows to its end, where it was used; rto: of the restore.
     """
@@ -106,7 +106,7 @@ class Outcome:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was lost or refunded, a stale database started locked, and the service works again."""
+        """Return whether nothing was lost or refunded, a stale database started locked, and the service works again."""
         wrong = (self.refunds_unseen, self.refunds_accepted, self.refunds_raised, self.images_elsewhere)
         explained = self.locked == self.stale and bool(self.codes) == (self.stale or self.kind in WITHOUT_ITS_DATABASE)
         return self.releases_after >= self.releases_before and not any(wrong) and explained and self.works

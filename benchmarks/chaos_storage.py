@@ -70,7 +70,7 @@ class Courier(threading.Thread):
 
 
 def orphans(settings: Settings, factory: SessionFactory) -> int:
-    """Let the grace periods pass, sweep twice as the service does, and count the objects that nothing names then.
+    """Skip the grace periods, sweep twice as the service does, and count the objects that nothing names then.
 
     No process of the service runs, so everything unfinished was left by a crash.
     """

@@ -102,7 +102,7 @@ class Site:
         return self.running.address.port or 0
 
     def repeat(self, attackers: int, act: Callable[[], tuple[int, bytes]], pause_seconds: float = 1.0) -> None:
-        """Let attackers repeat a request, each in a thread, until the measurement is over."""
+        """Have attackers repeat a request, each in a thread, until the measurement is over."""
 
         def attack() -> None:
             while not self.over.is_set():

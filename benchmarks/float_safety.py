@@ -1,9 +1,9 @@
 """How far neighbours' sums of gradients are apart, as they are added: in clips, over estimators, units and clips.
 
 Run `python -m benchmarks.float_safety --json FILE`. A step of the recipes takes every unit (q = 1) of two collections
-that differ in one, and what it would add noise to is compared. The one unit stands before, amid or behind the others,
-so that most of them move to another place of a pass. Three kinds of collections: random units; all alike; and two
-kinds, a little shorter than the clip, in turns of 128, whose running sums in float32 drift apart as soon as a unit more
+that differ in one. The sums before noise are compared. The one unit stands before, amid or behind the others, so that
+most of them move to another place of a pass. Three kinds of collections: random units; all alike; and two kinds, a
+little shorter than the clip, in turns of 128. Running sums of the last in float32 drift apart as soon as a unit more
 shifts the turns. Sums are integers, and so are distances, up to the root.
 """
 

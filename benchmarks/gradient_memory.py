@@ -3,8 +3,8 @@
 Run `python -m benchmarks.gradient_memory --json FILE`. A dispatch mode watches every tensor that torch makes and adds
 up the storages that are alive. Two figures for each method, beyond what the trace of the pass already holds:
 
-- per-sample gradients: what stays when every record's gradient of every parameter (DP-SGD) or of every carrier (RGP)
-  has been made, before clipping;
+- per-sample gradients: the memory that stays when every record's gradient of every parameter (DP-SGD) or of every
+  carrier (RGP) has been made, before clipping;
 - peak: the most that is alive while the estimator processes a micro-batch, with clipping, sums and temporaries.
 """
 

@@ -2,7 +2,7 @@
 
 Run `python -m benchmarks.in_pieces --job diffusion_fashion_10 --minutes 8` again and again: each call resumes from the
 folder's checkpoint until its minutes are over and the next checkpoint is written. The call that ends the training draws
-synthetic images, trains classifiers on them to the last step, tests each once on the test images, and writes
+synthetic images and trains classifiers on them to the last step. It tests each once on the test images, and writes
 result.json and grid.png. JOBS lists what waits for a GPU.
 """
 

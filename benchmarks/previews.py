@@ -1,8 +1,8 @@
 """How far off are previews? Compare a stand-in's forecast with the accuracy measured on the images themselves.
 
 Run `python -m benchmarks.previews --json FILE`. The truth is the median of the case `moments` in small_folders.json. A
-forecast uses only declared facts, once with the stand-in that a worker chooses and once with a public set that looks
-like the private one. Where Fashion-MNIST stands in for a part of itself, the two share no image.
+forecast uses only declared facts: once with the stand-in that a worker chooses and once with a public set that looks
+like the private one. Where Fashion-MNIST replaces a part of itself, the two share no image.
 """
 
 from __future__ import annotations

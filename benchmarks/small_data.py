@@ -145,7 +145,7 @@ def cifar10() -> Folder:
 
 
 def emoji() -> Folder:
-    """Emoji of 64 x 64 in colour on white, nine classes: npm's packages of two drawers' pictures.
+    """Emoji of 64 x 64 in colour on white, nine classes: npm's packages of two drawers' images.
 
     Every emoji but skin tones, as drawn by Google (Noto) and by Twitter. A sixth of the emoji, drawn by a public seed,
     are for tests, in both drawings: no tested emoji has a twin among the private ones.

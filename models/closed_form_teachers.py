@@ -6,8 +6,8 @@ With D(x, y) = sigmoid(w_y . x) it gives w_y along mean_real,y - x for the one s
 linear teacher points from the image to the mean of its own records of that class, and abstains from classes without
 records. A shard of fifteen records teaches a linear teacher nothing else, and leaves it nothing to memorise.
 
-With D(x, y) = sigmoid(w_y . phi(x)) and phi the features of the kernel k(r, x) = exp(-|r - x|^2 / 2 h^2) it gives
-w_y = (mean_real,y phi - mean_fake,y phi) / 2. So d log D / d x is along
+With D(x, y) = sigmoid(w_y . phi(x)) it gives w_y = (mean_real,y phi - mean_fake,y phi) / 2. Here phi are the features
+of the kernel k(r, x) = exp(-|r - x|^2 / 2 h^2). So d log D / d x is along
 
     mean over its records r of the class: k(r, x) (r - x),  less the same mean over the student's images of the class:
 
@@ -114,7 +114,7 @@ class KernelTeachers(_ClosedForm):
         """Yield blocks of teachers with the direction of d log D_i / d x_j, (n, m, d) float32 (PRIVATE).
 
         A teacher's direction is a function of its own records alone, to the last bit: pixels and weights are integers
-        in float64, whose sums of products are exact in any order, and each weight takes the same few divisions and
+        in float64, whose sums of products are exact in any order. Each weight takes the same few divisions and
         products, wherever in a block its record is. It is zero where a teacher abstains.
         """
         m, d = images.shape

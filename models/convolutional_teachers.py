@@ -1,9 +1,9 @@
-"""Convolutional discriminators, one to a shard, as one tensor program: what DataLens' authors published, stacked.
+"""Convolutional discriminators as DataLens' authors published them, one to a shard, stacked in one tensor program.
 
 Two convolutions and two dense layers, each told the class (Wang et al. 2021, arXiv:2103.11109). The teachers' weights
-lie along a leading axis, and one batched product does for all what a loop over networks would do one by one, in blocks
-of teachers whose temporary tensors are bounded. BatchNorm is over one teacher's images, real and synthetic ones apart:
-a teacher is private anyway. Everything in here is private.
+lie along a leading axis, so one batched product replaces a loop over networks. It runs in blocks of teachers whose
+temporary tensors are bounded. BatchNorm is over one teacher's images, real and synthetic ones apart: a teacher is
+private anyway. Everything in here is private.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class ConvolutionalTeachers:
         shards: whose classes they may speak of. PRIVATE.
         teachers: those whose shards are asked for, side by side.
         generator: a CPU generator, of the initial weights. A teacher's do not depend on which others are made.
-        block_bytes: of temporary tensors, from which follows how many teachers are worked on at a time; None: what
-            suits the device.
+        block_bytes: of temporary tensors, from which follows how many teachers are worked on at a time; None: a size
+            that suits the device.
     """
 
     def __init__(

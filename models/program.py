@@ -35,8 +35,8 @@ or, from Python,
     for images, labels in draw(load(), count=100, seed=0):  # (b, h, w, c) uint8, and (b,)
         ...
 
-The same seed, classes and count give the same pixels as the service that published the release, with the same version
-of torch and on the same kind of processor. `generator.safetensors` and `generator.json` must lie beside this file.
+The same seed, classes and count give the same pixels as the service, with the same torch version and kind of processor.
+`generator.safetensors` and `generator.json` must lie beside this file.
 """
 '''
 _TAIL = '''

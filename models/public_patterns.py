@@ -1,7 +1,7 @@
 """Public images made from a seed: overlapping rectangles and discs of random size and brightness ("dead leaves").
 
-They stand in for public auxiliary images where there are none (Baradad et al. 2021, arXiv:2106.05963, train on such
-images; sizes follow a power law, so edges occur at every scale as in photographs).
+They replace public auxiliary images where there are none (Baradad et al. 2021, arXiv:2106.05963, train on such images;
+sizes follow a power law, so edges occur at every scale as in photographs).
 """
 
 from __future__ import annotations

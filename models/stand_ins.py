@@ -2,8 +2,8 @@
 
 A training on them forecasts the same training on private images. They come from a public set, or are generated. Classes
 that are named by one letter or digit each are written in slants, weights and distortions that differ from image to
-image. Otherwise each class has a pattern (`models.public_patterns`), of which every image is a shifted, scaled and
-recoloured copy behind clutter of its own, so that classes differ in more than one pixel.
+image. Otherwise each class has a pattern (`models.public_patterns`). Every image is a shifted, scaled and recoloured
+copy of it behind clutter of its own, so that classes differ in more than one pixel.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SLANT, _STRETCH, _BEND, _BENDS = 0.3, 0.25, 0.12, 4  # largest shear; part of t
 
 
 class StandInUnusable(ValueError):
-    """These public images cannot stand in for the declared ones."""
+    """These public images cannot replace the declared ones."""
 
 
 @dataclass(frozen=True)

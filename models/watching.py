@@ -15,7 +15,7 @@ def between_layers(modules: Iterable[nn.Module], look: Callable[[], None]) -> It
 
     Args:
         modules: the network and all its parts, as `nn.Module.modules` lists them.
-        look: takes no time; what it raises ends the computation.
+        look: takes no time; an exception from it ends the computation.
     """
 
     def before(*_: Any) -> None:

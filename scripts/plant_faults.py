@@ -2,8 +2,8 @@
 
     python -m scripts.plant_faults [--only WORD ...]
 
-Prints the table of docs/research/guarantees.md. The exit status is 1 if a fault is missed, if the tests fail without
-it, or if the lines that it replaces are not in its file exactly once. planted_faults.txt has the faults.
+Prints the table of docs/research/guarantees.md. The exit status is 1 if a fault is missed, or if the tests fail without
+it. It is also 1 if the lines that a fault replaces are not in its file exactly once. planted_faults.txt has the faults.
 """
 
 from __future__ import annotations

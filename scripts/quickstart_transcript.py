@@ -101,7 +101,7 @@ def main() -> None:
             began = time.monotonic()
             shown.append(act(Path(name)))
             seconds = time.monotonic() - began
-        sys.stdout.write(f"{act.__name__}: {seconds:.0f} s, with the writing of the pictures\n")
+        sys.stdout.write(f"{act.__name__}: {seconds:.0f} s, including writing the images\n")
     texts = iter(shown)
     for page in (PAGE, SCANS_PAGE):
         page.write_text(SHOWN.sub(lambda _: next(texts), page.read_text("utf-8")), "utf-8")

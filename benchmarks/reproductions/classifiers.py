@@ -4,7 +4,7 @@
 images and epochs, and needs a GPU. Options are the papers' where they are published; `quick` has rates and clips that
 were chosen in `reproductions.orders`. In DataLens' tables every method tries the same rates at each epsilon on 5,000
 held-out training images. On CIFAR-10 that paper learns a linear layer on features of an ImageNet network, which is in
-no package: the small CNN stands in.
+no package: the small CNN replaces it.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ def _seconds(work: Callable[[], object]) -> float:
 def gep_4(budget: str) -> list[Row]:
     """Cost of a single power iteration without and with parameter grouping: by the paper's formula, and by the clock.
 
-    `ours` is the time over that without grouping, of pairs; `published` the ratio of the paper's formulas
-    2 m k p + p k^2 and 2 m k p / g + p k^2 / g^2. Parameters and basis vectors are divided evenly, as these assume.
+    `ours` is the time over that without grouping, of pairs. `published` is the ratio of two formulas of the paper: 2 m
+    k p + p k^2 and 2 m k p / g + p k^2 / g^2. Parameters and basis vectors are divided evenly, as these assume.
     """
     m, k, p, g = (200, 100, 20_000, 5) if budget == "quick" else (2000, 1000, 270_000, 5)
     generator = torch.Generator().manual_seed(0)

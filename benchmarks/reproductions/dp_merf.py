@@ -4,10 +4,10 @@
 2. Each class's sum of phi over its records is released once, with noise.
 3. A conditional generator is trained until its own sums look like the released ones; this is post-processing.
 
-Adjacency add/remove of one record. A record adds one integer vector of norm at most Q to its class's row and nothing
-to the others, so the sums' L2 sensitivity is Q; all classes together are one discrete Gaussian release. Sums are
-divided by the declared number of records, which is public. The kernel's width follows from the number of pixels, not
-from the private images: the paper's 127 for 784 pixels, in proportion for others.
+Adjacency add/remove of one record. A record adds one integer vector of norm at most Q to its class's row and nothing to
+the others. So the sums' L2 sensitivity is Q; all classes together are one discrete Gaussian release. Sums are divided
+by the declared number of records, which is public. The kernel's width follows from the number of pixels, not from the
+private images: the paper's 127 for 784 pixels, in proportion for others.
 """
 
 from __future__ import annotations

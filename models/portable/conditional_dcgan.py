@@ -1,7 +1,7 @@
 """A DCGAN generator whose every layer is told the class: the one that DataLens' authors published with their code.
 
 Two dense layers and two transposed convolutions, with BatchNorm between them. While it learns, BatchNorm takes the
-statistics of the batch; what is released draws with fixed ones, measured once on public latents, so an image depends on
+statistics of the batch; the released generator uses fixed ones, measured once on public latents, so an image depends on
 its own latent and label alone.
 """
 

@@ -1,8 +1,8 @@
 """How many images come of one seed: in batches, each with a random stream of its own, and from numbers to pixels.
 
-All of it is part of the format of a sample: changed, it would give other images for the same seed. What reads a
-release's files and writes pictures with torch and the standard library alone stands here as well; the service's own
-code uses libraries for that, and tests hold both against each other.
+All of it is part of the format of a sample: changed, it would give other images for the same seed. This module also
+reads a release's files and writes images with torch and the standard library alone. The service's own code uses
+libraries for that, and tests compare both.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def turns(count: int, chosen: Sequence[int], proportions: Sequence[float] | None
     """Return `count` labels (count,) int64 in the order in which they take turns.
 
     By proportions, a label with proportion w has its turns at the times 1/w, 3/w, 5/w, and so on: Sainte-Lague's
-    method, by which the first n labels, for every n, stand in the proportions as nearly as whole numbers can. Divisions
-    of floats are rounded alike on every machine, so that the order is, too. Equal proportions are simply turns.
+    method. For every n, the first n labels follow the proportions as closely as whole numbers can. Divisions of floats
+    are rounded alike on every machine, so that the order is, too. Equal proportions are simply turns.
 
     Args:
         chosen: labels, each once.

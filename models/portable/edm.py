@@ -40,7 +40,7 @@ class EdmConfig(ImageShape):
             alone.
         start_sigma: noise level that is added to that image, and the largest one that the denoiser knows.
         start_clusters: of that generator's classes.
-        start_texture: whether that generator draws texture, too.
+        start_texture: True if that generator draws texture, too.
         patch: side of the squares of pixels that the U-Net sees as channels: 2 halves both sides of what it works on,
             for four times the channels, and a step costs about a third.
     """

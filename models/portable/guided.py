@@ -1,8 +1,8 @@
 """A generator whose images are moved by a classifier's gradient (classifier guidance; Dhariwal & Nichol 2021).
 
-Where l(x) are the logits of image x, centred, and t_y those of an image that the classifier is sure to be of class y,
-a step goes along the gradient g of f(x) = |l(x) - t_y|^2 / 2 by f / |g|^2: to where f would be 0, were it straight
-(Polyak 1969). f is not, so a few steps stop short of it.
+Here l(x) are the centred logits of image x, and t_y those of an image that the classifier is sure to be of class y. A
+step goes along the gradient g of f(x) = |l(x) - t_y|^2 / 2 by f / |g|^2: to where f would be 0 if it were linear
+(Polyak 1969). It is not, so a few steps stop short of that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class GuidedConfig(TexturedConfig):
     """The shape of a guided generator.
 
     Attributes:
-        textured: whether the moments have texture.
+        textured: True if the moments have texture.
         guide_steps: steps that move a drawn image; 0: there is no guide.
         guide_logit: t_y, of class y, above the equal logits of all others.
     """

@@ -23,7 +23,7 @@ class SelectedConfig(ImageShape):
         choices: images among which a class draws.
         shift: largest shift along each side, as a part of that side; the border is repeated.
         tint: largest logarithm of the exponent that bends each channel's brightness; black and white stay.
-        mirror: whether half of the images are mirrored, left and right.
+        mirror: True to mirror half of the images, left and right.
     """
 
     choices: int

@@ -6,8 +6,8 @@ of the mean modulus of two wavelet filters' answers, which is the first order of
 that a Gaussian over pixels blurs. `render` finds an image with the drawn numbers by gradient descent (Angles & Mallat
 2018 train a network to invert a scattering transform). Nothing here is learned, so all of it is public.
 
-The generator draws images and the texture that they should have by the formula of `models.portable.generator`, in which
-the numbers of a texture follow the pixels of v, and makes one image of both.
+The generator draws images and the texture that they should have, and makes one image of both. It draws by the formula
+of `models.portable.generator`, in which the numbers of a texture follow the pixels of v.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ def _filters_in_windows(bank: Tensor, cell: int) -> Tensor:
 class TextureGradient:
     """The gradient of half the squared distance of images' texture to given numbers, by matrix products.
 
-    Each cell is seen through a window of 8 x 8 pixels of either scale. A filter is even or odd about its middle, so
-    two answers at opposite pixels of a cell are the sum and the difference of what it makes of the window's sums and
-    of its differences, which takes half the products. Everything is (rows, columns, images): what is done to a place
-    is done to all images at once. Memory is kept from one call to the next.
+    Each cell is seen through a window of 8 x 8 pixels of either scale. A filter is even or odd about its middle. So two
+    answers at opposite pixels of a cell are the sum and the difference of its answers to the window's sums and
+    differences. That takes half the products. Everything is (rows, columns, images), so each operation on a place is
+    done for all images at once. Memory is kept from one call to the next.
     """
 
     def __init__(self, rows: int, columns: int, count: int, like: Tensor) -> None:
@@ -190,8 +190,8 @@ def _mean(moduli: Tensor) -> Tensor:
 def render(images: Tensor, wanted: Tensor, steps: int = STEPS, rate: float = RATE) -> Tensor:
     """Return images (n, c, h, w) in [0, 1] near given ones that have the wanted texture.
 
-    A few steps of Adam on the squared distance to the wanted texture, plus the squared distance of 2 x 2 means to those
-    of the given images. The gradient is written out, so that it needs no automatic differentiation.
+    A few steps of Adam on the sum of two squared distances: to the wanted texture, and of 2 x 2 means to those of the
+    given images. The gradient is written out, so that it needs no automatic differentiation.
 
     Args:
         images: (n, c, h, w), in units of full brightness; where they lie outside [0, 1] they are cut.

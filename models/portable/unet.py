@@ -72,7 +72,7 @@ class UNet(nn.Module):
 
     Args:
         labels: number of labels that there are.
-        features: channels at full size; twice as many below.
+        features: channels at full size; smaller sizes have twice as many.
         blocks: residual blocks at each size on the way down; one more on the way up.
         seed: public, of the initial weights.
     """

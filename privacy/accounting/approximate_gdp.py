@@ -144,7 +144,7 @@ def mu_squared_within(epsilon: float, delta: float, rate: float, base: float = 0
 def dominates(mu: float, d: float, job: Curve) -> bool:
     """Return whether (mu, d) dominates a job: delta_job <= d + (1 - d) delta_G(mu) at every epsilon >= 0.
 
-    Between two points the job's delta is below a chord, a line in t = e^epsilon, and the right-hand side is convex in t
+    Between two points the job's delta is below a chord, a line in t = e^epsilon. The right-hand side is convex in t
     with slope -(1 - d) Phi(-epsilon / mu - mu / 2). So the difference is smallest where that slope is the chord's, or
     at an end, and is checked there.
     """

@@ -14,7 +14,7 @@ from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.errors import BudgetExceeded, InvalidParameter
 
 NOT_COVERED = (
-    "what a person who knows the owner's public declarations already knows",
+    "facts that a person who knows the owner's public declarations already knows",
     "properties of the population, which a good release is meant to show",
     "units of which the owner's upload holds more than the declared unit says, such as one person under two ids",
     "attacks on the machine that holds the private images, or on its operators",

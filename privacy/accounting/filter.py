@@ -23,9 +23,9 @@ PRICE_MARGIN = 1e-6  # relative, of numerical prices, whose last digits may diff
 class Filter:
     """Price releases in approximate Gaussian differential privacy; `open_filter` makes one.
 
-    Privacy: the events of an account, each priced as a whole by the mu^2 and the d = rate * mu^2 that dominate it, may
-    be chosen adaptively. While their prices add up to at most the capacity, everything published is
-    (epsilon, delta)-differentially private. The proof is in docs/explanation/accounting.md.
+    Privacy: each event of an account is priced as a whole, by the mu^2 and the d = rate * mu^2 that dominate it. Events
+    may be chosen adaptively. While their prices add up to at most the capacity, everything published is (epsilon,
+    delta)-differentially private. The proof is in docs/explanation/accounting.md.
 
     Attributes:
         epsilon: the account's limit.
@@ -81,8 +81,8 @@ class Filter:
     def at_limit(self, epsilon: float, used_nano: int) -> Filter:
         """Return the filter of the account with another limit.
 
-        A lower limit keeps the rate. A higher one adds a tenth of the remaining delta to the d given out so far and
-        fits the rate to the new capacity, but never raises it.
+        A lower limit keeps the rate. A higher one adds a tenth of the remaining delta to the d given out so far. It
+        fits the rate to the new capacity, but never raises the rate.
 
         Args:
             epsilon: the new limit.

@@ -27,13 +27,13 @@ def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
         The bound b, above the epsilon at delta of the same amount; 0 if nothing may be spent.
 
     Privacy:
-        Let P and Q be the distributions of all that is published with and without one unit, and E the outcomes with
+        Let P and Q be the distributions of all that is published with and without one unit. Let E be the outcomes with
         log dP/dQ > b. If P(E) > 0 then P(E) > e^b Q(E).
 
         However adaptively releases were chosen, all of it can be computed from a pair of random variables (see
         docs/explanation/accounting.md): with probability d (`Filter.d_of`) everything, else one release of a Gaussian,
         mu^2 = nano / 10^9. So for p = P(E), at least (p - d) / (1 - d) of the Gaussian's outcomes with the unit are in
-        E, and Q(E) >= (1 - d) Phi(Phi^-1((p - d) / (1 - d)) - mu) = h(p) p. With P(E) > e^b Q(E), h(p) < e^-b. h grows:
+        E. So Q(E) >= (1 - d) Phi(Phi^-1((p - d) / (1 - d)) - mu) = h(p) p. With P(E) > e^b Q(E), h(p) < e^-b. h grows:
         h(p) p is convex in p and vanishes at d >= 0. Hence p < delta for e^-b = h(delta). Some mechanism attains this.
 
         Q(E) <= P(E) <= delta, and the same holds with P and Q exchanged.

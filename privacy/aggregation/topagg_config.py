@@ -61,9 +61,9 @@ class TopAggConfig:
     def sensitivity(self) -> float:
         """Return the L2 sensitivity of one image's vote sum to one unit: 2 sqrt(k) (Lemma 1), rounded up.
 
-        Proof: a unit is in one shard, so its presence changes one teacher's votes, from u to v in {-1, 0, 1}^d with at
-        most k nonzero coordinates each. |u - v| <= |u| + |v| <= 2 sqrt(k), attained by v = -u. Empty shards, zero
-        gradients and NaN vote zero, which only shortens u or v.
+        Proof: a unit is in one shard, so its presence changes one teacher's votes, from u to v. Both are in {-1, 0,
+        1}^d with at most k nonzero coordinates. |u - v| <= |u| + |v| <= 2 sqrt(k), attained by v = -u. Empty shards,
+        zero gradients and NaN vote zero, which only shortens u or v.
         """
         bound = 2.0 * math.sqrt(self.votes_max)
         while Fraction(bound) ** 2 < 4 * self.votes_max:

@@ -2,7 +2,7 @@
 
 Implements Steinke, Nasr & Jagielski 2023 (arXiv:2305.08846) and the test of Mahloujifar, Melis & Chaudhuri 2024
 (arXiv:2410.22235) for Gaussian differential privacy. In both games every canary is in the data by its own fair coin,
-the mechanism runs once, and an auditor who sees the output and all data but the coins guesses r of the coins. The
+and the mechanism runs once. An auditor who sees the output and all data but the coins guesses r of the coins. The
 bounds follow from the number of correct guesses.
 
 A bound is wrong for at most one audit in 1 / (1 - confidence), over coins and noise. A low bound does not prove
@@ -79,12 +79,12 @@ def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
         P[correct >= v] <= f(v) + 2 m delta max_{1 <= i <= m} (f(v - i) - f(v)) / i.
 
-    Derivation. For delta = 0, whatever the output and the coins of the other canaries are, the odds of a coin move
-    from 1 to at most e^epsilon, so guess after guess is right with probability at most e^epsilon / (1 + e^epsilon):
-    the count is dominated by the binomial. For delta > 0 the same holds after F guesses have been handed to the
-    auditor, where F is random with E[F] <= 2 m delta: the mechanism with either value of one coin is a mixture of an
-    epsilon-DP part and of a part of weight delta that gives the coin away. Then P[Binomial + F >= v] is the mean of
-    f(v - F), which is largest, given the mean of F, on the steepest chord of f from v.
+    Derivation. For delta = 0, the odds of a coin move from 1 to at most e^epsilon, given any output and any coins of
+    the others. So guess after guess is right with probability at most e^epsilon / (1 + e^epsilon): the count is
+    dominated by the binomial. For delta > 0 the same holds after F guesses have been handed to the auditor. F is random
+    with E[F] <= 2 m delta: the mechanism with either value of one coin mixes an epsilon-DP part and a part of weight
+    delta that gives the coin away. Then P[Binomial + F >= v] is the mean of f(v - F). Given the mean of F, it is
+    largest on the steepest chord of f from v.
 
     Args:
         guesses: the outcome.
@@ -133,10 +133,10 @@ def gaussian_refuted(guesses: Guesses, mu: float, confidence: float) -> bool:
 
         (r - i + 1) Q(i - 1) >= Q(i) + ... + Q(r) + m Phi(Phi^-1(a(i)) - mu),
 
-    a lower bound of each tail that rises with all the later ones. So, if Q(v) is at least 1 - confidence, then every
-    earlier tail is at least what follows from Q(v) = 1 - confidence, Q(v + 1) = 0 and from equality, or from
-    Q(i - 1) = Q(i) where that is more. If this makes Q(0) = (a(0) + b(0)) m / r exceed one, then Q(v) is less than
-    1 - confidence. With one canary and one guess the bound is exact: Phi(mu / 2) < 1 - confidence.
+    a lower bound of each tail that rises with all the later ones. Suppose that Q(v) is at least 1 - confidence, and
+    start from Q(v) = 1 - confidence and Q(v + 1) = 0. Then every earlier tail is at least the value that follows from
+    equality, or from Q(i - 1) = Q(i) where that is more. If this makes Q(0) = (a(0) + b(0)) m / r exceed one, then Q(v)
+    is less than 1 - confidence. With one canary and one guess the bound is exact: Phi(mu / 2) < 1 - confidence.
 
     Raises:
         InvalidParameter: mu or confidence is out of range.

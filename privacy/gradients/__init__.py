@@ -1,1 +1,1 @@
-"""Gradient estimators: what a network's training may learn from one batch of private records, one paper per file."""
+"""Gradient estimators, one paper per file: all that a network's training may learn from a batch of private records."""

@@ -4,7 +4,7 @@ One mask for each epoch, or for each step; a frozen coordinate has no gradient b
 Gradual cooling (`privacy.plans.private_steps`) raises the share of frozen coordinates from 0 to its end over the first
 epochs. In the posterior variant, the paper's ablation, frozen coordinates still count towards the clip.
 
-Privacy: a random mask is drawn from public randomness, a ranked one from released gradients. Neither looks at private
+Privacy: a random mask is drawn from public randomness, a ranked one from released gradients. No mask looks at private
 data, so a step's event is that of the estimator on the active coordinates.
 """
 
@@ -49,7 +49,7 @@ class Freezing:
     """The masks of one training, period by period. Public.
 
     Attributes:
-        config: whether and how coordinates are frozen.
+        config: the rule by which coordinates are frozen, if any.
         schedule: how many, and for how many steps.
         estimator: whose coordinates are frozen.
         device: of the estimator's gradients.

@@ -1,9 +1,9 @@
 """Gradient embedding perturbation (Yu et al., ICLR 2021, arXiv:2102.12677, Algorithm 1), and B-GEP without residuals.
 
-A basis B of the gradients' subspace is found on *public* anchor images with fresh random labels, by a few power
-iterations (usually one) for each group of parameters. A record's gradient g becomes an embedding w = B g, clipped to
-S1, and a residual r = g - B^T w, clipped to S2. Both sums are released with noise, and B^T w~ + r~ is the gradient. The
-rows of B are orthonormal up to rounding; B^T w + r is g whatever B is, and privacy rests on the two clips alone.
+A basis B of the gradients' subspace is found on *public* anchor images with fresh random labels. It takes a few power
+iterations (usually one) for each group of parameters. A record's gradient g becomes an embedding w = B g and a residual
+r = g - B^T w, clipped to S1 and S2. Both sums are released with noise, and B^T w~ + r~ is the gradient. The rows of B
+are orthonormal up to rounding; B^T w + r is g whatever B is, and privacy rests on the two clips alone.
 
 Adjacency: add or remove one record. Unit: the record. Event: one Gaussian release for each step, Poisson-sampled.
 

@@ -4,14 +4,14 @@ A unit's gradient is scaled and rounded to steps of a public grid, of which the 
 outer product is never written out: if both factors are integers, so is their product.
 
 Privacy:
-    Let a unit's contribution be the integer vector z. `exact_sums` measures z itself and puts zero in its place unless
+    A unit's contribution is an integer vector z. `exact_sums` measures z itself and puts zero in its place unless
 
         ||z||^2 (1 + error) <= bound^2,
 
     where `error` bounds the rounding of that measurement (proof at `squares`). Sums of such vectors are exact: all
     partial sums are integers below 2^53 in float64, and int64 beyond. So one unit more changes a sum by exactly its own
-    z, of norm at most `bound`, whatever the number of units, coordinates and micro-batches, and in whatever order they
-    are added. A unit's z depends on that unit and on public values alone (`privacy.gradients.arithmetic`).
+    z, of norm at most `bound`. This holds for any number of units, coordinates and micro-batches, added in any order. A
+    unit's z depends on that unit and on public values alone (`privacy.gradients.arithmetic`).
 """
 
 from __future__ import annotations
@@ -94,15 +94,15 @@ def whole_factors(outer: Outer, factors: torch.Tensor, measured: tuple[torch.Ten
 
 
 def _cut(values: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Truncate values (n, d) times factors (n,); what does not fit into 32 bits becomes any other integer."""
+    """Truncate values (n, d) times factors (n,); a number beyond 32 bits becomes any other integer."""
     return (values * factors.to(values.dtype)[:, None]).to(torch.int32).double()  # many times as fast as trunc
 
 
 def squares(part: Part) -> torch.Tensor:
     """Return the squared L2 norms (n,) float64 of n units' parts, to a relative 2^-13 on any machine.
 
-    Proof: adding b squares in float32, in any order, has a relative error of at most (b + 2) 2^-24, and the root and
-    square of 3 * 2^-24: below 2^-14 for blocks of 512, below 2^-13 for a product of two. Blocks are added in float64.
+    Proof: adding b squares in float32, in any order, has a relative error of at most (b + 2) 2^-24. The root and square
+    add 3 * 2^-24: below 2^-14 for blocks of 512, below 2^-13 for a product of two. Blocks are added in float64.
     Integers are zero or at least one, so no square underflows; overflow gives infinity.
     """
     if isinstance(part, Outer):

@@ -2,7 +2,7 @@
 
 Autograd returns only the sum over records. The inputs of a layer ("activations") and the gradients of the summed loss
 with respect to its outputs ("backprops") give each record's share. For a linear layer with one position a record it is
-an outer product, whose norm is the product of its factors' norms (Goodfellow 2015, arXiv:1510.01799).
+an outer product. Its norm is the product of its factors' norms (Goodfellow 2015, arXiv:1510.01799).
 
 Shapes: `n` records, each with `repeats` adjacent rows of the batch (noise multiplicity; Dockhorn et al. 2022); `t`
 positions of a row (tokens, pixels).
@@ -108,8 +108,8 @@ def convolution_weight_shares(
     """Return each record's weight gradient of a convolution with the geometry of `layer`.
 
     One grouped convolution with the records as groups and a record's rows as batch, so that memory holds one gradient a
-    record, not a row. A product with the patches is faster on a CPU if few numbers enter (the first layer, on images)
-    or a record has few output positions.
+    record, not a row. A product with patches is faster on a CPU if few numbers enter (the first layer, on images) or a
+    record has few output positions.
 
     Args:
         layer: gives kernel size, stride, padding, dilation and groups.

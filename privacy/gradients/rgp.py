@@ -1,13 +1,13 @@
 """Reparametrised gradient perturbation (Yu et al., ICML 2021, arXiv:2106.09352, Algorithms 1 and 2), and RGP-random.
 
-A weight W (p, d) is L R + (W - L R), with orthonormal columns of L (p, r) and rows of R (r, d). Only the gradients of L
+A weight W (p, d) is L R + (W - L R). Columns of L (p, r) and rows of R (r, d) are orthonormal. Only the gradients of L
 and R are taken by record: r (p + d) numbers instead of p d. With activations a and backprops g of the layer,
 
     dL = sum_t g_t (R a_t)^T,    dR = sum_t (L^T g_t) a_t^T.
 
 A weight that several layers share has one pair of carriers; a record contributes the sum over these layers. All of a
-record's numbers (of L, R, biases, norms and small layers) are clipped jointly to C, summed and released, and the update
-of W is (dL) R + L (dR) - L L^T (dL) R (Corollary 2.1.1).
+record's numbers (of L, R, biases, norms and small layers) are clipped jointly to C, summed and released. The update of
+W is (dL) R + L (dR) - L L^T (dL) R (Corollary 2.1.1).
 
 Adjacency: add or remove one record. Unit: the record. Event: one Gaussian release for each step, Poisson-sampled.
 

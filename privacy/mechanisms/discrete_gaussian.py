@@ -5,11 +5,11 @@ Rejection from a step function, in which floating point never decides anything t
 1. The integers are cut into cells of `width` (a power of two near stddev/32, or 1) and two tails. A cell is drawn
    with probability weight/2^64, where the weights are integers (an alias table, so exactly), then z uniformly in it.
 2. z is accepted when u < exp(-z^2 / (2 stddev^2)) * scale * width / weight, for u uniform in [0, 1). The weights
-   dominate, so the right side never exceeds one; what is accepted has probability proportional to exactly
-   weight/width times that, which is scale * exp(-z^2 / (2 stddev^2)), whatever the weights are.
-3. The comparison uses the first 52 bits of u and a double that is good to 2^-43 relative, and takes the answer only
-   when 2^-40 of slack does not change it. Otherwise (once in 2^39 draws) more bits of u are drawn and the
-   exponential is enclosed between integers until the answer is certain.
+   dominate, so the right side never exceeds one; an accepted z has probability proportional to exactly weight/width
+   times that, which is scale * exp(-z^2 / (2 stddev^2)), whatever the weights are.
+3. The comparison uses the first 52 bits of u and a double that is good to 2^-43 relative. It takes the answer only when
+   2^-40 of slack does not change it. Otherwise (once in 2^39 draws) more bits of u are drawn and the exponential is
+   enclosed between integers until the answer is certain.
 
 The result is the distribution itself, not an approximation of it; stddev is the exact rational that its float is.
 """

@@ -1,9 +1,9 @@
 """Bound one unit's contribution: disjoint shards by keyed hash for votes, one record a subject for sums.
 
-Shards: compare the runs on neighbours D and D', where D' has one more unit. Let A be the shards of the units of D. If A
-has the same distribution in both runs, then given A = a the releases are those of neighbours with fixed shards: only
+Shards: compare the runs on neighbours D and D', where D' has one more unit. A denotes the shards of the units of D. If
+A has the same distribution in both runs, then given A = a the releases are those of neighbours with fixed shards: only
 one teacher's data differ. Every bound proven for fixed shards (epsilon and delta, Renyi divergence, trade-off function)
-then holds, because it would hold even if a, which reveals nothing about the added unit, were published.
+then holds. It would hold even if a were published: a reveals nothing about the added unit.
 
 A has the same distribution in both runs:
 
@@ -129,8 +129,8 @@ def one_record_each(
 
     Privacy:
         Adjacency add/remove of one subject with all its records. The choice is a function of the key and the subject's
-        own records alone (of equal digests, the first). So the chosen records of neighbours differ by exactly one, and
-        a sum over them has the same sensitivity to a subject as to a record.
+        own records alone (of equal digests, the first). So the chosen records of neighbours differ by exactly one. A
+        sum over them has the same sensitivity to a subject as to a record.
 
     Raises:
         InvalidParameter: the numbers of subjects and rows differ, or the key is out of range.

@@ -23,7 +23,7 @@ def poisson_sample(units: int, probability: float, noise: SecureNoise) -> npt.ND
         (batch,) ascending indices, possibly none. PRIVATE, their number too: amplification needs an unknown sample.
 
     Privacy:
-        Each unit is drawn independently with at most `probability` (rounded down to a multiple of 2^-53), so
+        Each unit is drawn independently with at most `probability` (rounded down to a multiple of 2^-53). So
         `PoissonGaussianEvent(probability, ...)` describes a noisy sum over the sample. One more unit shifts the later
         coins of the stream; coins are independent, so the distribution stays the same.
 
@@ -54,7 +54,7 @@ def deal_passes(
         their number too.
 
     Privacy:
-        A unit's group does not depend on the other units, so one more unit changes only its own group's passes, where
+        A unit's group does not depend on the other units. So one more unit changes only its own group's passes, where
         later units move by one place. (Later coins of the stream shift; they are independent of all data.)
     """
     group_of = (noise.integers64(units) % np.uint64(groups))[drawn] if groups > 1 else np.zeros(len(drawn))

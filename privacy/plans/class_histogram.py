@@ -52,7 +52,7 @@ def histogram_event(stddev: float) -> GaussianEvent:
     Privacy:
         Adjacency add/remove of one unit. A record has exactly one label, so one record more changes exactly one of the
         counts, by exactly 1: the vectors of counts of neighbours differ by a unit vector, whose L2 norm is 1, and every
-        pair of neighbours attains it. If the unit is the subject, one record of each subject is counted, and which one
+        pair of neighbours attains it. If the unit is the subject, one record of each subject is counted. The choice
         depends on that subject alone (`privacy.mechanisms.partition`), so the vectors again differ by a unit vector.
     """
     return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)

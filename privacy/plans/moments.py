@@ -58,7 +58,7 @@ _DECLARED = {
 _SHAPES_FROM = 250.0  # grey: digits at 286 and clothes at 598 can be told by eye
 _OUTLINES_FROM = 170.0  # colour: pictograms at 176, emoji at 253 and 704; photographs show no more at 9,963
 SEEN: Mapping[str, str] = {
-    "shapes": "People will see shapes: most pictures can be told by them, but edges are soft and small things missing.",
+    "shapes": "People will see shapes: most images can be told by them, but edges are soft and small things missing.",
     "blurred outlines": "People will see blurred outlines: light and dark where a class has them, hardly a thing that "
     "can be named.",
     "colours and outlines": "People will see colours and outlines: blots with the colours and the rough outline of "
@@ -78,7 +78,7 @@ class MomentsConfig(ClassFractionsConfig):
 
     symmetry: Literal["none", "mirror", "square"] = Field(
         "none",
-        description="Changes of a picture that its owner declares to be as likely as the picture: left and right "
+        description="Changes of an image that its owner declares to be as likely as the image: left and right "
         "swapped, or all eight symmetries of a square. Means and covariances that must then be zero are not released.",
     )
     frequencies: int = Field(
@@ -98,7 +98,7 @@ class MomentsConfig(ClassFractionsConfig):
         0.0, ge=0, le=1, description="Noise grows with a coefficient's expected power to this exponent; 0: equal noise."
     )
     texture: bool = Field(
-        False, description="Release the texture of images along with their coefficients, and draw images that have it."
+        False, description="Release the texture of images with their coefficients, and generate images that have it."
     )
     texture_waves: int = Field(
         TEXTURE_MAX,
@@ -144,14 +144,14 @@ class MomentsConfig(ClassFractionsConfig):
     evaluation_seed: EvaluationSeed = 0
     guide: bool = Field(
         False,
-        description="Train a classifier with a share of the budget, and move each drawn image to where the classifier "
-        "is more certain of the image's class. Better for networks that learn from the images, and slower to draw.",
+        description="Train a classifier with a share of the budget, and move each generated image to where the "
+        "classifier is more certain of the image's class. Better for networks that learn from the images, but slower.",
     )
     guide_fraction: float = Field(
         0.5, ge=0.01, le=0.99, description="Share of the budget for the guide; moments get the rest."
     )
     guide_steps: int = Field(
-        2, ge=1, le=10, description="Steps of gradient descent by which the guide moves each drawn image."
+        2, ge=1, le=10, description="Steps of gradient descent by which the guide moves each generated image."
     )
     guide_logit: float = Field(
         60.0,
@@ -360,10 +360,10 @@ def _check_images(config: MomentsConfig, facts: PublicFacts) -> None:
 
 
 def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
-    """Return how many units a class needs for noise not to drown it; None where no number suffices.
+    """Return how many units a class needs to be visible in the noise; None where no number suffices.
 
-    The noise of a class's mean is that of the sum over its n units, so what survives grows with n alone, and the
-    answer is where `fraction_above_noise` reaches VISIBLE. docs/research/uneven_classes.md has the measurements.
+    The noise of a class's mean is that of the sum over its n units, so what survives grows with n alone. The answer is
+    where `fraction_above_noise` reaches VISIBLE. docs/research/uneven_classes.md has the measurements.
     """
     share = fraction_above_noise(plan.config_of(MomentsConfig), facts, plan.noise_stddev[MEANS] / QUANTISATION)
 

@@ -1,4 +1,4 @@
-"""Plans, their stages and recipes: what a job would release and what that costs, from public parameters only."""
+"""Plans, their stages and recipes: the releases of a job and their cost, from public parameters only."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class Recipe:
         units: the units whose whole contribution every mechanism of the recipe bounds. A recipe whose sensitivity is
             that of one record (a clipped gradient per record, say) supports "record" alone: a subject's records would
             each add that much, and together more than its noise was made for.
-        together: whether several processes train it faster than one.
+        together: True if several processes train it faster than one.
         presets: named sets of options; the first is the default.
         follows: options whose default follows from declared facts and budget, with some presets at least.
         start: from a plan, the releases (by stage) without which nothing useful can be published. They come first.

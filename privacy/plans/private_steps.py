@@ -75,7 +75,7 @@ class StepsConfig(ClassFractionsConfig):
         200, ge=1, le=20_000, description="GEP's k, vectors of the anchors' basis: one for each layer at least."
     )
     basis_groups: Literal["layers", "widths"] = Field(
-        "layers", description="What has a basis together in GEP: the parameters of a layer, or all layers of one width."
+        "layers", description="Parameters that share a basis in GEP: those of one layer, or of all layers of one width."
     )
     anchors: int = Field(400, ge=1, le=20_000, description="GEP's m, public images from which its basis is found.")
     anchors_dataset_id: str = Field(
@@ -115,7 +115,7 @@ class StepsConfig(ClassFractionsConfig):
         description="Share of the weights, times the rate, that a step takes away (in Adam's gradient).",
     )
     momentum: float = Field(0.9, ge=0, le=0.999, description="Momentum of SGD, which sums up noise; ignored by Adam.")
-    optimiser: Literal["sgd", "adam"] = Field("sgd", description="What is fed with released gradients.")
+    optimiser: Literal["sgd", "adam"] = Field("sgd", description="Optimiser that receives the released gradients.")
     ema: float = Field(
         0.0, ge=0, le=0.99999, description="Decay of the average of the weights that is released; 0: the last weights."
     )

@@ -47,8 +47,8 @@ def build_plan(
         facts: declared by the owner.
 
     Raises:
-        InvalidParameter: an unknown recipe or option, one that does not fit the dataset or the budget, or a recipe that
-            does not bound the contribution of the account's unit.
+        InvalidParameter: a recipe or option is unknown, or does not fit the dataset or the budget; or the recipe does
+            not bound the contribution of the account's unit.
     """
     known = RECIPES.get(recipe)
     if known is None:

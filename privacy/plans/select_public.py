@@ -22,7 +22,7 @@ from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
 VOTES = "votes"
 SENSITIVITY = 1.0  # see `votes_event`
-RELEASE_BYTES_MAX = 2**26  # of pictures in a release
+RELEASE_BYTES_MAX = 2**26  # of images in a release
 _CHOICES = (2, 512)
 _VOTES_OVER_NOISE = 3.0  # that a choice gets on average; see docs/research/select_public.md
 
@@ -31,11 +31,11 @@ class SelectPublicConfig(ClassFractionsConfig):
     """Public parameters of one selection."""
 
     public_dataset_id: str = Field(
-        "", max_length=64, description="Public dataset whose pictures are voted for and drawn. It must be named."
+        "", max_length=64, description="Public dataset whose images are voted for and released. It must be named."
     )
     public_labels: bool = Field(
         False,
-        description="Whether a class selects among the public pictures of the class of the same name alone; otherwise "
+        description="If true, a class selects among the public images of the class of the same name alone; otherwise "
         "every class selects among all of them.",
     )
     extractor: str = Field(
@@ -45,22 +45,22 @@ class SelectPublicConfig(ClassFractionsConfig):
         "in colours and texture.",
     )
     public_images: int = Field(
-        20_000, ge=2, le=200_000, description="Public pictures looked at: a draw of a public seed where there are more."
+        20_000, ge=2, le=200_000, description="Public images considered; where there are more, a public seed chooses."
     )
     choices: int | None = Field(
         None,
         ge=_CHOICES[0],
         le=_CHOICES[1],
-        description="Among which a record votes: clusters of public pictures in the first iteration, as many pictures "
-        "in the second. Each class draws from at most so many pictures.",
+        description="Candidates of a record's vote: clusters of public images in the first iteration, as many images "
+        "in the second. Each class generates from at most this many images.",
     )
     iterations: int = Field(2, ge=1, le=2, description="Votes; they share the budget evenly.")
     threshold: float = Field(
         1.5, ge=0, le=10, description="Standard deviations of the noise below which a choice's votes count as none."
     )
-    mirror: bool = Field(False, description="Whether half of the drawn images are mirrored, left and right.")
-    shift: float = Field(0.05, ge=0, le=0.25, description="Largest shift of a drawn image, as a part of its side.")
-    colour: float = Field(0.15, ge=0, le=1, description="How strongly the colours of drawn images vary.")
+    mirror: bool = Field(False, description="Mirror half of the generated images, left and right.")
+    shift: float = Field(0.05, ge=0, le=0.25, description="Largest shift of a generated image, as a part of its side.")
+    colour: float = Field(0.15, ge=0, le=1, description="How strongly the colours of generated images vary.")
 
     def check(self) -> None:
         if self.extractor and not EXTRACTOR_NAME.fullmatch(self.extractor):
@@ -77,14 +77,14 @@ class SelectPublicConfig(ClassFractionsConfig):
             InvalidParameter: it has fewer than two images, or lacks a class while public labels are used.
         """
         if images < _CHOICES[0]:
-            raise self.refusal("public_dataset_id", "one picture leaves nothing to select: name a dataset of more")
+            raise self.refusal("public_dataset_id", "one image leaves nothing to select: name a dataset of more")
         missing = [name for name in classes if name not in public_classes] if self.public_labels else []
         if missing:
             raise self.refusal(
                 "public_labels",
                 f"the public dataset has no class named {missing[0]!r}, so that class could select nothing: give its "
                 "classes the names of the private ones, or leave public_labels out, and every class selects among all "
-                "public pictures",
+                "public images",
             )
 
 
@@ -94,10 +94,10 @@ def votes_event(stddev: float) -> GaussianEvent:
     Privacy:
         Adjacency add/remove of one unit. The choices are a function of public images and of earlier releases. A record
         votes once, for the nearest choice of its own class, which depends on that record alone. One record more changes
-        one number of the whole histogram, by exactly 1, so its L2 sensitivity is 1, and every pair of neighbours whose
-        label is declared attains it. If the unit is the subject, one record of each subject votes, and which one
-        depends on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices follow from
-        the first one's noisy votes: adaptive composition of two such events.
+        one number of the whole histogram, by exactly 1. So its L2 sensitivity is 1, and every pair of neighbours whose
+        label is declared attains it. If the unit is the subject, one record of each subject votes, and the choice
+        depends on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices follow from the
+        first one's noisy votes: adaptive composition of two such events.
     """
     return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)
 
@@ -112,7 +112,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     if not config.public_dataset_id:
         raise config.refusal(
             "public_dataset_id",
-            "select_public draws public pictures: upload a folder of them as a dataset with visibility public, and "
+            "select_public releases public images: upload a folder of them as a dataset with visibility public, and "
             "name it here. Looking at it costs nothing",
         )
     stddev = stddev_for(SENSITIVITY, budget_nano // config.iterations)
@@ -120,7 +120,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     if (config.choices or _CHOICES[0]) > affordable:
         raise config.refusal(
             "choices",
-            f"a release holds at most {RELEASE_BYTES_MAX // 2**20} MiB of pictures: {affordable} of this size for each "
+            f"a release holds at most {RELEASE_BYTES_MAX // 2**20} MiB of images: {affordable} of this size for each "
             f"of {len(facts.classes)} classes; ask for fewer, or declare smaller images",
         )
     if config.choices is None:
@@ -132,7 +132,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     one_nano = privacy_filter.cost_nano(event)
     event = GaussianEvent.of_discrete_noise(SENSITIVITY, stddev, count=config.iterations)
     voters = "record" if facts.unit == "record" else "subject, by one of their records,"
-    within = "the public pictures of its own class" if config.public_labels else "all public pictures"
+    within = "the public images of its own class" if config.public_labels else "all public images"
     nearness = f"features of the extractor {config.extractor}" if config.extractor else "colours and texture"
     return Plan(
         recipe="select_public",
@@ -140,12 +140,12 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         stages=(Stage(VOTES, event, config.iterations * one_nano, stddev),),
         budget_nano=budget_nano,
         notes=(
-            f"What is drawn are pictures of the public dataset {config.public_dataset_id}, slightly varied. They are "
+            f"Generated images are slightly varied images of the public dataset {config.public_dataset_id}. They are "
             "public, and looking at them is free: private images decide nothing but how often each is drawn.",
             f"In each of {config.iterations} iterations every {voters} votes once, for the nearest of "
             f"{config.choices:,} choices of its class among {within}, by {nearness}. Each count gets noise with a "
             f"standard deviation of {stddev:.3g}.",
-            "Images look like public pictures, because they are. For accuracy of what learns from them, choose a "
+            "Images look like public images, because they are. For accuracy of what learns from them, choose a "
             "recipe that learns from the private images.",
         ),
         facts={
@@ -164,7 +164,7 @@ RECIPE = Recipe(
     name="select_public",
     title="Public selection",
     publishes="generator",
-    releases="Public pictures, and how often each is drawn.",
+    releases="Public images, and how often each is drawn.",
     config=SelectPublicConfig,
     plan=plan_from_options,
     units=frozenset(UNITS),

@@ -3,7 +3,7 @@
 An owner who declares `mirror` states that images are as likely as their mirror images, left and right swapped; `square`
 adds top and bottom swapped, and rows and columns swapped, so that all eight symmetries of the square are equal.
 Mirroring multiplies a number by 1 or -1: a cosine wave by the parity of its column, a sine over a texture's
-orientations once more, since an orientation is mirrored, too. Swapping rows and columns makes one wave another, so for
+orientations once more, since an orientation is mirrored, too. Swapping rows and columns makes one wave another. So for
 `square` two such waves are replaced by their sum and their difference, or remain a pair.
 
 The consequences hold for every distribution (Schur's lemma; Fulton and Harris 1991, "Representation theory"): means are
@@ -102,7 +102,7 @@ class Waves:
         row: half waves from top to bottom.
         column: half waves from left to right.
         turn: row of the real Fourier basis over orientations (1, cos, sin, cos 2, ...); 0 for pixels.
-        kind: what no symmetry changes: a plane of colour, or for texture 0 (sum of fine and coarse) and 1 (difference).
+        kind: invariant of symmetries: a plane of colour, or for texture 0 (sum of fine and coarse) and 1 (difference).
         power: mean square that the public prior expects.
     """
 

@@ -1,4 +1,4 @@
-"""What a warm start releases: its detail, which follows from declared facts and budget, and its noise.
+"""Releases of a warm start: their detail, which follows from declared facts and budget, and their noise.
 
 A public prior states how strong each cosine wave is in images; waves far below the noise would be static, and are left
 out. Nothing here looks at a private record. Used by `moments`, and by `dp_diffusion` with a `moments_fraction`.
@@ -105,8 +105,8 @@ def power_of(config: MomentsConfig, facts: PublicFacts) -> Array:
 def noise_shape(power: Array, exponent: float) -> Array:
     """Return the public scale (f,) by which coefficients are divided before they are clipped and get equal noise.
 
-    With exponent 1/4 the sum of all noise is least (noise of scale w_i costs a clip of sum P_i / w_i^2, and
-    (sum P_i / w_i^2)(sum w_i^2) is least where w_i^2 is the root of P_i). Scaled to keep the prior's norm.
+    With exponent 1/4 the sum of all noise is least: noise of scale w_i costs a clip of sum P_i / w_i^2. The product
+    (sum P_i / w_i^2)(sum w_i^2) is least where w_i^2 is the root of P_i. Scaled to keep the prior's norm.
     """
     shape = power**exponent
     found: Array = shape * math.sqrt(float((power / shape**2).sum()) / float(power.sum()))
@@ -121,8 +121,8 @@ def signal(facts: PublicFacts, mu: float) -> float:
 def fraction_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float) -> Callable[[float], float]:
     """Return which share of the differences between classes' means survives the noise, by the public prior, in [0, 1].
 
-    The strength of each wave after the best linear shrinkage against the known noise is added up, as a share of all
-    waves that the images could hold. It grows with the units of a class, of which the result is a function.
+    Strengths of waves after the best linear shrinkage against the known noise are summed, as a share of all waves that
+    the images could hold. The share grows with the units of a class, of which the result is a function.
 
     Args:
         config: of the warm start.
@@ -179,7 +179,7 @@ def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int) -> di
     Args:
         facts: declared by the owner.
         q: from `signal`.
-        texture: whether it is released, too.
+        texture: True if it is released, too.
         clusters: of each class.
     """
     in_colour = facts.channels > 1
@@ -216,9 +216,9 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
     """Return the event of one of the warm start's releases with discrete noise of that parameter.
 
     Privacy:
-        A record (one of each subject, where the unit is the subject) adds its coefficients, of norm at most Q, and a
-        count of Q/4 to the sum of one class or cluster; or an outer product of norm at most Q^2 to one matrix
-        (`workers.recipes.released_sums` has the proofs).
+        A record (one of each subject, where the unit is the subject) adds to the sum of one class or cluster, or to one
+        matrix. A sum gets the record's coefficients, of norm at most Q, and a count of Q/4; a matrix gets an outer
+        product of norm at most Q^2 (`workers.recipes.released_sums` has the proofs).
     """
     together = math.nextafter(math.hypot(QUANTISATION, COUNT_WEIGHT), math.inf)  # of coefficients and count
     sensitivity = together if name in (MEANS, CLUSTERS) else float(QUANTISATION**2)

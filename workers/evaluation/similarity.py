@@ -3,7 +3,7 @@ recall.
 
 Heusel et al. 2017 (arXiv:1706.08500) compare the Gaussians of two sets of features; Kynkaanniemi et al. 2019
 (arXiv:1904.06991) measure the share of one set that lies where the other does. All three depend on the extractor and on
-the number of images, so values compare only where both are the same, and never with published FIDs. The real images are
+the number of images. Compare values only if both are the same, and never with published FIDs. The real images are
 public: nothing private is read.
 """
 

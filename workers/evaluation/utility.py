@@ -1,7 +1,7 @@
 """Usefulness of synthetic images: train a classifier on them, test it on public images.
 
-The protocol is fixed before any number is seen: a set number of images seen (at most 20 epochs) under a
-one-cycle schedule, the last step's weights, no selection on the test set, no look at it before the end.
+The protocol is fixed in advance: train on a set number of images (at most 20 epochs) under a one-cycle schedule, and
+keep the last step's weights. Nothing is selected on the test set, which is used only at the end.
 """
 
 from __future__ import annotations

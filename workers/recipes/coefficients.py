@@ -163,9 +163,9 @@ def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
 class RoundedMatrix:
     """A public or released matrix (p, f) for products without rounding that depends on other rows.
 
-    A matrix product may add in another order when a row is inserted above, and the last bit of a neighbour's result
-    would then depend on a record's presence. Here both factors are first rounded to binary fractions so short that
-    every partial sum fits into 53 bits: any order gives the same bits.
+    A matrix product may add in another order when a row is inserted above. The last bit of another row's result would
+    then depend on a record's presence. Here both factors are first rounded to binary fractions so short that every
+    partial sum fits into 53 bits: any order gives the same bits.
     """
 
     def __init__(self, matrix: Array) -> None:
@@ -311,11 +311,11 @@ class SeparableWaves:
 
         Privacy:
             A record's numbers are a function of that record and public ones alone, to the last bit, on every machine
-            whose float64 is IEEE arithmetic. *Proof.* With waves of at most 2^b, b as in `planned`, every sum or
-            partial sum of the products has magnitude at most 2^8 * (h * 2^b) * (w * 2^b) * 2^2 <= 2^53, and it is an
-            integer: float64 holds it exactly, so any order of addition, with or without fused multiplication, gives the
-            same integer. Further operations are on each number by itself (a product, a difference, for `square` a sum
-            or difference of two of the same record), rounded as IEEE 754 says.
+            whose float64 is IEEE arithmetic. *Proof.* Waves are at most 2^b, b as in `planned`. Every sum or partial
+            sum of the products is an integer. Its magnitude is at most 2^8 * (h * 2^b) * (w * 2^b) * 2^2 <= 2^53:
+            float64 holds it exactly, so any order of addition, with or without fused multiplication, gives the same
+            integer. Further operations are on each number by itself (a product, a difference). For `square`, two of the
+            same record are added or subtracted. All are rounded as IEEE 754 says.
         """
         scale = 1.0 / self._norms()
         factors = self.mix.sum(axis=1)[self.seen.kind], self.down.sum(axis=1), self.across.sum(axis=1)

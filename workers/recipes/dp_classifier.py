@@ -113,8 +113,8 @@ def losses(logits: Tensor, targets: Tensor) -> Tensor:
 class FeaturesOf:
     """The fixed public features of private images, computed once where that is worth it. PRIVATE.
 
-    Reports, and the shapes of what is computed, depend on the declared number of records: blank images stand in for
-    missing ones.
+    Reports, and the shapes of what is computed, depend on the declared number of records: blank images replace missing
+    ones.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """A diffusion model trained by private steps (DPDM; Dockhorn et al. 2023, arXiv:2210.09929).
 
 The denoiser is the only network that sees private records. Each record of a step is seen in K rows with noise levels of
-their own (noise multiplicity), and an estimator privatises the gradient of their mean loss. A plan may release a start
+their own (noise multiplicity). An estimator privatises the gradient of their mean loss. A plan may release a start
 first, from which the denoiser learns without privacy: Gaussians of the classes, which draw as many images as needed, or
 noisy mean images (DP-FETA; Gong et al. 2025). The sampler may also begin at an image of those Gaussians; the denoiser
 then learns small noise levels only, those of silhouettes and detail.

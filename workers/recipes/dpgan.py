@@ -1,7 +1,7 @@
 """DPGAN: a GAN whose discriminator learns by private steps (Xie et al. 2018, arXiv:1802.06739).
 
 Trained as in Bie, Kamath & Zhang 2023 (arXiv:2302.02936): noise slows the discriminator alone, so it gets several steps
-for each of the generator's, and more when it falls behind, which is measured on generated, public images.
+for each of the generator's. It gets more when it falls behind, which is measured on generated, public images.
 """
 
 from __future__ import annotations

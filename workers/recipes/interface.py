@@ -132,7 +132,7 @@ class NullCheckpoints:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrustedCurator:
-    """What a mechanism needs of its training: it pays, draws noise, privatises and reports.
+    """The training as a mechanism uses it: it pays, draws noise, privatises and reports.
 
     Several processes of one training (`workers.recipes.ranks`) do each of these once, together. Two attempts never
     share noise. Its text form is empty.

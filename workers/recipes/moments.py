@@ -26,8 +26,8 @@ from workers.recipes.warm_start import noisy_gaussians, put_into, warm_start_wor
 def train(run: Run) -> Generator | GuidedGenerator:
     """Train and return the released generator.
 
-    Raise BudgetExceeded if the budget ends before means and pooled covariance are paid for, or one was paid for and
-    lost in a crash more often than the rest of the hold can make up for. If the guide's first step cannot be paid for,
+    Raise BudgetExceeded if the budget ends before means and pooled covariance are paid for. One that a crash lost is
+    paid for again, as often as the rest of the hold can make up for it. If the guide's first step cannot be paid for,
     the generator has no guide.
 
     Privacy:

@@ -1,15 +1,15 @@
 """The private part of every recipe of the DP-SGD family: Poisson-sampled steps of one gradient estimator.
 
 One step: pay; draw each unit by a coin of its own; deal the sampled units into passes of one size through the network
-and add their gradients to the estimator; let it privatise them; feed the result to an ordinary optimiser. Everything
+and add their gradients to the estimator; have it privatise them; feed the result to an ordinary optimiser. Everything
 after that is post-processing, `after_step` included.
 
 Privacy:
     A unit adds an integer vector of norm at most the sensitivity, measured where it is added
-    (`privacy.gradients.integers`), which depends on that unit, the network, and coins. Passes have one public shape,
-    whose empty places add nothing (`privacy.gradients.arithmetic`). Coins of a pass (which records of a subject, which
-    noise levels) belong to its places: for independent coins the distribution is that of a coin of each unit's own, and
-    for every outcome of such coins neighbours' sums differ by what the one unit adds.
+    (`privacy.gradients.integers`). The vector depends on that unit, the network, and coins. Passes have one public
+    shape, whose empty places add nothing (`privacy.gradients.arithmetic`). Coins of a pass (which records of a subject,
+    which noise levels) belong to its places: for independent coins the distribution is that of a coin of each unit's
+    own. For every outcome of such coins, neighbours' sums differ by the one unit's vector.
 """
 
 from __future__ import annotations
@@ -208,9 +208,8 @@ class PrivateSteps:
         weights are moved, once steps were made on the network itself.
 
         Privacy:
-            What is tried are public records, on a network that was released or not yet trained, beside public
-            randomness, at steps that the plan fixes. So the result, and the size of passes, is no function of private
-            records.
+            The trial uses public records and public randomness, on a network that was released or not yet trained, at
+            steps that the plan fixes. So the result, and the size of passes, is no function of private records.
         """
         part = self.state.step // max(_TRIAL_STEPS, -(-self.event.count // _TRIALS))
         if part == self._tried:

@@ -13,7 +13,7 @@ Privacy:
     Sensitivities are those of one process: which rank computes a unit's contribution changes neither its clipping nor
     its vote. Contributions are integers, so partial sums are exact.
     A rank that dies ends the training: the others fail at their next exchange (`RankLost`), or the launcher ends them.
-    What was paid and not released is lost then, as in any crash.
+    Payments without a release are lost then, as in any crash.
     Public values may differ between ranks by rounding, which changes no sensitivity. Where shares were measured against
     such a value (bases, carriers, images that teachers vote on, first weights), all ranks take rank 0's.
 """

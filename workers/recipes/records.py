@@ -1,8 +1,8 @@
 """Records as tensors: by the account's unit, in blocks that compute alike, and public images.
 
-Fixed features of private images are computed once, in blocks where each image's result depends on it alone. As in the
-passes of private steps (`privacy.gradients.arithmetic`), a machine must compute an image alike in every place of a
-block, whatever is in the others; that is tried on public images first, and blocks are halved until it holds.
+Fixed features of private images are computed once, in blocks where each image's result depends on it alone. A machine
+must compute an image alike in every place of a block, whatever is in the others, as in passes of private steps
+(`privacy.gradients.arithmetic`). That is tried on public images first, and blocks are halved until it holds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """select_public: private records vote for the nearest public images, which are then drawn.
 
 Private Evolution (Lin et al. 2024, arXiv:2305.15560) over a folder of public images in place of a foundation model. The
-first iteration votes over clusters of them, the second over images of the winning clusters, and over variations of
-these where a cluster has too few.
+first iteration votes over clusters of them. The second votes over images of the winning clusters, and over variations
+of these where a cluster has too few.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def public_pools(config: SelectPublicConfig, facts: PublicFacts, run: Run) -> li
         ]
     for name, pool in zip(facts.classes, pools, strict=True):
         if not len(pool) or len(rows) < 2:
-            raise AnchorsMissing(f"there are no public pictures from which the class {name} can select")
+            raise AnchorsMissing(f"there are no public images from which the class {name} can select")
     return pools
 
 

@@ -42,9 +42,9 @@ def shrink_means(sums: Array, counts: Array, prior: Array, noise_stddev: float) 
     mid-grey.
 
     The model is that of random effects: class means vary around a middle by v, alike in neighbouring coefficients, and
-    bear known noise. Middle and v are found by weights 1 / (v + noise) in turn (Paule and Mandel 1982, by DerSimonian
-    and Laird's moments in each round), and a mean keeps v / (v + noise) of its deviation. With equal noise this is the
-    rule above. A rare class then costs the others nothing.
+    bear known noise. Weights 1 / (v + noise) give middle and v in turn (Paule and Mandel 1982), with DerSimonian and
+    Laird's moments in each round. A mean keeps v / (v + noise) of its deviation. With equal noise this is the rule
+    above. A rare class then costs the others nothing.
 
     `noise_stddev` is of each entry of `sums` (classes, f); `prior` (f,) are mean squares that the public prior expects.
     """
@@ -131,8 +131,8 @@ def at_least(covariance: Array, pooled: Array) -> Array:
 def for_new_records(covariance: Array, count: float) -> Array:
     """Widen a covariance (d, d) that so many records gave, for records that it has not seen.
 
-    In units of an estimate S of n Gaussian records a new one's squared distance is not d on average but d n / (n - d -
-    1), because S is too narrow in the directions where chance made it narrow. To first order in d / n that is d (1 + d
+    An estimate S of n Gaussian records is too narrow in the directions where chance made it narrow. So, in units of S,
+    a new record's squared distance is not d on average but d n / (n - d - 1). To first order in d / n that is d (1 + d
     / n), the factor here, and at most 2.
     """
     return covariance * (1.0 + min(1.0, len(covariance) / max(count, 1.0)))

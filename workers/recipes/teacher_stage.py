@@ -1,8 +1,8 @@
 """The teacher stage: Algorithm 1 of Wang et al. 2021 (arXiv:2103.11109), one release per synthetic image.
 
-Teachers on disjoint shards learn to tell their records from the student's images, vote on how each image should change,
-and the noisy votes (TopAgg) are all that leaves them. What a student makes of a release is post-processing: it may read
-the raw noisy sums, keep every release, and learn from them for as long as it likes.
+Teachers on disjoint shards learn to distinguish their records from the student's images, and vote on how each image
+should change. Only the noisy votes (TopAgg) leave them. A student's use of a release is post-processing: the student
+may read the raw noisy sums, keep every release, and learn from them for as long as it likes.
 """
 
 from __future__ import annotations

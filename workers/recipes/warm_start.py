@@ -1,15 +1,15 @@
 """Warm start: one noisy Gaussian per class, from a few integer releases, before any training.
 
-Images are described in a public basis, the lowest cosine frequencies of luma and chroma, where a few numbers hold most
-of an image and noise is small; the plan may add their texture (`portable.textured`). Released are (1) counts and means
-by class, (2) the covariance around the released means pooled over classes, whose eigenvectors are the principal
-components, (3) clusters' counts and centres in those components, if any, (4) each class's covariance there, around its
-centres. Each is then shrunk as far as the known noise explains it (`shrinkage`). The plan may leave out (4), where the
-pooled covariance stands in, and (2), where the public prior does.
+A public basis describes images: the lowest cosine frequencies of luma and chroma, where a few numbers hold most of an
+image and noise is small. The plan may add their texture (`portable.textured`). The releases are (1) counts and means by
+class; (2) the covariance around the released means pooled over classes, whose eigenvectors are the principal
+components; (3) clusters' counts and centres in those components, if any; (4) each class's covariance there, around its
+centres. Each is then shrunk as far as the known noise explains it (`shrinkage`). The plan may leave out (4), which the
+pooled covariance replaces, and (2), which the public prior replaces.
 
-Adjacency add/remove of one record. Each release is a sum over records of an integer array whose norm is at most the
-sensitivity that the plan states, plus exact discrete Gaussian noise; everything after that is post-processing. The idea
-of spending a little on "central" statistics first is in DP-FETA (Gong et al. 2025).
+Adjacency add/remove of one record. Each release sums one integer array per record, of norm at most the sensitivity that
+the plan states, and adds exact discrete Gaussian noise. Everything after that is post-processing. The idea of spending
+a little on "central" statistics first is in DP-FETA (Gong et al. 2025).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def warm_start(
 
     `stddevs` of the discrete Gaussian are by stage, for integers of norm QUANTISATION. Other stages are not released.
     Raise BudgetExceeded if means or pooled covariance cannot be paid (again, after a crash between payment and
-    keeping). If only the classes' own covariances cannot, the pooled one stands in for them.
+    keeping). If only the classes' own covariances cannot, the pooled one replaces them.
     """
     seen, classes, size = numbers_of(config, facts), len(facts.classes), math.sqrt(facts.size)
     shape = noise_shape(seen.power, config.noise_shape)  # (f,)

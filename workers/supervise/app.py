@@ -115,8 +115,8 @@ class Workplace:
 
     Args:
         settings: of the worker and its runners.
-        slot: an open file that is locked while a training runs, so that trainings run one at a time and a concurrency
-            of three leaves room for a sample and an evaluation.
+        slot: an open file that is locked while a training runs. So trainings run one at a time, and a concurrency of
+            three leaves room for a sample and an evaluation.
         draining: returns whether the worker shuts down.
         send: sends a message.
         command: starts a runner.

@@ -56,7 +56,7 @@ def draw(
     """Yield batches of `(b, h, w, c)` uint8 images and their `(b,)` int64 labels, `request.count` in all.
 
     On a CPU batches are drawn in parallel, each on one thread: every batch has a random stream of its own and adds in
-    its own order, so equal seeds give equal bytes, however many threads there are.
+    its own order. So equal seeds give equal bytes, however many threads there are.
 
     `on_drawn` receives the number of images drawn and taken, before every layer of the network and after every batch,
     never by two threads at once; an exception from it ends the drawing.

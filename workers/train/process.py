@@ -1,11 +1,11 @@
 """How a process that trains behaves: error reports, memory and cores.
 
 Error reports name places and types, never values. A traceback's messages may quote tensors, file names of an upload or
-single records, so only the project's own errors, whose messages are public by rule, keep theirs. The text goes to the
+single records. So only the project's own errors, whose messages are public by rule, keep theirs. The text goes to the
 operator's log.
 
-Memory that one step frees, the next step uses. The allocator of glibc returns large blocks to the operating system at
-once, and gets them again, page by page and zeroed, a moment later, which took up to half of a step on a CPU
+Each step reuses the memory that the last one freed. The allocator of glibc returns large blocks to the operating system
+at once. It gets them again a moment later, page by page and zeroed, which took up to half of a step on a CPU
 (docs/research/dpsgd_throughput.md).
 """
 

@@ -1,7 +1,7 @@
 """Progress and time left of a job, from public numbers alone: its plan and whole seconds.
 
 A job is a sequence of pieces whose relative work is known before it starts (`workers.recipes.registry.work_of`). The
-time left follows from the share that is done and the time that it took, so an estimate falls from piece to piece where
+time left follows from the share that is done and the time that it took. So an estimate falls from piece to piece where
 the weights are right.
 """
 

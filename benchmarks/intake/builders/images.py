@@ -1,4 +1,4 @@
-"""Images of 16 bits, signed, measured, large, turned or animated, and checks of what becomes of them."""
+"""Images of 16 bits, signed, measured, large, turned or animated, and checks of the results."""
 
 from __future__ import annotations
 

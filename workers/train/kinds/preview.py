@@ -1,4 +1,4 @@
-"""Previews: what a plan would make, forecast by carrying it out on a public stand-in."""
+"""Previews: forecasts of a plan's result, made by carrying it out on a public stand-in."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Forecast:
         real: of the same CNN trained on the stand-in's own images; None of a classifier. So are `real_balanced` and
             `grid`, a PNG image with a class in each row.
         by_class: accuracy of each declared class that was tested; empty where classes are too many to list.
-        stated: whether the stand-in has the balance that the plan states.
+        stated: True if the stand-in has the balance that the plan states.
     """
 
     accuracy: float
