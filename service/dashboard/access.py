@@ -31,7 +31,7 @@ class Viewer:
 
     @property
     def runs_installation(self) -> bool:
-        """Whether the viewer is an admin of the installation."""
+        """Return whether the viewer is an admin of the installation."""
         return self.may(Scope.ADMIN) and self.principal is not None and self.principal.project_id is None
 
     def may(self, scope: str) -> bool:

@@ -101,8 +101,8 @@ class OverlapRefused(KnownRefused):
 
     fault = "overlap"
     text = (
-        "Images of this upload are in other datasets already, and no single account may pay for all of them: it "
-        "must be yours, take new data, have the same unit, and have an epsilon and a delta of at most those of the "
+        "Images of this upload are in other datasets already, and no single account may pay for all of them. It "
+        "must be yours, accept new data and have the same unit. Its epsilon and delta must not exceed those of the "
         "account you chose. Upload the known images separately, or into their first account; otherwise ask the "
         "operator. Nothing was stored."
     )

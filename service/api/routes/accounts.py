@@ -122,13 +122,13 @@ def close(service: Running, account_id: AccountId) -> AccountRecord:
     return _change(service, ledger.set_closed, account_id=account_id, closed=True)
 
 
-@router.post("/{account_id}/reopen", dependencies=[ADMIN], summary="Let an account take new data again")
+@router.post("/{account_id}/reopen", dependencies=[ADMIN], summary="Reopen an account for new data")
 def reopen(service: Running, account_id: AccountId) -> AccountRecord:
     """Accept new datasets and uploads again. Idempotent."""
     return _change(service, ledger.set_closed, account_id=account_id, closed=False)
 
 
-@router.post("/{account_id}/withdrawals", dependencies=[DATA], summary="Let subjects withdraw from an account")
+@router.post("/{account_id}/withdrawals", dependencies=[DATA], summary="Withdraw subjects from an account")
 @body_limit(LARGE_BODY_BYTES_MAX)
 def withdraw_subjects(service: Running, account_id: AccountId, body: WithdrawalRequest) -> WithdrawalRecord:
     """Destroy the images of subjects in all datasets of the account that recognise them, and exclude them forever.

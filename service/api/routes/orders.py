@@ -90,9 +90,9 @@ def read_picture(service: Service, request: Request, kind: Kind, made_id: str) -
     if job.state.value not in FINAL_STATES:
         raise Pending(f"{noun.capitalize()} {made_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
     if picture is None and ended:
-        raise NotFound(f"A {noun} of a classifier has no picture.", **{f"{noun}_id": made_id})
+        raise NotFound(f"A {noun} of a classifier has no image.", **{f"{noun}_id": made_id})
     if picture is None:
-        message = f"{noun.capitalize()} {made_id} has no picture: its job {job.state.value}. Ask for a new one."
+        message = f"{noun.capitalize()} {made_id} has no image: its job {job.state.value}. Request a new one."
         raise JobNotSucceeded(message)
     return with_etag(request, Response(picture, media_type="image/png"))
 
