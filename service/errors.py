@@ -156,13 +156,13 @@ class InsufficientBudget(ObscuraError):
         return (
             f"Account *{self.account}* has {show_epsilon(now.left_epsilon, up=False)} left "
             f"of {show_epsilon(now.limit_epsilon, up=False)} "
-            f"({show_epsilon(now.spent_epsilon, up=True)} spent, {show_epsilon(now.reserved_epsilon, up=True)} held"
+            f"({show_epsilon(now.spent_epsilon, up=True)} spent, {show_epsilon(now.reserved_epsilon, up=True)} reserved"
         )
 
     def _choice(self, options: list[str]) -> str:
         spent, last = "", "ask the owner"
         if self.balance.affordable_epsilon == 0:
-            spent = "No training fits any more; what was released stays free to draw from and to measure. "
+            spent = "No training fits any more; sampling and evaluating existing releases stays free. "
             last = "ask for a raise of the limit, which two admins decide"
         return f"{spent}You can: {', or '.join([', '.join(options), last] if options else [last])}."
 

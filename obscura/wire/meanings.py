@@ -2,7 +2,7 @@
 
 A folder named after a person must not become a public class without a question, and a word for a thing must not cause
 one. So these rules match forms (dates, long numbers, numbered words such as `patient12`, marks of DICOM and of
-registers) and common given names without another meaning.
+registers) and unambiguous common given names.
 """
 
 from __future__ import annotations

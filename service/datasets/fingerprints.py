@@ -11,8 +11,8 @@ changes no other number; without the secret, the numbers are as random as drawn 
 (`privacy.mechanisms.partition`). Ids are scoped to a project: in another one, the same id is another subject.
 
 The fingerprints of an upload are inserted in many short transactions before it is accepted, and count from its
-acceptance on: the dataset's row names the accepted upload. Uploads are accepted one at a time, each after a look-up of
-what counts then, so of two that share an image one sees the other.
+acceptance on: the dataset's row names the accepted upload. Uploads are accepted one at a time, each after a fresh
+look-up, so of two that share an image one sees the other.
 """
 
 from __future__ import annotations
