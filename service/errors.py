@@ -109,7 +109,7 @@ class AccountFrozen(ObscuraError):
 
 
 class AccountClosed(ObscuraError):
-    """The account takes no new data: its owner closed it. Trainings on what it has go on."""
+    """The account accepts no new data: its owner closed it. Trainings on its present data go on."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -163,7 +163,7 @@ class InsufficientBudget(ObscuraError):
         spent, last = "", "ask the owner"
         if self.balance.affordable_epsilon == 0:
             spent = "No training fits any more; sampling and evaluating existing releases stays free. "
-            last = "ask for a raise of the limit, which two admins decide"
+            last = "request a higher limit, which two admins decide"
         return f"{spent}You can: {', or '.join([', '.join(options), last] if options else [last])}."
 
     def suggesting(self, release_id: str | None) -> InsufficientBudget:
