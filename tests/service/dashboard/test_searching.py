@@ -28,7 +28,13 @@ def test_a_search_is_priced_as_a_whole_then_held_once(site, stock):
     trainer = site.signed_in("train", "read")
     query = asked(stock, ("teachers", "100, 300"), ("", ""), ("epsilon", "0.1,0.2,0.3"), options="top_k = 7")
     page = trainer.get("/train" + query).text
-    assert_shown(page, "Cost of all 6 trials", "Train 6 times for ε", "Every trial is paid for", "you cannot tell which trial")
+    assert_shown(
+        page,
+        "Cost of all 6 trials",
+        "Train 6 times for ε",
+        "Every trial is paid for",
+        "you cannot tell which trial is best",
+    )
     assert re.findall(r'rowheader">(Teachers [^<]+)</th><td[^>]*>([\d.]+)<', page) == [
         (f"Teachers {teachers}", epsilon) for teachers in (100, 300) for epsilon in ("0.1", "0.2", "0.3")
     ]
