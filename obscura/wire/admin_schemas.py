@@ -48,7 +48,7 @@ class AdminRecord(NamedRecord):
 class AdminList(ApiRecord):
     """All current and former admins."""
 
-    items: list[AdminRecord] = Field(description="What this page holds.")
+    items: list[AdminRecord] = Field(description="The items of this page.")
 
 
 class DecisionRecord(IdRecord):

@@ -297,4 +297,4 @@ class RecipeRecord(ApiRecord):
 class RecipeList(ApiRecord):
     """Every recipe of the service."""
 
-    items: list[RecipeRecord] = Field(description="What this page holds.")
+    items: list[RecipeRecord] = Field(description="The items of this page.")

@@ -120,7 +120,7 @@ def record_of(schema: type[Record], row: Any, **differently: Any) -> Record:
 class Page(ApiRecord, Generic[Item]):
     """One page of a list; `next_cursor` is null on the last one."""
 
-    items: list[Item] = Field(description="What this page holds.")
+    items: list[Item] = Field(description="The items of this page.")
     next_cursor: str | None = Field(default=None, description="The `cursor` of the next page; null on the last one.")
 
 

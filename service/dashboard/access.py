@@ -22,7 +22,7 @@ FORM_FIELDS_MAX = 32
 
 @dataclass(frozen=True)
 class Viewer:
-    """Whoever views a page."""
+    """The person who views a page."""
 
     principal: Principal | None  # the key that signed in; None for a reader without a key
     form_token: str  # of this session's forms; empty without a session
