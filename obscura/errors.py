@@ -39,7 +39,7 @@ class ConnectionFailed(ObscuraClientError):
 
     Attributes:
         url: Address of the service.
-        refused: Whether nothing listens at the address. Otherwise the service may be slow.
+        refused: True if nothing listens at the address. Otherwise the service may be slow.
     """
 
     def __init__(self, url: str, message: str, *, refused: bool = False) -> None:

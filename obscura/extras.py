@@ -23,7 +23,7 @@ class MissingExtra(ObscuraClientError):
 
 @contextmanager
 def extras(what: str = "This") -> Iterator[None]:
-    """Raise MissingExtra if the block imports a package that is not installed. what: subject of the message."""
+    """Raise MissingExtra, about `what`, if the block imports a package that is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

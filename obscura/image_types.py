@@ -148,7 +148,7 @@ class ImageType:
         begins: Returns whether a file starts like this type. Needed for types that the service takes.
         size: Reads width and height from the header. The service takes only types with it; others become PNG.
         require_few_parts: Raises Refused if decoding would take far longer than the pixels and bytes explain.
-        readable: Whether it can be read here. Other types are reported, not skipped silently.
+        readable: True if it can be read here. Other types are reported, not skipped silently.
     """
 
     name: str
@@ -181,8 +181,8 @@ def image_header(data: bytes) -> tuple[ImageType, int, int]:
     """Return (type, width, height) of an image that the service takes.
 
     Raises:
-        Refused: ARCHIVE_NESTED for an archive, IMAGE_FORMAT for another type, IMAGE_MODE for more than eight bits per
-            channel, IMAGE_PARTS for too many segments, IMAGE_BROKEN for a truncated header.
+        Refused: ARCHIVE_NESTED for an archive, IMAGE_FORMAT for another type, IMAGE_MODE for over eight bits per
+            channel, IMAGE_PARTS for excess segments, IMAGE_BROKEN for a truncated header.
     """
     for kind in TYPES:
         if kind.size is not None and kind.begins(data):

@@ -29,8 +29,8 @@ def guarantee(card: Mapping[str, Any]) -> list[str]:
         "",
         f"The generator is ({epsilon}, {delta})-differentially private: adding or removing {unit} of the training "
         f"data changes the probability of every outcome by a factor of at most exp({epsilon}), except with probability "
-        f"about {delta}. Drawing more images from it costs nothing. `privacy_card.json` holds the full statement: what "
-        "it was computed from, what was assumed to be public and what it does not cover.",
+        f"about {delta}. Drawing more images from it costs nothing. `privacy_card.json` contains the full "
+        "statement: its inputs, the facts assumed to be public, and its limitations.",
         "",
         "| epsilon | delta | unit | adjacency |",
         "|---|---|---|---|",

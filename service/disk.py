@@ -1,6 +1,6 @@
 """Free space and writability of the service's disks.
 
-While too little space is left, uploads are rejected and queued jobs wait, so that running jobs can write their
+While too little space is left, the service rejects uploads and queued jobs wait. Running jobs can then write their
 checkpoints, releases and last ledger rows.
 """
 
@@ -28,7 +28,7 @@ _PROBE = bytes(4096)  # a block: a full disk may still have an inode
 class OutOfDisk(ObscuraError):
     """A disk has too little space to store images.
 
-    Free space depends on the true number of records of every project, so the message names no disk, and the code is
+    Free space depends on the true number of records of every project. So the message names no disk, and the code is
     shared with other reasons.
     """
 

@@ -109,7 +109,7 @@ class AccountFrozen(ObscuraError):
 
 
 class AccountClosed(ObscuraError):
-    """The account takes no new data: its owner closed it. Trainings on what it has go on."""
+    """The account accepts no new data: its owner closed it. Trainings on its present data go on."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -156,14 +156,14 @@ class InsufficientBudget(ObscuraError):
         return (
             f"Account *{self.account}* has {show_epsilon(now.left_epsilon, up=False)} left "
             f"of {show_epsilon(now.limit_epsilon, up=False)} "
-            f"({show_epsilon(now.spent_epsilon, up=True)} spent, {show_epsilon(now.reserved_epsilon, up=True)} held"
+            f"({show_epsilon(now.spent_epsilon, up=True)} spent, {show_epsilon(now.reserved_epsilon, up=True)} reserved"
         )
 
     def _choice(self, options: list[str]) -> str:
         spent, last = "", "ask the owner"
         if self.balance.affordable_epsilon == 0:
-            spent = "No training fits any more; what was released stays free to draw from and to measure. "
-            last = "ask for a raise of the limit, which two admins decide"
+            spent = "No training fits any more; sampling and evaluating existing releases stays free. "
+            last = "request a higher limit, which two admins decide"
         return f"{spent}You can: {', or '.join([', '.join(options), last] if options else [last])}."
 
     def suggesting(self, release_id: str | None) -> InsufficientBudget:

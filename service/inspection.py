@@ -195,7 +195,7 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
     """Verify when a process starts, in bounded time, and stop arming where something is found.
 
     Returns:
-        One sentence for the operator if there is a finding or a stop: what is wrong, and what to do. It is also logged.
+        One sentence for the operator if there is a finding or a stop: the fault and its remedy. It is also logged.
     """
     try:
         with transaction(factory, read_only=True) as session:
@@ -222,8 +222,7 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
     elif found:
         sentence = (
             f"The check of the ledger has found {', '.join(found)}: nothing is removed, and no private data is opened "
-            "for the accounts concerned, until `obscura ledger verify --clear`, which says what is wrong, finds "
-            "nothing more."
+            "for the accounts concerned, until `obscura ledger verify --clear` finds nothing more. It lists the faults."
         )
     else:
         return None

@@ -1,7 +1,7 @@
 """Logging: structlog, one JSON object a line on stderr, with a redaction rule that holds for every event.
 
 Never logged: anything whose name marks it private or secret, tensors and arrays, bytes; and of an error anything but
-its type and where it arose. What it says may quote a value: a database's error names the row that it refused.
+its type and where it arose. Its message may quote a value: a database's error names the row that it refused.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Metrics:
         self._entries = gauge("ledger_entries_signed", "Entries of the ledger that the newest checkpoint covers.")
         self._signed = gauge("ledger_signed_timestamp_seconds", "When the newest checkpoint was signed, to the hour.")
         self._verified = gauge("ledger_verified_timestamp_seconds", "When the ledger was last verified.", "kind")
-        self._findings = gauge("ledger_findings", "What the last verification found.", "kind")
+        self._findings = gauge("ledger_findings", "Findings of the last verification.", "kind")
         self._stops = gauge("trainings_stopped", "Accounts whose trainings are stopped; 1 where all are.")
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:

@@ -2,8 +2,8 @@
 
 Implements the STREAM construction of Hoang, Reyhanitabar, Rogaway and Vizár 2015 (eprint 2015/189) over AES-256-GCM.
 A file is a magic word, 32 random bytes of salt, and the content in chunks of 64 KiB, each with its own tag. The key of
-a file follows from the owner's key, the salt and the file's context by HKDF-SHA256, so two files never share a key and
-a file put in the place of another does not open. A chunk's nonce is its index and whether it is the last one, so
+a file is derived from the owner's key, the salt and the file's context by HKDF-SHA256. So two files never share a key,
+and a file put in the place of another does not open. A chunk's nonce is its index and whether it is the last one, so
 chunks cannot be reordered, repeated, left out or cut off.
 """
 

@@ -4,7 +4,7 @@ The duration of a training or an upload depends on the number of records, and pr
 that are shown or kept are rounded, whoever caused them:
 
 * entries of the ledger, receipts, checkpoints, and the files of a release or a sample have the hour, never one before
-  the newest entry's; what a training writes on its way has that entry's time;
+  the newest entry's; entries that a running training writes have that entry's time;
 * answers and pages show the minute.
 
 Only the kinds of entry in `EXACT` have exact times.

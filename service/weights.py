@@ -57,7 +57,7 @@ def _model_card(title: str, card: Mapping[str, Any], description: Mapping[str, A
         f"{config['height']} x {config['width']} pixels, {colour}, {len(classes)} classes.",
         "",
         *guarantee(card),
-        "What is true of the whole population that it was trained on is not hidden. Images of a generator that was "
+        "Facts about the whole population that it was trained on are not hidden. Images of a generator that was "
         "trained under a small epsilon may be poor: measure them on public images before you rely on them.",
         "",
         "## Use",
@@ -75,8 +75,8 @@ def _model_card(title: str, card: Mapping[str, Any], description: Mapping[str, A
         "    ...",
         "```",
         "",
-        "The same seed gives the same pixels as the service that published it, with the same version of torch and on "
-        "the same kind of processor.",
+        "The same seed gives the same pixels as in the service that published it, given the same version of torch and "
+        "kind of processor.",
         "",
         "## Classes",
         "",

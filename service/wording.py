@@ -26,7 +26,7 @@ JOB_STATES = {
 }
 ENTRIES = {
     EntryKind.OPEN: "Account opened",
-    EntryKind.HOLD: "Held for a job",
+    EntryKind.HOLD: "Reserved for a job",
     EntryKind.ARM: "Data opened",
     EntryKind.CHARGE: "Charged ahead",
     EntryKind.CAPTURE: "Spent",
@@ -36,8 +36,8 @@ ENTRIES = {
     EntryKind.ACCEPT: "Missing spending recorded",
 }
 HOLDS = {
-    HoldState.HELD: "Held, data not opened yet",
-    HoldState.ARMED: "Held, data in use",
+    HoldState.HELD: "Reserved, data not opened yet",
+    HoldState.ARMED: "Reserved, data in use",
     HoldState.CAPTURED: "Spent",
     HoldState.RETURNED: "Returned",
 }

@@ -1,4 +1,4 @@
-"""The `obscura` command: what talks to a service. What runs one joins from the packages of a server."""
+"""The `obscura` command: the client's commands. The server's packages add the commands that run a service."""
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from obscura.wire.budgets import DELTA_MOST, DELTA_USUAL_MOST, Unit
 
 accounts = typer.Typer(no_args_is_help=True, help="Populations with one privacy budget each.")
 limits = typer.Typer(no_args_is_help=True, help="Lower a limit; ask for a higher one, which a second admin approves.")
-budget = typer.Typer(no_args_is_help=True, help="What is spent, held and left.")
+budget = typer.Typer(no_args_is_help=True, help="Spent, reserved and remaining budget.")
 
 ACCOUNT_COLUMNS = (
     "name", "id", "delta", "limit=balance.limit_epsilon", "spent=balance.spent_epsilon",

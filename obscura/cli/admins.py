@@ -21,7 +21,7 @@ admins = typer.Typer(
     no_args_is_help=True, help="People who decide. Two admit or remove a third, or revoke a key of theirs."
 )
 decisions = typer.Typer(
-    no_args_is_help=True, help="What one admin asked for and another approves: limits, admins, keys and shares."
+    no_args_is_help=True, help="Requests that a second admin approves: limits, admins, keys and shares."
 )
 people = typer.Typer(no_args_is_help=True, help="People whom the sign-in provider knows (admins only).")
 projects = typer.Typer(no_args_is_help=True, help="Departments that do not see each other (admins only).")
@@ -232,7 +232,7 @@ def revoke_key(
     output: Output,
     key_id: KeyId,
     include_created: Annotated[
-        bool | None, typer.Option("--include-created/--only-this", help="Whether keys that it made go as well.")
+        bool | None, typer.Option("--include-created/--only-this", help="Revoke or keep the keys that it created.")
     ] = None,
     yes: Yes = False,
 ) -> None:

@@ -138,7 +138,7 @@ def next_command(error: Exception) -> str:
     if isinstance(error, AuthError) and error.status == 401:
         return "To give another key: obscura login"
     if isinstance(error, BudgetError):
-        return "What is left: obscura budget show"
+        return "To see the remaining budget: obscura budget show"
     if isinstance(error, NotFoundError):
         noun = next((noun for noun in LISTED if noun in error.detail.lower()), None)
         return f"To see those that there are: obscura {noun}s list" if noun else ""

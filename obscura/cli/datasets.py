@@ -80,12 +80,11 @@ def push(
     transparent ones laid on white. Only values you state, or fixed defaults, become public. Nothing is derived from the
     images, and nothing is written to disk.
 
-    At a terminal you see the findings and what becomes public, and must confirm. --yes skips only that question: if the
+    At a terminal you see the findings and the public metadata, and must confirm. --yes skips only that question: if the
     meaning of a folder is unclear, nothing is declared, and the error names the flag that decides.
 
-    If the account protects subjects, the files must contain subject ids: one folder for each subject inside the class
-    folders, a column 'subject' of the table, an array 'subjects' in an .npz, or a third IDX file
-    (train-subjects-idx1-int).
+    If the account protects subjects, the files must contain subject ids. Use a folder per subject in the class folders,
+    a table column 'subject', an array 'subjects' in an .npz, or a third IDX file (train-subjects-idx1-int).
     """
     if public == (account is not None):
         raise CliError("Give --account for private data (obscura accounts list), or --public; not both.", Exit.USAGE)

@@ -36,11 +36,11 @@ from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 sweeps = typer.Typer(no_args_is_help=True, help="Hyper-parameter searches, paid for as a whole.")
 JOB_COLUMNS = (
-    "id", "kind", "state", "price=cost_epsilon", "charged=progress.charged_epsilon", "progress.stage",
+    "id", "kind", "state", "cost=cost_epsilon", "charged=progress.charged_epsilon", "progress.stage",
     "progress.step", "of=progress.steps", "release_id",
 )  # fmt: skip
 SWEEP_COLUMNS = (
-    "name", "id", "recipe", "state", "price=totals.cost_epsilon", "spent=totals.spent_epsilon", "best_job_id",
+    "name", "id", "recipe", "state", "cost=totals.cost_epsilon", "spent=totals.spent_epsilon", "best_job_id",
     "created_at",
 )  # fmt: skip
 TRIAL_COLUMNS = (
@@ -173,7 +173,7 @@ def try_first(output: Output, client: Client, image: Path, dataset_id: str, **or
     elif preview.verdict is not None:
         output.text(preview.verdict)
     if preview.real_accuracy is not None:  # of a generator
-        output.notice(f"What it would draw of {preview.stand_in}: {preview.save_grid(image)}")
+        output.notice(f"Images it would generate from {preview.stand_in}: {preview.save_grid(image)}")
 
 
 def show_plan(output: Output, made: PlanRecord) -> None:
@@ -186,8 +186,8 @@ def show_plan(output: Output, made: PlanRecord) -> None:
         {
             "recipe": made.recipe,
             "epsilon asked for": made.epsilon,
-            "price (epsilon)": made.cost_epsilon,
-            "price (nano-units)": made.cost_nano,
+            "cost (epsilon)": made.cost_epsilon,
+            "cost (nano-units)": made.cost_nano,
             "guarantee": f"delta {made.delta:g}, unit {made.unit}, adjacency {made.adjacency}",
             "left before": f"epsilon {left(budget.left_epsilon)} of {left(budget.limit_epsilon)}",
             "left after": f"epsilon {left(budget.left_after_epsilon)}" if budget.affordable else "not affordable",
@@ -286,7 +286,7 @@ def show(output: Output, sweep: Sweep) -> None:
         return
     totals = sweep.totals
     facts = {"id": sweep.id, "name": sweep.name, "recipe": sweep.recipe, "state": sweep.state}
-    spent = {"price (epsilon)": totals.cost_epsilon, "spent (epsilon)": totals.spent_epsilon}
+    spent = {"cost (epsilon)": totals.cost_epsilon, "spent (epsilon)": totals.spent_epsilon}
     output.record(facts | spent | {"best on public data": sweep.best_job_id}, "sweep")
     ranked = sorted(
         sweep.trials, key=lambda trial: -1.0 if trial.compared_by is None else trial.compared_by, reverse=True

@@ -112,8 +112,8 @@ class Onboarding:
         plan = self.client.plan(dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options))
         if not plan.budget.affordable:
             raise CliError(
-                f"What is left of account {account.name} does not pay for that: these images were trained on before. "
-                "What was made then is free to use: obscura up, and beside it: obscura releases list",
+                f"Account {account.name} does not pay for that: an earlier training on these images spent its budget. "
+                "Its releases are free to use: obscura up, and beside it: obscura releases list",
                 Exit.BUDGET,
             )
         left = show_epsilon(plan.budget.left_epsilon, up=False)
@@ -183,7 +183,7 @@ def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> I
         named = ", ".join(f"{name} ({count:,})" for count, name in rare[:_RARE_SHOWN_MAX])
         named += f" and {len(rare) - _RARE_SHOWN_MAX} more" if len(rare) > _RARE_SHOWN_MAX else ""
         yield (
-            f"Stays here: of {named}, expect static or the look of other classes, whatever is said of all together: "
+            f"Stays here: of {named}, expect static or the look of other classes, despite the forecast for all: "
             f"a class shows from about {shown_from:,} images on."
         )
 
@@ -249,7 +249,7 @@ def quickstart(
                 walk.try_on_public(dataset, epsilon)
             if not yes and (preview or not elsewhere):
                 declined = "Nothing was uploaded or spent."
-                confirm("Upload the images and train? What is spent stays spent.", declined)
+                confirm("Upload the images and train? Spent budget stays spent.", declined)
         except BaseException:
             dataset.delete()
             raise

@@ -313,7 +313,7 @@ class Client:
         Args:
             subjects_key: File with the secret of all pushes: ids stay here, and only keyed hashes are sent. None sends
                 the ids themselves, for data that was uploaded through the API with plain ids.
-            join_subjects: Whether the data was pushed with `join_subjects`.
+            join_subjects: True if the data was pushed with `join_subjects`.
             cancel_jobs: Cancel the trainings that need the datasets; their charges stay spent.
 
         Raises:

@@ -59,7 +59,7 @@ class Datasets:
             name: Unique in the account; by default that of the folder or file, numbered if taken.
             at_most: Public upper limit on the records. Public data need none.
             subjects_at_most: Public upper limit on the subjects, if the account protects subjects.
-            say: Called with each line about the findings and, last, with what becomes public.
+            say: Called with each line about the findings and, last, with the public metadata.
             agree: Called before anything is declared. An exception stops the push.
             on_image: Called with the number of images surveyed.
             on_bytes: Called with (bytes sent, 0).

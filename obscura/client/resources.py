@@ -63,8 +63,8 @@ class _Cancellable(Live):
     def cancel(self, *, discard: bool = False) -> Self:
         """Ask a job, or every trial and evaluation of a sweep that has not ended, to end.
 
-        What was charged stays spent, and the rest of the hold returns. A training that has charged publishes what it
-        has made by then, unless `discard` is set; `publishes_if_cancelled` says whether there is anything.
+        Charges stay spent, and the rest of the reservation returns. A training that has charged publishes its partial
+        result, unless `discard` is set; `publishes_if_cancelled` reports whether there is one.
         """
         return self._transport.post(type(self), f"{self.path}/cancel", {"discard": discard}, repeatable=True)
 

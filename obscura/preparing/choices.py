@@ -28,8 +28,8 @@ SUBJECT_TAG_USUAL, NO_TAG = "PatientID", "none"
 class Choices(BaseModel, extra="forbid", frozen=True):
     """The options of a push, parsed: `Choices(size="64x48", classes="cat,dog").size` is (64, 48).
 
-    This is their only list: each field is a keyword argument of `datasets.push` and `train`, and a flag of
-    `obscura datasets push` and `obscura quickstart`, which parses it as the type in its annotation.
+    This is their only list. Each field is a keyword argument of `datasets.push` and `train`. It is also a flag of
+    `obscura datasets push` and `obscura quickstart`, which parse it as the type in its annotation.
 
     Raises:
         PackingError: An option is invalid; the message names it and the accepted values.

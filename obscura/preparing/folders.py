@@ -139,9 +139,9 @@ def base_of(
     Args:
         tree: The tree.
         choices: The owner's choices.
-        subjects: Whether folders inside class folders are subjects.
+        subjects: True if folders inside class folders are subjects.
         holds: Returns whether a folder contains images directly; None checks for image files.
-        kinds: Whether `split` may name a folder inside the class folders.
+        kinds: True if `split` may name a folder inside the class folders.
     """
     base, note, split = "", "", choices.split
     classes = set(map(_class, choices.classes or ()))

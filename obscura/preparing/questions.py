@@ -31,9 +31,9 @@ def ask_about_people(names: Iterable[str]) -> None:
     if personal:
         shown = some([f"{name} ({why})" for name, why in personal], len(personal))
         raise ChoiceNeeded(
-            f"Class names become public forever, and these look like people: {shown}. If each is a person, put these "
-            "folders inside class folders (class/person/image.png) or write a table (--labels), and use an account "
-            "whose unit is the subject. If they are classes, rename them with a table with the columns old and new; or "
+            f"Class names become public forever, and these look like people: {shown}. If each is a person, use an "
+            "account whose unit is the subject. Put these folders inside class folders (class/person/image.png) or "
+            "write a table (--labels). If they are classes, rename them with a table with the columns old and new; or "
             "state them with --classes.",
             ["--rename-classes classes.csv"],
         )

@@ -40,7 +40,7 @@ def fail(error: Unreadable) -> NoReturn:
 
 @dataclass
 class Tally:
-    """What a walk left out: files by kind, suffixes of files that are not images, and class folders without images.
+    """Tally of files a walk left out, by kind, of suffixes of other files, and of class folders without images.
 
     `notes` counts images by remark.
     """
@@ -62,7 +62,7 @@ class Source:
         package: Returns an upload of the unchanged files, if the service reads this layout.
         shape: (height, width, channels) of arrays, given by their format and so independent of any record; None if each
             image is a file of its own size.
-        folders: Whether labels are folder names, which may mean something other than classes.
+        folders: True if labels are folder names, which may mean something other than classes.
         owned: Noun phrase for the source of the subject ids, such as "The column 'subject' of labels.csv"; or None.
         grouped: Sentence about hints that several images belong to one person, or "".
     """

@@ -60,8 +60,8 @@ def require_plain_ids(places: Mapping[SubjectId, str], *, join: bool, withdrawal
 
     Args:
         places: The place of each id, for messages; "" if unknown.
-        join: Whether ids that look alike, such as 12 and 12.0, are one subject.
-        withdrawal: Whether these ids are withdrawn, so they must be spelled as they were pushed.
+        join: True if ids that look alike, such as 12 and 12.0, are one subject.
+        withdrawal: True if these ids are withdrawn, so they must be spelled as they were pushed.
     """
     texts = {_text(private_id): place for private_id, place in places.items()}
     nothing = " Nothing was sent." if withdrawal else ""

@@ -192,7 +192,7 @@ def notes(found: Survey, source: Source, *, subjects: bool | None) -> Iterator[s
 
 
 def screen(package: Package, *, at_most: int, subjects_at_most: int | None, private: bool) -> Iterator[str]:
-    """Yield the lines shown before a declaration: findings, what stays here, and what becomes public.
+    """Yield the lines shown before a declaration: findings, facts that stay here, and public metadata.
 
     `at_most` is the stated limit on records; for public images, their number.
     """

@@ -48,11 +48,11 @@ class AdminRecord(NamedRecord):
 class AdminList(ApiRecord):
     """All current and former admins."""
 
-    items: list[AdminRecord] = Field(description="What this page holds.")
+    items: list[AdminRecord] = Field(description="The items of this page.")
 
 
 class DecisionRecord(IdRecord):
-    """What one admin asks for, and what a second one decided."""
+    """A request of one admin, and the decision of a second one."""
 
     action: DecisionAction = Field(
         description="`raise` a limit, `admit` or `remove` an admin, `revoke` a key, `share` a release, or `accept` "
@@ -120,7 +120,7 @@ class KeyRequest(ApiRequest):
     scopes: list[Scope] = Field(
         default=[],
         max_length=7,
-        description="What the key may do: `admin` includes the others, `read` includes `releases`. Or else a role. "
+        description="Permissions of the key: `admin` includes the others, `read` includes `releases`. Or else a role. "
         "Only an admin of the installation grants `metrics`, because the metrics are of all projects.",
     )
     role: Role | None = Field(default=None, description="In a project, in place of the scopes that it stands for.")
@@ -148,7 +148,7 @@ class RevocationRequest(ApiRequest):
 class KeyRecord(DatedRecord, NamedRecord):
     """An API key without its secret."""
 
-    scopes: list[str] = Field(description="What the key may do: `admin` includes the others.")
+    scopes: list[str] = Field(description="Permissions of the key: `admin` includes the others.")
     project_id: str | None = Field(description="The project that it opens; null for an admin's of the installation.")
     admin_id: str | None = Field(description="The person whose key it is; null for keys without the scope `admin`.")
     created_by: str | None = Field(description="Id of the key that made it; null for one that its owner made.")
@@ -162,9 +162,9 @@ class KeyRecord(DatedRecord, NamedRecord):
 class PersonRecord(NamedRecord):
     """A role that the sign-in provider's groups give a person: one line for each project in which they have one."""
 
-    email: str | None = Field(description="As the provider tells it; null where it does not.")
+    email: str | None = Field(description="As reported by the provider; null if it reports none.")
     key_id: str = Field(description="The key that stands for the role, and has made what the person makes with it.")
-    scopes: list[str] = Field(description="What the person may do there.")
+    scopes: list[str] = Field(description="Permissions of the person there.")
     project_id: str | None = Field(description="Where; null for the installation.")
     created_at: Minute = Field(description="Since when the person has the role.")
     confirmed_at: Minute = Field(description="When the provider last vouched for the person.")
@@ -180,7 +180,7 @@ class RevokedKeyRecord(KeyRecord):
 class NewKeyRecord(KeyRecord):
     """A fresh API key. The token is shown this once and stored nowhere."""
 
-    token: str = Field(description="What to send as `Authorization: Bearer ...`. Shown this once.")
+    token: str = Field(description="Send it as `Authorization: Bearer ...`. Shown only once.")
 
 
 class AuditEventRecord(IdRecord):
@@ -188,7 +188,7 @@ class AuditEventRecord(IdRecord):
 
     at: Minute = Field(description="When it was asked for.")
     action: str = Field(description="A route with its method, or what was done to a key, a role or a request.")
-    object_id: str | None = Field(description="What it is about; null where that has no id.")
+    object_id: str | None = Field(description="Id of the object; null if it has none.")
     outcome: Outcome = Field(description="`allowed`, `refused`, `missing` or `failed`.")
     key_id: str | None = Field(description="The key that asked; null where none of ours did.")
     admin_id: str | None = Field(description="The person whose key that is; null where it is no admin's.")
@@ -217,12 +217,12 @@ class WebhookRecord(DatedRecord):
 class NewWebhookRecord(WebhookRecord):
     """A webhook with its new secret, which is returned only once."""
 
-    secret: str = Field(description="What its requests are signed under. Shown this once.")
+    secret: str = Field(description="Key that signs its requests. Shown only once.")
 
 
 class WebhookTestRecord(ApiRecord):
     """Result of a test request to a webhook."""
 
-    delivered: bool = Field(description="Whether it was answered with 2xx.")
+    delivered: bool = Field(description="True if the answer was 2xx.")
     status: int | None = Field(description="The status of the answer; null where there was none.")
     reason: str | None = Field(description="Why there was none; null where there was one.")

@@ -36,7 +36,7 @@ def is_wrapper(folder: str, inside: Mapping[str, bool], classes: Collection[str]
         folder: Its name. It must not contain images directly.
         inside: The folders in it, each with whether that folder contains images directly.
         classes: The declared class names in Unicode form C; empty if none are declared.
-        subjects: Whether the folders inside class folders are subjects.
+        subjects: True if the folders inside class folders are subjects.
     """
     inner_are_classes = bool(inside) and {_nfc(name) for name in inside} <= set(classes)
     if _nfc(folder) in classes:

@@ -18,7 +18,7 @@ def read_class_fractions(text: str, classes: Sequence[str], *, every: bool = Tru
 
     Args:
         classes: Declared names, in label order.
-        every: Whether each class must have a number.
+        every: True if each class must have a number.
 
     Raises:
         ValueError: The text cannot be parsed, names an unknown class or one twice, leaves one out, or has a number that

@@ -61,7 +61,7 @@ PACKINGS: Mapping[str, Packing] = {
         "tar",
         "application/x-tar",
         "WebDataset (tar)",
-        "`<number>.png` and `<number>.cls`, the label. What begins and ends with two underscores is no image, and "
-        "readers of WebDataset pass over it; `__classes.json__` names the labels.",
+        "`<number>.png` and `<number>.cls`, the label. Names that begin and end with two underscores are not "
+        "images, and readers of WebDataset skip them; `__classes.json__` names the labels.",
     ),
 }

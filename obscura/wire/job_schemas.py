@@ -72,7 +72,7 @@ class StageFacts(ApiRecord):
 
     name: str = Field(description="Of the stage, unique in its plan.")
     releases: int = Field(description="Noisy releases of this kind.")
-    repeats: int = Field(0, description="Further releases that the price pays for, should a crash make them necessary.")
+    repeats: int = Field(0, description="Further releases that the cost includes, in case a crash requires them.")
     noise_multiplier: float = Field(description="Standard deviation of the noise over the sensitivity.")
     cost_nano: CostNano
 
@@ -83,23 +83,23 @@ class BudgetFacts(ApiRecord):
     account_id: AccountId
     limit_epsilon: float = Field(description="The lifetime limit, at the account's delta.")
     left_epsilon: LeftEpsilon
-    left_nano: int = Field(description="What is left, in nano-units of mu^2.")
-    left_after_epsilon: float = Field(description="What would be left, as an epsilon at the account's delta.")
-    left_after_nano: int = Field(description="What would be left, in nano-units of mu^2.")
-    affordable: bool = Field(description="Whether the account could hold the price now.")
+    left_nano: int = Field(description="Remaining budget, in nano-units of mu^2.")
+    left_after_epsilon: float = Field(description="Budget left by the job, as an epsilon at the account's delta.")
+    left_after_nano: int = Field(description="Budget left by the job, in nano-units of mu^2.")
+    affordable: bool = Field(description="True if the account could reserve the cost now.")
 
 
 class PlanRecord(ApiRecord):
-    """What a job would do and cost, computed from public parameters only."""
+    """Plan and cost of a job, computed from public parameters only."""
 
     recipe: RecipeName
     dataset_id: DatasetId
-    epsilon: float = Field(description="Asked for.")
+    epsilon: float = Field(description="The requested epsilon.")
     delta: Delta
     unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
     adjacency: str = Field(description="Which datasets count as neighbours: those that differ by one whole unit.")
     cost_nano: CostNano
-    cost_epsilon: float = Field(description="What the stages cost together; at most the epsilon asked for.")
+    cost_epsilon: float = Field(description="Total cost of the stages; at most the requested epsilon.")
     stages: list[StageFacts] = Field(description="The kinds of noisy releases, in their order.")
     facts: dict[str, Any] = Field(description="Public facts about what the plan makes.")
     notes: list[str] = Field(description="Remarks for people.")
@@ -113,9 +113,9 @@ class ProgressFacts(ApiRecord):
     stage: str | None = Field(default=None, description="The stage that it is at; null before the first.")
     step: int | None = Field(default=None, description="Steps of this stage that are done.")
     steps: int | None = Field(default=None, description="Steps of this stage.")
-    charged_nano: int = Field(default=0, description="What was charged, in nano-units of mu^2; it stays spent.")
+    charged_nano: int = Field(default=0, description="The charges so far, in nano-units of mu^2; they stay spent.")
     planned_nano: int = Field(default=0, description="The plan's charges, in nano-units of mu^2.")
-    charged_epsilon: float = Field(default=0.0, description="What was charged, as an epsilon at the account's delta.")
+    charged_epsilon: float = Field(default=0.0, description="The charges so far, as an epsilon at the account's delta.")
     planned_epsilon: float = Field(default=0.0, description="The plan's charges, as an epsilon at the account's delta.")
     eta_seconds: Annotated[float | None, AfterValidator(up_to_the_minute)] = Field(
         default=None, description="Estimated seconds until the job ends, rounded up to whole minutes; null if unknown."
@@ -145,7 +145,7 @@ class PreviewRecord(OutcomeFacts, DatedRecord):
     recipe: RecipeName
     epsilon: float = Field(description="Privacy loss at the account's delta.")
     options: RecordedOptions
-    stand_in: str | None = Field(description="What stood in for the private images; null until it has ended.")
+    stand_in: str | None = Field(description="Public substitute for the private images; null until it has ended.")
     accuracy: float | None = Field(description="Of a CNN trained on the generated images, on other stand-in images.")
     real_accuracy: float | None = Field(
         description="Of the same CNN trained on the stand-in's own images; null for a recipe that trains a classifier."
@@ -162,7 +162,7 @@ class ProgressRecord(ApiRecord):
     """How far a job is."""
 
     state: State
-    cancel_requested: bool = Field(description="Whether somebody has asked to end it.")
+    cancel_requested: bool = Field(description="True if cancellation was requested.")
     progress: ProgressFacts = Field(description="How far it is.")
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
     release_id: str | None = Field(description="The release that the job published, draws from or measures.")
@@ -180,12 +180,12 @@ class JobRecord(ProgressRecord, DatedRecord):
     epsilon: float | None = Field(description="Privacy loss at the account's delta.")
     options: RecordedOptions
     cost_nano: CostNano
-    cost_epsilon: float = Field(description="The price, as an epsilon at the account's delta.")
+    cost_epsilon: float = Field(description="The cost, as an epsilon at the account's delta.")
     ended_early: str | None = Field(
         description="Why it charges no more: `cancelled` or a failure code, and publishes what it has; or `discarded`."
     )
     publishes_if_cancelled: bool | None = Field(
-        description="Whether cancelling a training now would publish a release; null if it has ended or costs nothing. "
+        description="True if cancelling a training now would publish a release; null if it has ended or costs nothing. "
         "Before its first useful step there is nothing to publish, and its charges stay spent."
     )
     blocked: FailureFacts | None = Field(description="Why it cannot start: `arming_stopped`, `installation_locked`.")
@@ -233,9 +233,9 @@ class TrialFacts(OutcomeFacts):
     options: RecordedOptions
     epsilon: float = Field(description="Privacy loss at the account's delta.")
     reserved_nano: int = Field(description="Still reserved; 0 once the trial has ended.")
-    charged_nano: int = Field(description="What was charged, in nano-units of mu^2; it stays spent.")
+    charged_nano: int = Field(description="The charges so far, in nano-units of mu^2; they stay spent.")
     spent_nano: SpentNano
-    spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
+    spent_epsilon: float = Field(description="Spent budget, as an epsilon at the account's delta.")
     accuracy: dict[str, float] | None = Field(description="On the public evaluation dataset, by classifier.")
     balanced_accuracy: dict[str, float] | None = Field(default=None, description="Mean of the classes' accuracies.")
     release_id: str | None = Field(description="The release.")
@@ -253,9 +253,9 @@ class SweepTotals(ApiRecord):
     cost_nano: CostNano
     reserved_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
     spent_nano: SpentNano
-    returned_nano: int = Field(description="What returned to the account, in nano-units of mu^2.")
-    cost_epsilon: float = Field(description="The price, as an epsilon at the account's delta.")
-    spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
+    returned_nano: int = Field(description="Budget returned to the account, in nano-units of mu^2.")
+    cost_epsilon: float = Field(description="The cost, as an epsilon at the account's delta.")
+    spent_epsilon: float = Field(description="Spent budget, as an epsilon at the account's delta.")
 
 
 class SweepRecord(DatedRecord, NamedRecord):
@@ -281,9 +281,9 @@ class SweepRecord(DatedRecord, NamedRecord):
 class RecipeRecord(ApiRecord):
     """A recipe of this service with all its options."""
 
-    name: str = Field(description="What a job calls it.")
+    name: str = Field(description="Its name in the request of a job.")
     title: str = Field(description="Its name for people.")
-    publishes: str = Field(description="What its release is: a `generator`, a `classifier` or a `histogram`.")
+    publishes: str = Field(description="Kind of its release: `generator`, `classifier` or `histogram`.")
     releases: str = Field(description="The same in words.")
     units: list[Unit] = Field(description="Units of the accounts that may use it, because it bounds their influence.")
     presets: dict[str, dict[str, Any]] = Field(description="Values of the option `preset`; `default` by default.")
@@ -297,4 +297,4 @@ class RecipeRecord(ApiRecord):
 class RecipeList(ApiRecord):
     """Every recipe of the service."""
 
-    items: list[RecipeRecord] = Field(description="What this page holds.")
+    items: list[RecipeRecord] = Field(description="The items of this page.")

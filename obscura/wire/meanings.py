@@ -1,8 +1,8 @@
 """Meanings of folder names: a person, a part of a collection, or a class. Pure functions over texts.
 
 A folder named after a person must not become a public class without a question, and a word for a thing must not cause
-one. So these rules look at the form (dates, long numbers, numbered words such as `patient12`, marks of DICOM and of
-registers) and at common given names without another meaning.
+one. So these rules match forms (dates, long numbers, numbered words such as `patient12`, marks of DICOM and of
+registers) and unambiguous common given names.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def identifiers_in(names: Iterable[str], *, few: bool) -> list[str]:
 
     Args:
         names: All class names.
-        few: Whether most of them have few images.
+        few: True if most of them have few images.
     """
     series: dict[str, list[str]] = {}
     for name in sorted(name for name in set(names) if not _WNID.fullmatch(name)):
@@ -355,7 +355,7 @@ def persons_in_file_names(names: Sequence[str], *, classes: int = 1) -> tuple[st
 
 
 def _person_of(path: str) -> tuple[bool, str, str]:
-    """Return (whether it is a strong sign, what a file seems to be named after, what tells it from others), or ""."""
+    """Return (whether the sign is strong, the apparent owner of the file, the part that distinguishes it), or ""."""
     *folders, name = path.split("/")
     owner = _OWNER.match(name)
     if owner:

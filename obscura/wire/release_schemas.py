@@ -61,7 +61,7 @@ class ReleaseRecord(DatedRecord, NamedRecord):
     account_id: AccountId
     dataset_id: DatasetId
     recipe: RecipeName
-    epsilon: float = Field(description="What the release cost, at the account's delta.")
+    epsilon: float = Field(description="Cost of the release, at the account's delta.")
     delta: Delta
     unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
     classes: list[str] = Field(description="Names of the classes, in the order of their labels.")

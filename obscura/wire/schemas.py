@@ -86,9 +86,9 @@ Delta = Annotated[float, Field(description="Of (epsilon, delta)-differential pri
 DatasetId = Annotated[str, Field(description="The labelled images.")]
 AccountId = Annotated[str, Field(description="The population whose budget pays.")]
 RecipeName = Annotated[str, Field(description="Name of the training loop; `GET /v1/recipes` has them.")]
-CostNano = Annotated[int, Field(description="The price, in nano-units of mu^2.")]
-SpentNano = Annotated[int, Field(description="What was spent, in nano-units of mu^2. It never decreases.")]
-LeftEpsilon = Annotated[float, Field(description="What is left, at the account's delta; epsilons do not add up.")]
+CostNano = Annotated[int, Field(description="The cost, in nano-units of mu^2.")]
+SpentNano = Annotated[int, Field(description="Spent budget, in nano-units of mu^2. It never decreases.")]
+LeftEpsilon = Annotated[float, Field(description="Remaining budget, at the account's delta; epsilons do not add up.")]
 Reason = Annotated[str, Field(min_length=1, max_length=REASON_CHARACTERS_MAX), clean(REASON_CHARACTERS_MAX)]
 KeyCheck = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{KEY_CHECK_CHARACTERS}}}$")]
 Scope = Literal["admin", "data", "train", "read", "releases", "audit", "metrics"]
@@ -120,7 +120,7 @@ def record_of(schema: type[Record], row: Any, **differently: Any) -> Record:
 class Page(ApiRecord, Generic[Item]):
     """One page of a list; `next_cursor` is null on the last one."""
 
-    items: list[Item] = Field(description="What this page holds.")
+    items: list[Item] = Field(description="The items of this page.")
     next_cursor: str | None = Field(default=None, description="The `cursor` of the next page; null on the last one.")
 
 
@@ -167,9 +167,9 @@ class BalanceFacts(ApiRecord):
     capacity_nano: int = Field(description="The whole lifetime budget, in nano-units of mu^2.")
     spent_nano: SpentNano
     reserved_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
-    left_nano: int = Field(description="What is left, in nano-units of mu^2.")
+    left_nano: int = Field(description="Remaining budget, in nano-units of mu^2.")
     limit_epsilon: float = Field(description="The lifetime limit, at the account's delta.")
-    spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
+    spent_epsilon: float = Field(description="Spent budget, as an epsilon at the account's delta.")
     reserved_epsilon: float = Field(description="Reserved for jobs under way, as an epsilon at the account's delta.")
     left_epsilon: LeftEpsilon
     affordable_epsilon: float = Field(description="The largest epsilon that a next job may ask for.")
@@ -177,8 +177,8 @@ class BalanceFacts(ApiRecord):
         description="Bound on everything it may ever publish: its limit, or what is spent and reserved if that is more."
     )
     attacker_certainty_max: float = Field(
-        description="How sure an attacker who was 50% sure that a unit was used, or was not, can become by studying "
-        "everything that the account may ever publish, except with probability delta."
+        description="Highest certainty that an attacker who was 50% sure that a unit was used, or was not, can reach. "
+        "It covers everything that the account may ever publish, except with probability delta."
     )
 
     @property
@@ -201,22 +201,22 @@ class AccountTerms(DatedRecord, NamedRecord):
     """An account without its balance."""
 
     owner: str = Field(description="Who is asked about the account.")
-    epsilon: float = Field(description="The lifetime limit; what is promised is `guaranteed_epsilon` of the balance.")
+    epsilon: float = Field(description="The lifetime limit; the guarantee is `guaranteed_epsilon` of the balance.")
     delta: Delta
     unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
     adjacency: str = Field(description="Which datasets count as neighbours: those that differ by one whole unit.")
     rate: float = Field(
         description="Chance of failure that comes with each unit of mu^2; see /docs/explanation/accounting."
     )
-    frozen: bool = Field(description="Whether the account takes no new job.")
-    closed: bool = Field(default=False, description="Whether the account takes no new data.", exclude_if=operator.not_)
+    frozen: bool = Field(description="True if the account accepts no new job.")
+    closed: bool = Field(default=False, description="True if it accepts no new data.", exclude_if=operator.not_)
     project_id: str = Field(description="The project that it belongs to.")
 
 
 class AccountRecord(AccountTerms):
     """A population with one privacy budget."""
 
-    balance: BalanceFacts = Field(description="Limit, spent, held and left.")
+    balance: BalanceFacts = Field(description="Limit, spent, reserved and remaining budget.")
 
 
 class ReasonRequest(ApiRequest):
@@ -239,7 +239,7 @@ class EntryRecord(ApiRecord):
     kind: str = Field(description="`open`, `hold`, `arm`, `charge`, `capture`, `return`, `limit`, `freeze`, `accept`.")
     hold_id: str | None = Field(description="The reservation that the entry moves; null for others.")
     job_id: str | None = Field(description="The job.")
-    amount_nano: int = Field(description="What the entry is about, in nano-units of mu^2.")
+    amount_nano: int = Field(description="Amount of the entry, in nano-units of mu^2.")
     capacity_nano: int = Field(description="The whole lifetime budget, in nano-units of mu^2.")
     spent_nano: SpentNano
     reserved_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
@@ -272,7 +272,7 @@ class DatasetRequest(ApiRequest):
     )
     subjects_recognised: bool = Field(
         default=False,
-        description="Whether an id means the same subject in all such datasets of the project. Subjects of another "
+        description="True if an id means the same subject in all such datasets of the project. Subjects of another "
         "account are then refused. Otherwise ids are deleted after the upload.",
     )
 
@@ -296,7 +296,7 @@ class WithdrawalRecord(ApiRecord):
     dataset_ids: list[str] = Field(description="Its datasets that recognise subjects and have content, all rewritten.")
     not_recognised: list[str] = Field(description="Other datasets: delete them, and push them without the subjects.")
     waiting: bool = Field(
-        description="Whether they wait to be rewritten until trainings have stopped. Until then they are `withdrawing`."
+        description="True if they wait to be rewritten until trainings have stopped. Until then they are `withdrawing`."
     )
 
 
@@ -312,7 +312,7 @@ class DatasetRecord(DatedRecord, NamedRecord):
     records_declared: int = Field(description="Public upper bound on the number of records.")
     subjects_declared: int | None = Field(description="Public limit on the subjects; null if records are protected.")
     subjects_recognised: bool = Field(
-        default=False, exclude_if=operator.not_, description="Whether other such datasets recognise its subjects."
+        default=False, exclude_if=operator.not_, description="True if other such datasets recognise its subjects."
     )
     state: str = Field(
         description="`declared`, `receiving`, `ready`, `withdrawing` (rewritten without subjects), `failed`, "
@@ -350,7 +350,7 @@ class FieldError(ApiRecord):
     """One invalid field of a request. Its value is never echoed."""
 
     pointer: str = Field(description="Which part, as a JSON pointer.")
-    message: str = Field(description="What is wrong with it.")
+    message: str = Field(description="The fault, for people.")
 
 
 class Problem(BaseModel):
@@ -361,7 +361,7 @@ class Problem(BaseModel):
     type: str = Field(description="A URN that names the code.")
     title: str = Field(description="The kind of error in words.")
     status: int = Field(description="The HTTP status.")
-    detail: str = Field(description="What happened and what to do, for people.")
+    detail: str = Field(description="The problem and its remedy, for people.")
     instance: str = Field(description="Path of the request.")
     code: str = Field(description="Stable name of the error, for programs.")
     errors: list[FieldError] | None = Field(default=None, description="The invalid parts of the request, if any.")

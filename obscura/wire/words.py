@@ -85,7 +85,7 @@ ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 class EarlyEnd(enum.StrEnum):
-    """Reason why a training ends before its plan; what it has made is published as incomplete.
+    """Reason why a training ends before its plan; its partial result is published as incomplete.
 
     A discarded training publishes nothing. The other reasons are failures, named like their codes.
     """
@@ -125,7 +125,7 @@ class Admission(enum.StrEnum):
 
 
 class DecisionAction(enum.StrEnum):
-    """What one admin asks for and another decides. ACCEPT records spending that a restored database lacks."""
+    """Action that one admin requests and another decides. ACCEPT records spending that a restored database lacks."""
 
     RAISE = "raise"
     ADMIT = "admit"

@@ -64,7 +64,7 @@ def is_own_machine(request: Request) -> bool:
 
 
 class Window(NamedTuple):
-    """What is left of a limit after a hit."""
+    """The rest of a limit after a hit."""
 
     allowed: bool
     remaining: int

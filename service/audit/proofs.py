@@ -2,7 +2,7 @@
 
 A receipt holds the whole CAPTURE entry, and its hash covers every entry before it. Checkpoints are chained, so that no
 log can be rewritten before one. The newest receipt of each account and the newest checkpoint are also kept as files
-beside the database, and contradict a database that was restored from an older backup. `scripts/verify_receipt.py`
+beside the database. They contradict a database that was restored from an older backup. `scripts/verify_receipt.py`
 checks a receipt without this package.
 """
 

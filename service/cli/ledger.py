@@ -49,9 +49,9 @@ def verify(
 ) -> None:
     """Recompute the whole ledger: hashes, balances, prices, admission, signatures, receipts, files of releases.
 
-    What is found stops the trainings it concerns until `--clear`. A database that is older than its storage locks the
-    installation; what it lacks is listed by account. Exit codes: 0 nothing found, 1 findings or locked, 2 it could not
-    run.
+    A finding stops the trainings it concerns until `--clear`. A database that is older than its storage locks the
+    installation; the missing entries are listed by account. Exit codes: 0 nothing found, 1 findings or locked, 2 it
+    could not run.
     """
     from service.audit.findings import clear_stops
     from service.db.session import transaction
@@ -164,7 +164,7 @@ def accept_clock(context: typer.Context, as_json: Json = False) -> None:
     """Confirm that the clock is right, after entries were written while it was ahead, so that the service starts.
 
     Those entries keep their times, and later entries bear no earlier time. Leases and sign-ins dated by the wrong clock
-    end. Check the clock first: what it shows now is what the ledger compares it with from now on.
+    end. Check the clock first: the ledger compares later times with its present time.
     """
     from service.db.session import transaction
     from service.identity.recording import recorded
@@ -200,7 +200,7 @@ def backup(
     context: typer.Context,
     out: Annotated[Path, typer.Argument(help="A new folder, best on another disk.")],
     with_keys: Annotated[
-        bool, typer.Option("--with-keys", help="Copy the keys too: whoever has the backup can then open every image.")
+        bool, typer.Option("--with-keys", help="Copy the keys too: anyone with the backup can then open every image.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -30,7 +30,7 @@ def restore(
 ) -> None:
     """Make an admin on the service's own machine, when too few admins still have their keys.
 
-    Works on the database itself and needs no approval: whoever holds the data folder could do it anyway.
+    Works on the database itself and needs no approval: anyone with the data folder could do it anyway.
     """
     from service.db.session import transaction
     from service.identity.admins import admit_on_machine

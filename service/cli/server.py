@@ -54,7 +54,7 @@ def _end_with_stdin() -> None:
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Where everything goes.")] = Path("var/demo"),
     images: Annotated[
-        str | None, typer.Option("--images", help="fashion-mnist or digits; what can be had by default.")
+        str | None, typer.Option("--images", help="fashion-mnist or digits; by default the first that is available.")
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the service running until Ctrl-C.")] = False,
     as_json: Json = False,

@@ -22,7 +22,7 @@ FORM_FIELDS_MAX = 32
 
 @dataclass(frozen=True)
 class Viewer:
-    """Whoever views a page."""
+    """The person who views a page."""
 
     principal: Principal | None  # the key that signed in; None for a reader without a key
     form_token: str  # of this session's forms; empty without a session
@@ -31,7 +31,7 @@ class Viewer:
 
     @property
     def runs_installation(self) -> bool:
-        """Whether the viewer is an admin of the installation."""
+        """Return whether the viewer is an admin of the installation."""
         return self.may(Scope.ADMIN) and self.principal is not None and self.principal.project_id is None
 
     def may(self, scope: str) -> bool:

@@ -280,7 +280,7 @@ def sign_out(request: Request, service: Running) -> Response:
 
 @router.get("/static/{name}")
 async def static_file(name: str) -> FileResponse:
-    """Serve a style, script or picture; its address changes with its content, so browsers may cache it forever."""
+    """Serve a style, script or image; its address changes with its content, so browsers may cache it forever."""
     if name not in _FILES:
         raise NotFound("There is no such file.")
     return FileResponse(_FILES[name], headers={"Cache-Control": "public, max-age=31536000, immutable"})

@@ -24,7 +24,7 @@ from privacy.plans.registry import RECIPES
 from service import jobs
 from service.api.deps import Running
 from service.api.routes.jobs import describe_recipe
-from service.api.routes.orders import read_picture
+from service.api.routes.orders import read_image
 from service.dashboard.access import Viewer, find_viewer
 from service.dashboard.forms import (
     Body,
@@ -217,16 +217,16 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
     )
 
 
-def _add_picture(kind: Kind, place: Reading) -> None:
+def _add_image(kind: Kind, place: Reading) -> None:
     def send(request: Request, service: Running, made_id: str) -> Response:
-        return read_picture(service, request, kind, made_id)
+        return read_image(service, request, kind, made_id)
 
-    router.get(f"{place.path.removeprefix('/v1')}/{{made_id}}/{place.picture}.png")(send)
+    router.get(f"{place.path.removeprefix('/v1')}/{{made_id}}/{place.image}.png")(send)
 
 
 for _kind in jobs.KINDS.values():
-    if _kind.reading is not None and _kind.reading.picture:
-        _add_picture(_kind, _kind.reading)
+    if _kind.reading is not None and _kind.reading.image:
+        _add_image(_kind, _kind.reading)
 
 
 def _names(session: Session, chosen: str) -> dict[str, str]:

@@ -91,7 +91,7 @@ def cancel_readers(
     if waiting and not may_cancel:
         raise Conflict(
             f"{whose} is needed by jobs that are queued or running, among them {waiting[0]}. Wait for their end, or "
-            f"have them cancelled with the {act}: what trainings have charged stays spent, and they publish nothing.",
+            f"have them cancelled with the {act}: charges of trainings stay spent, and they publish nothing.",
             jobs=list(waiting[:_JOBS_NAMED_MAX]),
         )
     paying = select(Job.account_id).where(Job.id.in_(waiting), Job.hold_id.is_not(None))

@@ -11,8 +11,8 @@ changes no other number; without the secret, the numbers are as random as drawn 
 (`privacy.mechanisms.partition`). Ids are scoped to a project: in another one, the same id is another subject.
 
 The fingerprints of an upload are inserted in many short transactions before it is accepted, and count from its
-acceptance on: the dataset's row names the accepted upload. Uploads are accepted one at a time, each after a look-up of
-what counts then, so of two that share an image one sees the other.
+acceptance on: the dataset's row names the accepted upload. Uploads are accepted one at a time, each after a fresh
+look-up, so of two that share an image one sees the other.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class OverlapRefused(KnownRefused):
 
     fault = "overlap"
     text = (
-        "Images of this upload are in other datasets already, and no single account may pay for all of them: it "
-        "must be yours, take new data, have the same unit, and have an epsilon and a delta of at most those of the "
+        "Images of this upload are in other datasets already, and no single account may pay for all of them. It "
+        "must be yours, accept new data and have the same unit. Its epsilon and delta must not exceed those of the "
         "account you chose. Upload the known images separately, or into their first account; otherwise ask the "
         "operator. Nothing was stored."
     )

@@ -2,7 +2,7 @@
 
 The parent never parses an upload. It counts and hashes bytes, starts `python -m service.ingest`, and accepts the
 resulting arrays only after checking their headers, labels and every tag itself. Nothing readable touches the disk: the
-file in quarantine is sealed under a key that only this process and the confined one hold, and the confined one seals
+file in quarantine is sealed under a key that only this process and the confined one have. The confined one also seals
 the arrays while it writes them.
 """
 

@@ -77,9 +77,9 @@ def declare(session: Session, settings: Settings, request: DatasetRequest, *, no
         if account.unit is Unit.SUBJECT:
             if subjects is None:
                 raise InvalidInput(
-                    f"Account *{account.name}* protects all records of one subject, so its datasets declare "
-                    "subjects_declared, a public upper bound on the number of subjects, and their uploads say whose "
-                    "each record is."
+                    f"Account *{account.name}* protects all records of one subject. Its datasets must declare "
+                    "subjects_declared, a public upper bound on the number of subjects. Their uploads must contain the "
+                    "subject of each record."
                 )
             if subjects > records:
                 raise InvalidInput(

@@ -1,7 +1,7 @@
 """Stored datasets: arrays sealed under a key of each dataset's own, and the keys, whose destruction is the deletion.
 
 A key is a file of 32 random bytes, `<keys_dir>/datasets/<content>.key`. It is written before the arrays are published,
-and destroyed before they are removed, so every copy of the arrays, including backups, becomes unreadable with it. A
+and destroyed before they are removed. Every copy of the arrays, including backups, then becomes unreadable. A
 content is named by its dataset's id; after a withdrawal it is rewritten under a numbered name (`Dataset.content`).
 """
 

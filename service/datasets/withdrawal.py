@@ -54,7 +54,7 @@ class Withdrawal:
     Attributes:
         dataset_ids: the datasets to rewrite.
         not_recognised: the account's datasets that store no recognisable ids, so that no subject can be found in them.
-        waiting: whether images remain to be destroyed when trainings have stopped.
+        waiting: true if images remain to be destroyed when trainings have stopped.
     """
 
     account_id: str
@@ -90,14 +90,14 @@ def withdraw(
             if account.unit is not Unit.SUBJECT:
                 raise InvalidInput(
                     f"Account *{account.name}* protects single records, so the service does not know whose an image "
-                    "is. Delete its dataset, and push it again without the image: what was spent stays spent."
+                    "is. Delete its dataset, and push it again without the image. Spent budget stays spent."
                 )
             recognised = visible(session, Dataset, select(Dataset.id)).where(*_of(account), Dataset.subjects_recognised)
             if session.scalar(recognised.limit(1)) is None:
                 raise InvalidInput(
                     f"No dataset of account *{account.name}* recognises subjects: their ids were not kept. Delete the "
                     "dataset, and push it again without them, with --subjects-key or subjects_recognised, so that the "
-                    "next withdrawal finds its subjects: what was spent stays spent."
+                    "next withdrawal finds its subjects. Spent budget stays spent."
                 )
             states.require_same_key(session, account_id, subjects_key_check)
             try:
@@ -149,7 +149,7 @@ def complete(context: DatasetContext, dataset_id: str, *, patient: bool = True) 
         patient: wait for another process that does so; otherwise leave it to that.
 
     Returns:
-        Whether the images are destroyed; False if it must wait.
+        True once the images are destroyed; False if it must wait.
     """
     with _alone(context.vault.keys_path, patient=patient) as alone:
         while alone:

@@ -189,8 +189,8 @@ class Outbox(Base):
 class Installation(Base):
     """The single row with the random id that database and data folder share (`service.installation`).
 
-    When an operator last confirmed that the clock had been ahead, `clock_ahead_until` was the time of the newest ledger
-    entry, and `clock_accepted_at` that of the clock.
+    An operator who confirms that the clock was ahead sets `clock_ahead_until`, the time of the newest ledger entry, and
+    `clock_accepted_at`, the time of the clock.
     """
 
     __tablename__ = "installation"

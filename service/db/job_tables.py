@@ -45,7 +45,7 @@ class FailureCode(enum.StrEnum):
 
 
 class Sweep(Entity):
-    """A hyper-parameter search: several trainings on one dataset, whose total price was held in one transaction."""
+    """A sweep: several trainings on one dataset, whose total price was held in one transaction."""
 
     __tablename__ = "sweeps"
     __table_args__ = (check("cost_nano > 0", "price_positive"),)

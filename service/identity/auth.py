@@ -1,6 +1,6 @@
 """API keys: hashed, scoped, revocable. Admins' keys belong to people (`admins`).
 
-Revoking a key revokes what it made, what those keys made, and so on: whoever stole one may have made others.
+Revoking a key revokes all keys it made, all keys those made, and so on, because a thief may have made others.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def id_in(given: object) -> str | None:
 def append(session: Session, events: Sequence[Event]) -> list[dict[str, Any]]:
     """Insert events and return their rows, for `write_lines` after the commit. Call it last in a transaction.
 
-    On PostgreSQL it locks the log until the commit, so that events become visible in the order of their numbers and a
+    On PostgreSQL it locks the log until the commit. Events then become visible in the order of their numbers, and a
     reader who pages through them misses none. SQLite has one writer anyway.
     """
     if session.get_bind().dialect.name == "postgresql":

@@ -17,10 +17,10 @@ def explain(fault: Fault, request: IngestRequest) -> str:
     mode = "grayscale" if request.channels == 1 else "colour"
     shape = ", ".join(["n", *map(str, request.record_shape)])
     if request.subjects_declared is None:
-        layout, arrays = "in a class folder, as in class/picture.png", "exactly two arrays, 'images' and 'labels'"
+        layout, arrays = "in a class folder, as in class/image.png", "exactly two arrays, 'images' and 'labels'"
         idx_members = "exactly two members named like 'train-images-idx3-ubyte' and 'train-labels-idx1-ubyte'"
     else:
-        layout = "in a subject's folder inside a class folder, as in class/subject/picture.png"
+        layout = "in a subject's folder inside a class folder, as in class/subject/image.png"
         arrays = "exactly three arrays, 'images', 'labels' and 'subjects'"
         idx_members = (
             "exactly three members named like 'train-images-idx3-ubyte', 'train-labels-idx1-ubyte' and "
@@ -36,7 +36,7 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         Fault.ARCHIVE_ENTRIES: f"The archive has more than {limits.entries_max:,} entries.",
         Fault.ARCHIVE_SIZE: f"The archive expands to more than is allowed: {limits.entry_bytes_max:,} bytes for a file "
         f"and {limits.decoded_bytes_max:,} bytes in all.",
-        Fault.ARCHIVE_RATIO: f"The archive expands more than {limits.ratio_max} times, which pictures do not. "
+        Fault.ARCHIVE_RATIO: f"The archive expands more than {limits.ratio_max} times, which images do not. "
         "If it is genuine, create it without compression.",
         Fault.ARCHIVE_DUPLICATE: "Two entries of the archive have the same name, counting upper and lower case and "
         "equivalent Unicode spellings as the same.",
@@ -56,22 +56,22 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         f"{len(request.classes)} declared names, letter by letter.",
         Fault.RECORDS_TOO_MANY: f"The upload holds more records than it may: {request.records_max:,}. The declared "
         "number is an upper bound that the guarantee is computed from. Declare a new dataset with a larger number.",
-        Fault.IMAGE_FORMAT: "A file is not a picture in an accepted format. "
-        f"{names_of(taken=True, last='and')} are taken, judged by content, not by name.",
-        Fault.IMAGE_PIXELS: f"A picture has more than {limits.pixels_max:,} pixels. It was not decoded.",
-        Fault.IMAGE_SIZE: f"A picture is not {size}, as declared. Resize all pictures before the upload; "
+        Fault.IMAGE_FORMAT: "A file is not an image in an accepted format. "
+        f"{names_of(taken=True, last='and')} are accepted, judged by content, not by name.",
+        Fault.IMAGE_PIXELS: f"An image has more than {limits.pixels_max:,} pixels. It was not decoded.",
+        Fault.IMAGE_SIZE: f"An image is not {size}, as declared. Resize all images before the upload; "
         "`obscura datasets push` does it with --size.",
-        Fault.IMAGE_FRAMES: "A picture is animated or has several frames. Send single pictures; "
+        Fault.IMAGE_FRAMES: "An image is animated or has several frames. Send single images; "
         "`obscura datasets push` keeps the first frame.",
         Fault.IMAGE_SCANS: f"A JPEG has more than {SCANS_MAX} scans, and each goes over all pixels again. "
         "Save it again, with the usual settings of any program.",
-        Fault.IMAGE_PARTS: "A picture is made of far more segments, chunks or runs than its size explains, or has "
+        Fault.IMAGE_PARTS: "An image is made of far more segments, chunks or runs than its size explains, or has "
         "several colour profiles. Save it again, without metadata.",
-        Fault.IMAGE_MODE: f"A picture does not fit the declared mode, {mode}. Eight bits a channel are taken; for a "
-        "grayscale dataset, pictures must be gray (red, green and blue equal everywhere).",
-        Fault.IMAGE_TRANSPARENT: "A picture has transparent pixels. Flatten it onto a background first; "
+        Fault.IMAGE_MODE: f"An image does not fit the declared mode, {mode}. Use eight bits a channel; for a "
+        "grayscale dataset, images must be gray (red, green and blue equal everywhere).",
+        Fault.IMAGE_TRANSPARENT: "An image has transparent pixels. Flatten it onto a background first; "
         "`obscura datasets push` lays it on white.",
-        Fault.IMAGE_BROKEN: "A picture is damaged and cannot be decoded.",
+        Fault.IMAGE_BROKEN: "An image is damaged and cannot be decoded.",
         Fault.ARRAY_MEMBERS: f"An .npz upload must hold {arrays}.",
         Fault.ARRAY_HEADER: "An array's header cannot be read. Save plain arrays with numpy.savez (no pickled objects, "
         "no Fortran order).",
@@ -86,10 +86,9 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         Fault.COUNTS_DIFFER: "There are not as many labels, or not as many subject ids, as images.",
         Fault.LABEL_RANGE: f"A label is not in 0 ... {len(request.classes) - 1}. Labels count the declared classes in "
         "their declared order, from 0.",
-        Fault.SUBJECTS_ABSENT: "The dataset's account protects all records of a subject together, and this upload does "
-        "not say whose records they are. Send an .npz with a third array 'subjects', a zip with one folder for each "
-        "subject inside the class folders (class/subject/picture.png), or a third IDX file "
-        "('train-subjects-idx1-int').",
+        Fault.SUBJECTS_ABSENT: "The dataset's account protects all records of a subject together, and this upload "
+        "contains no subject ids. Send an .npz with a third array 'subjects', a zip with subject folders in the class "
+        "folders (class/subject/image.png), or a third IDX file ('train-subjects-idx1-int').",
         Fault.SUBJECTS_UNEXPECTED: "The upload carries subject ids, and this dataset declared none: it is public, or "
         "its account protects single records. Leave the ids out, or declare the dataset in an account whose unit is "
         "the subject.",

@@ -1,7 +1,7 @@
 """Replace subject ids by numbers; the ids are not stored.
 
 Unless subjects are recognised (`hashed_numbers`), the numbers are random: fresh for every upload, distinct, 63 bits,
-and independent of everything else. So one more subject does not change the distribution of the other numbers, and two
+and independent of everything else. So one more subject does not change the distribution of the other numbers. Two
 such uploads can be coupled so that all others have the same. Numbers that count the subjects would lack this: one
 subject would move the others. `privacy.mechanisms.partition` continues the argument.
 """

@@ -1,8 +1,8 @@
 """Jobs: plan, accept, lease and end them.
 
 Plain functions of a session that never commit; functions that write take a session in a writing transaction. `now` is
-aware, `principal` is the id of the caller, whose namespace the idempotency keys are in, NotFound means that there is no
-such job, and StaleAttempt that another attempt has taken over or the job has ended.
+aware. `principal` is the id of the caller; idempotency keys are scoped to it. NotFound means that there is no such job.
+StaleAttempt means that another attempt has taken over or the job has ended.
 """
 
 from service.db.job_tables import FailureCode

@@ -63,7 +63,7 @@ def finish_cancelled(session: Session, *, job_id: str, attempt: int, now: dateti
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.CANCELLED)
     if job.state is JobState.RUNNING:
         if not job.cancel_requested or may_publish(session, job):
-            raise Conflict("Nobody asked for this job to be stopped without publishing.", job_id=job_id)
+            raise Conflict("No stop without publishing was requested for this job.", job_id=job_id)
         settle(session, job, reason="cancelled", now=now)
         end_job(session, job, JobState.CANCELLED, now=now)
     return job

@@ -46,7 +46,7 @@ class Reading:
     Attributes:
         prefix: of the ids.
         scope: required of the key.
-        picture: a column with a PNG image, and the last segment of its route.
+        image: a column with a PNG image, and the last segment of its route.
         examples: of record fields whose meaning differs from that of the same name in other records.
     """
 
@@ -55,8 +55,8 @@ class Reading:
     tag: str
     description: str
     scope: str = "read"
-    picture: str = ""
-    picture_description: str = ""
+    image: str = ""
+    image_description: str = ""
     examples: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -37,7 +37,7 @@ PROGRESS_KEYS = frozenset(
 
 
 class StopRequest(enum.StrEnum):
-    """What a running attempt must do instead of continuing."""
+    """Order to a running attempt to end."""
 
     WIND_UP = "wind_up"  # charge no more, and publish what exists
     STOP = "stop"  # at once, without publishing
@@ -166,7 +166,7 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
     A training that has paid for something charges no more, and publishes what it has, marked as incomplete.
 
     Args:
-        discard: publish nothing even so; what was charged stays spent. May be requested after a cancellation.
+        discard: publish nothing even so; charges stay spent. May be requested after a cancellation.
     """
     job = find(session, Job, job_id, lock=True)
     if job.state not in (*UNFINISHED, JobState.CANCELLED):

@@ -174,7 +174,7 @@ def charge(
         attempt: the one that armed the hold.
         amount_nano: a whole number > 0; of a stage priced as a whole, the price of the stage.
         stage: of the plan; public.
-        event: what is paid for, as `Event.to_json` writes it, from which the price can be recomputed; public.
+        event: the paid event in the form of `Event.to_json`, from which the price can be recomputed; public.
         paid_as_whole: the number of releases of the stage that `amount_nano` pays for together; None if it pays for
             this event alone.
 

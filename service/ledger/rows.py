@@ -1,7 +1,7 @@
 """Lock, read, check and append ledger rows. Every balance changes through `append` alone.
 
-Every read of an account brings the head of its log, and every read of a hold the newest entry about it, so both are
-checked (I8) at a cost that does not depend on the length of the log. Locks are taken in the order account, hold, as
+Every read of an account includes the head of its log; every read of a hold includes the newest entry about it. So both
+are checked (I8) at a cost that does not depend on the length of the log. Locks are taken in the order account, hold, as
 FOR NO KEY UPDATE: writers exclude each other, but not transactions that insert a job which refers to the account.
 """
 
@@ -149,8 +149,8 @@ def append(
 ) -> Entry:
     """Append an entry, move the account and the hold with it, and write all of it to the database.
 
-    Raise LedgerCorruption if a row is not the one that was locked, spent would decrease (I2), the account would be
-    overspent (I1), or the hold would contradict the log.
+    Raise LedgerCorruption if a row is not the locked one, spent would decrease (I2), the account be overspent (I1), or
+    the hold contradict the log.
 
     Args:
         account: locked.
@@ -209,8 +209,8 @@ def append(
 def entry_time(session: Session, account: Account, kind: EntryKind, now: datetime) -> datetime:
     """Return the time of the next entry of an account: the hour of `now`, and never before the newest entry.
 
-    An exact time after a charge would reveal when, at the latest, that charge was made, and people's actions follow
-    private events because programs act for them. Entries that a training writes on its way repeat the newest entry's
+    An exact time after a charge would reveal a latest time of that charge. People's actions follow private events
+    because programs act for them. Entries that a training writes on its way repeat the newest entry's
     time: which of a thousand charges began a new hour would reveal the training's pace.
     """
     newest_at = None if account.head is None else account.head.created_at

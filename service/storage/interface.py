@@ -32,7 +32,7 @@ class StorageUnavailable(ObscuraError, OSError):
 
     @property
     def dependency_failed(self) -> bool:
-        """Whether the storage did not answer; otherwise it refused."""
+        """Return whether the storage did not answer; otherwise it refused."""
         return self.numbers.get("why") == "away"
 
 

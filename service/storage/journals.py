@@ -1,4 +1,4 @@
-"""Journals beside the database: what jobs have released, who has withdrawn, and which uploads were accepted.
+"""Journals beside the database: releases of jobs, withdrawals, and accepted uploads.
 
 A line of a job's journal is on the disk after its charge was committed and before the noise that it pays for is drawn.
 So every release is in the journal, and every line of it is in the ledger. A ledger that shows less was restored from an

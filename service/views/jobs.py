@@ -146,7 +146,7 @@ class JobView:
 
     @property
     def active(self) -> bool:
-        """Whether it is queued or running."""
+        """Return whether it is queued or running."""
         return self.job.state not in FINAL_STATES
 
 

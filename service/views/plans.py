@@ -1,4 +1,4 @@
-"""Plans: what a training would buy, and what it would leave of the budget."""
+"""Plans: the releases of a training, and the remaining budget after it."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class SweepView:
 
     @property
     def active(self) -> bool:
-        """Whether a trial or an evaluation is unfinished."""
+        """Return whether a trial or an evaluation is unfinished."""
         return self.sweep.state == "open"
 
     @property

@@ -126,7 +126,7 @@ class Answer:
 
     @property
     def delivered(self) -> bool:
-        """Whether it was answered with 2xx."""
+        """Return whether it was answered with 2xx."""
         return self.status is not None and 200 <= self.status < 300
 
 

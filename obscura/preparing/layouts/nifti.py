@@ -2,7 +2,7 @@
 
 Axes are those of the body (nibabel's closest canonical orientation): the patient's right is on the left of a slice, and
 the front or the head is above. Voxels that are longer in one direction are not stretched. All slices of a file belong
-to one person, and so do files with the same BIDS name (`sub-01`) or in the same folder inside the class folder.
+to one person. So do files with the same BIDS name (`sub-01`) or in the same folder inside the class folder.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def list_accounts(service: Running, page: Paging) -> Page[AccountRecord]:
 
 @router.get("/{account_id}", dependencies=[READ], summary="Read an account")
 def read_account(service: Running, account_id: AccountId) -> AccountRecord:
-    """Return an account: limit, spent, held and left."""
+    """Return an account: limit, spent, reserved and remaining budget."""
     with transaction(service.factory, read_only=True) as session:
         return views.sound(views.read(session, account_id))
 
@@ -80,7 +80,7 @@ def _change(service: Service, act: Callable[..., ledger.Account], **change: Any)
 
 @router.post("/{account_id}/lower-limit", summary="Lower an account's limit")
 def lower_limit(service: Running, admin: Admin, account_id: AccountId, body: LimitChangeRequest) -> AccountRecord:
-    """Lower the lifetime limit at once. If more is already spent and held, nothing is left and the account is
+    """Lower the lifetime limit at once. If more is already spent and reserved, nothing is left and the account is
     frozen.
     """
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
@@ -108,7 +108,7 @@ def freeze(service: Running, admin: Admin, account_id: AccountId, body: ReasonRe
 
 @router.post("/{account_id}/unfreeze", summary="Open a frozen account again")
 def unfreeze(service: Running, admin: Admin, account_id: AccountId, body: ReasonRequest) -> AccountRecord:
-    """Accept jobs again. 409 while more is spent and held than the limit allows."""
+    """Accept jobs again. 409 while more is spent and reserved than the limit allows."""
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
     return _change(service, ledger.set_frozen, **change, frozen=False)
 
@@ -122,13 +122,13 @@ def close(service: Running, account_id: AccountId) -> AccountRecord:
     return _change(service, ledger.set_closed, account_id=account_id, closed=True)
 
 
-@router.post("/{account_id}/reopen", dependencies=[ADMIN], summary="Let an account take new data again")
+@router.post("/{account_id}/reopen", dependencies=[ADMIN], summary="Reopen an account for new data")
 def reopen(service: Running, account_id: AccountId) -> AccountRecord:
     """Accept new datasets and uploads again. Idempotent."""
     return _change(service, ledger.set_closed, account_id=account_id, closed=False)
 
 
-@router.post("/{account_id}/withdrawals", dependencies=[DATA], summary="Let subjects withdraw from an account")
+@router.post("/{account_id}/withdrawals", dependencies=[DATA], summary="Withdraw subjects from an account")
 @body_limit(LARGE_BODY_BYTES_MAX)
 def withdraw_subjects(service: Running, account_id: AccountId, body: WithdrawalRequest) -> WithdrawalRecord:
     """Destroy the images of subjects in all datasets of the account that recognise them, and exclude them forever.

@@ -95,8 +95,8 @@ def request_removal(
 ) -> DecisionRecord:
     """Request the removal of an admin, which another admin must approve: the person concerned, for instance.
 
-    It revokes all keys of the person, the keys that these have made, and so on, and removes owners of projects whom the
-    person has named alone. 409 if fewer than two admins of the installation would be left.
+    It revokes all keys of the person, the keys that these have created, and so on. It removes owners of projects whom
+    the person has named alone. 409 if fewer than two admins of the installation would be left.
     """
     ask = partial(admins.request_removal, admin_id=admin_id, reason=body.reason, requested_with=admin.id)
     return request_decision(service, response, ask)

@@ -106,7 +106,7 @@ class CheckpointFacts(ApiRecord):
 
 
 class LedgerRecord(ApiRecord):
-    """What is known about the ledger's soundness."""
+    """State of the ledger's verification."""
 
     trainings: Literal["open", "stopped"] = Field(description="`open`, or `stopped` while an operator must look.")
     stops: list[StopFacts] = Field(description="Why trainings wait, one for each fault; empty when all is well.")

@@ -84,7 +84,7 @@ plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS, 
 @plan_router.post("", dependencies=[READ], summary="Plan a training")
 @body_limit(LARGE_BODY_BYTES_MAX)
 def create_plan(service: Running, body: PlanRequest) -> PlanRecord:
-    """Plan a training: what it buys, its price, and the budget left. Opens no data and stores nothing."""
+    """Plan a training: its releases, its cost, and the remaining budget. Opens no data and stores nothing."""
     with transaction(service.factory, read_only=True) as session:
         return plans.plan(session, service.settings, body)
 
@@ -163,11 +163,11 @@ def stream_events(
 
 @router.post("/{job_id}/cancel", dependencies=[TRAIN], summary="Cancel a job")
 def cancel_job(service: Running, job_id: JobId, body: CancelRequest | None = None) -> JobRecord:
-    """End a job early. A queued job ends at once, and its hold returns.
+    """End a job early. A queued job ends at once, and its reservation returns.
 
-    A training that has charged publishes what it has made, marked as incomplete, and the unspent rest of its hold
-    returns; `publishes_if_cancelled` of the job shows in advance whether there is anything to publish. With `discard`
-    it stops at once and publishes nothing; what was charged stays spent.
+    A training that has charged publishes its partial result, marked as incomplete, and the unspent rest of its
+    reservation returns. `publishes_if_cancelled` of the job shows in advance whether there is anything to publish. With
+    `discard` it stops at once and publishes nothing; its charges stay spent.
     """
     discard = body is not None and body.discard
     with transaction(service.factory) as session:

@@ -79,22 +79,22 @@ def router_of(kinds: tuple[Kind, ...]) -> APIRouter:
     return made
 
 
-def read_picture(service: Service, request: Request, kind: Kind, made_id: str) -> Response:
+def read_image(service: Service, request: Request, kind: Kind, made_id: str) -> Response:
     """Send the image that belongs to a job's result."""
     assert kind.makes is not None
     assert kind.reading is not None
-    column, noun = kind.reading.picture, kind.noun
+    column, noun = kind.reading.image, kind.noun
     with transaction(service.factory, read_only=True) as session:
         made, job = _find(session, kind, made_id, undefer(getattr(kind.makes, column)))
-        picture, ended = getattr(made, column), made.finished_at is not None
+        image, ended = getattr(made, column), made.finished_at is not None
     if job.state.value not in FINAL_STATES:
         raise Pending(f"{noun.capitalize()} {made_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
-    if picture is None and ended:
-        raise NotFound(f"A {noun} of a classifier has no picture.", **{f"{noun}_id": made_id})
-    if picture is None:
-        message = f"{noun.capitalize()} {made_id} has no picture: its job {job.state.value}. Ask for a new one."
+    if image is None and ended:
+        raise NotFound(f"A {noun} of a classifier has no image.", **{f"{noun}_id": made_id})
+    if image is None:
+        message = f"{noun.capitalize()} {made_id} has no image: its job {job.state.value}. Request a new one."
         raise JobNotSucceeded(message)
-    return with_etag(request, Response(picture, media_type="image/png"))
+    return with_etag(request, Response(image, media_type="image/png"))
 
 
 def _add_order(router: APIRouter, kind: Kind, asked: Order) -> None:
@@ -142,8 +142,8 @@ def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
             response.headers["Retry-After"] = "2"
         return record
 
-    def picture(service: Running, request: Request, made_id: MadeId) -> Response:
-        return read_picture(service, request, kind, made_id)
+    def image(service: Running, request: Request, made_id: MadeId) -> Response:
+        return read_image(service, request, kind, made_id)
 
     router.get(
         made_at,
@@ -154,20 +154,20 @@ def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
         summary=f"Read a {noun}",
         description=place.description,
     )(read)
-    if place.picture:
+    if place.image:
         router.get(
-            f"{made_at}/{place.picture}.png",
-            name=f"read_{noun}_{place.picture}",
+            f"{made_at}/{place.image}.png",
+            name=f"read_{noun}_{place.image}",
             dependencies=[scope],
             response_class=Response,
             tags=[place.tag],
-            description=place.picture_description,
+            description=place.image_description,
             responses={
                 200: {"content": {"image/png": {}}},
                 304: {"description": "The client has it."},
                 409: {"description": f"Pending (with Retry-After), or the {noun} failed."},
             },
-        )(picture)
+        )(image)
 
 
 def _find(session: Session, kind: Kind, made_id: str, *options: ORMOption) -> tuple[Any, Job]:

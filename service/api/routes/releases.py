@@ -242,8 +242,8 @@ def request_share(
 ) -> DecisionRecord:
     """Request that a release is shared with another project, or with all. Another owner or an admin must approve it.
 
-    The other project then reads the release with its card, its files and the public part of its report, and draws from
-    it and evaluates it as its own. It sees no account, dataset, job or receipt.
+    The other project can then read the release with its card, its files and the public part of its report. It can also
+    draw from it and evaluate it as its own. It sees no account, dataset, job or receipt.
     """
     ask = partial(jobs.request_share, release_id=release_id, **body.model_dump(), requested_with=admin.id)
     return request_decision(service, response, ask)

@@ -1,4 +1,4 @@
-// Keeps the price beside the slider. Without it, a button shows the price.
+// Keeps the cost beside the slider. Without it, a button shows the cost.
 "use strict";
 (() => {
   const form = document.querySelector("[data-plan]");

@@ -1,6 +1,6 @@
 // Uploads a file and shows the progress. It fills in a declaration with what
 // the format of a file says of all its records alike, and the names of the class folders: never their number, nor what
-// pictures are. What the service would refuse by a file's size or directory alone is said before anything is sent.
+// images are. What the service would refuse by a file's size or directory alone is said before anything is sent.
 // class_folders.js says which folders the class folders are.
 "use strict";
 (() => {
@@ -231,7 +231,7 @@
       });
       request.upload.addEventListener("load", () => {
         bar.removeAttribute("value");
-        note.textContent = "Sent. Every picture is being checked.";
+        note.textContent = "Sent. Every image is being checked.";
       });
       request.addEventListener("load", () => {
         if (request.status === 200 || request.status === 201) resolve(JSON.parse(request.responseText));

@@ -217,8 +217,8 @@ KIND = Kind(
         path="/v1/jobs",
         tag="jobs",
         summary="Ask for a training",
-        description="Hold the plan's price and queue the training. 409 with all numbers when the account cannot pay."
-        "\n\nThe unspent rest of the hold returns when the job ends; what was charged by then stays spent.",
+        description="Reserve the plan's cost and queue the training. 409 with all numbers when the account cannot pay."
+        "\n\nThe unspent rest of the reservation returns when the job ends; charges stay spent.",
         request=JobRequest,
     ),
     planned=True,

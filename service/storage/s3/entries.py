@@ -1,7 +1,7 @@
 """The objects of a bucket: their format, how they are found, and who may write an entry first.
 
-    keys/KEY                    an entry: what is published under a key, or is about to be (`NAME.MARK.tmp`)
-    keys/KEY/~ID                a segment of a file that grows, such as a journal: what one process has appended
+    keys/KEY                    an entry: content published under a key, or about to be (`NAME.MARK.tmp`)
+    keys/KEY/~ID                a segment of a file that grows, such as a journal, appended by one process
     parts/ORIGIN/ID/FILE.PART   a part of a file that is too large for its entry
     claims/KEY/ID               a process that is about to write an entry
 

@@ -76,7 +76,7 @@ def test_a_plan_spends_nothing(shell, account, dataset):
     made = shell("plan", dataset, "-e", "1", *SMALL, "--json").json
     assert made["budget"]["affordable"] is True
     shown = shell("plan", dataset, "-e", "1", *SMALL)
-    assert "price" in shown.out
+    assert "cost" in shown.out
     assert shell("budget", "show", account, "--json").json["reserved_nano"] == 0
 
 

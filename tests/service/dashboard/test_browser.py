@@ -116,7 +116,7 @@ def test_a_search_is_planned_and_started_by_the_keyboard(site, stock, live, brow
         found = [(values.get_attribute("aria-invalid"), barriers(page))]
         page.keyboard.press("Control+A")
         page.keyboard.type("100, 300")
-        page.get_by_text("Price of all 2 trials").wait_for()
+        page.get_by_text("Cost of all 2 trials").wait_for()
         assert page.locator('[data-fault="values-1"]').is_hidden()
         found += [(values.get_attribute("aria-invalid"), barriers(page))]
         page.get_by_role("button", name="Train 2 times for ε").focus()
@@ -163,8 +163,8 @@ def test_pages_are_read_without_a_script_which_says_what_needs_one(site, stock, 
         for number, (option, values) in enumerate((("epsilon", "0.1, 0.2"), ("top_k", "7, 8")), start=1):
             page.select_option(f"#vary-{number}", option)
             page.fill(f"#values-{number}", values)
-        page.get_by_role("button", name="Show the price").click()
-        page.get_by_text("Price of all 4 trials").wait_for()
+        page.get_by_role("button", name="Show the cost").click()
+        page.get_by_text("Cost of all 4 trials").wait_for()
         assert "Forms that change something need it" in page.content()
 
 

@@ -76,7 +76,7 @@ def test_the_three_segments_of_a_bar_differ_by_pattern(site, stock):
 def test_jobs_show_their_progress_and_nothing_measured(site, stock):
     shown = words_of(site.client().get(f"/jobs/{stock.running}").text)
     progress = "Teacher votes, 612 of 1,450 steps (42.2%) · about 4 min left"
-    assert_shown(shown, progress, "Held, data in use, 50% of it charged", "Teachers 4,000", "a remark")
+    assert_shown(shown, progress, "Reserved, data in use, 50% of it charged", "Teachers 4,000", "a remark")
     assert "Waiting for a worker" in words_of(site.client().get(f"/jobs/{stock.queued}").text)
     with transaction(site.factory) as session:
         session.add(ArmingStop(scope=EVERYWHERE, code="hash_mismatch", found_at=datetime.now(UTC)))
@@ -87,7 +87,7 @@ def test_jobs_show_their_progress_and_nothing_measured(site, stock):
 def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):
     parts = ("", "/data", "/jobs", "/ledger")
     shown = " ".join(words_of(site.client().get(f"/accounts/{stock.account}{part}").text) for part in parts)
-    assert_shown(shown, "60,000", "28 × 28 × 1", "Held, data not opened yet", "Charged ahead: Votes", "DataLens")
+    assert_shown(shown, "60,000", "28 × 28 × 1", "Reserved, data not opened yet", "Charged ahead: Votes", "DataLens")
     assert site.row(Account, stock.account).head_hash in shown.replace(" ", "")
 
 

@@ -115,7 +115,7 @@ def test_an_account_is_frozen_and_opened(site, stock):
 def test_an_account_is_closed_to_new_data_and_takes_it_again(site, stock):
     page, bring = f"/accounts/{stock.account}", f'href="/datasets/new?account={stock.account}"'
     admin, choice = site.signed_in("admin"), f'<option value="{stock.account}"'
-    assert_shown(admin.get(f"{page}/controls").text, "Takes new data", "Close to new data")
+    assert_shown(admin.get(f"{page}/controls").text, "Open to new data", "Close to new data")
     assert submit(admin, f"{page}/controls", f"POST /v1{page}/close").is_success
     assert site.row(Account, stock.account).closed
     assert "Closed to new data" in admin.get(page).text
@@ -141,13 +141,13 @@ def test_a_sweep_shows_its_trials_and_is_cancelled(site, stock, sweep):
         assert f'href="{page}"' in site.client().get(address).text
     html = site.client().get(page).text
     assert_shown(html, "thresholds", "3 trainings", "Beta 0.1", "0 of 3", "Every trial is paid for")
-    assert "Cancel what has not ended" not in html
+    assert "Cancel unfinished trials" not in html
     trainer = site.signed_in("train", "read")
     for address in (page, f"{page}/part"):
-        assert "Cancel what has not ended" in trainer.get(address).text
+        assert "Cancel unfinished trials" in trainer.get(address).text
     assert submit(trainer, page, f"POST /v1{page}/cancel").is_success
     for address in (page, f"{page}/part"):
-        assert "Cancel what has not ended" not in trainer.get(address).text
+        assert "Cancel unfinished trials" not in trainer.get(address).text
     trials = site.rows(Job, Job.sweep_id == sweep)
     assert {trial.state for trial in trials} == {JobState.CANCELLED}
     assert {site.hold_of(trial.id).state for trial in trials} == {HoldState.RETURNED}

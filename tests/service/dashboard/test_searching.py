@@ -28,7 +28,13 @@ def test_a_search_is_priced_as_a_whole_then_held_once(site, stock):
     trainer = site.signed_in("train", "read")
     query = asked(stock, ("teachers", "100, 300"), ("", ""), ("epsilon", "0.1,0.2,0.3"), options="top_k = 7")
     page = trainer.get("/train" + query).text
-    assert_shown(page, "Price of all 6 trials", "Train 6 times for ε", "Every trial is paid for", "Nothing would say")
+    assert_shown(
+        page,
+        "Cost of all 6 trials",
+        "Train 6 times for ε",
+        "Every trial is paid for",
+        "you cannot tell which trial is best",
+    )
     assert re.findall(r'rowheader">(Teachers [^<]+)</th><td[^>]*>([\d.]+)<', page) == [
         (f"Teachers {teachers}", epsilon) for teachers in (100, 300) for epsilon in ("0.1", "0.2", "0.3")
     ]
@@ -97,13 +103,13 @@ def test_only_who_may_train_sees_the_form(site, stock):
     for client in (site.client(), site.signed_in("read"), site.signed_in("data", "read")):
         page = client.get("/train" + query).text
         assert 'name="vary"' not in page
-        assert "Price of all" not in page
+        assert "Cost of all" not in page
 
 
 def test_a_recipe_is_searched_by_its_own_options(site, stock):
     trainer: TestClient = site.signed_in("train", "read")
     page = trainer.get("/train" + asked(stock, ("teachers", "100,300"), recipe="dpgan")).text
-    assert "Price of all" not in page, "the values were another recipe's"
+    assert "Cost of all" not in page, "the values were another recipe's"
     (offered,) = set(re.findall(r'<select id="vary-\d" name="vary">(.*?)</select>', page))
     assert_shown(offered, '<option value="epsilon">', '<option value="clip">')
     assert "teachers" not in offered

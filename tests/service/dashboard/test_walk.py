@@ -63,7 +63,7 @@ def test_private_images_are_made_by_clicks_alone(tmp_path):
         page.wait_for_url("**/accounts/acc_*")
 
         page.goto("/")
-        page.click("main a:has-text('Bring images') >> nth=0")
+        page.click("main a:has-text('Upload images') >> nth=0")
         for field, value in (("name", "digits"), ("width", "8"), ("height", "8"), ("records_declared", "2000")):
             page.fill(f"#{field}", value)
         page.select_option("#channels", label="grey")
@@ -94,7 +94,7 @@ def test_private_images_are_made_by_clicks_alone(tmp_path):
         assert grid.evaluate("image => image.complete && image.naturalWidth > 100")
 
         page.fill("#count", "20")
-        page.click("button:has-text('Draw')")
+        page.click("button:has-text('Generate')")
         with page.expect_download() as download:
             page.click("a:has-text('Download 20 images')")
         with zipfile.ZipFile(download.value.path()) as archive:

@@ -157,7 +157,7 @@ def test_a_cancelled_training_that_has_charged_nothing_stops(shop):
     job_id = shop.submit()
     claim = shop.claimed()
     shop.arm(claim)
-    with pytest.raises(Conflict, match="Nobody asked"):
+    with pytest.raises(Conflict, match="No stop without publishing was requested"):
         shop.cancelled(claim)
     for _ in range(2):
         assert shop.cancel(job_id).state is JobState.RUNNING
