@@ -43,13 +43,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/admins": {"name": "Eve", "introduction": "key_" + "e" * 20 + ":" + "0" * 64, "reason": "a test"}
     | {"project_id": "{project_id}"},
     "POST /v1/admins/{admin_id}/remove": {"reason": "a test"},
-    "POST /v1/datasets": {
-        "name": "d",
-        "account_id": "{account_id}",
-        "visibility": "private",
-        "classes": ["a"],
-        **SHAPE,
-    },
+    "POST /v1/datasets": {"name": "d", "account_id": "{account_id}", "visibility": "private", "classes": ["a"]} | SHAPE,
     "POST /v1/plans": PLAN,
     "POST /v1/jobs": PLAN,
     "POST /v1/previews": {**PLAN, "stand_in_dataset_id": None},
@@ -107,15 +101,9 @@ def departments(settings: Settings) -> Iterator[Department]:
                 assert client.post("/login", data={"key": token}).headers["location"] == "/"
             client.headers["Authorization"] = f"Bearer {token}"
             clients[role, whose] = client
-        person = admin.get("/v1/admins").json()["items"][0]["id"]
-        ids |= {
-            "made_id": ids["preview_id"],
-            "name": "generator.json",
-            "admin_id": person,
-            "project_id": DEFAULT_PROJECT,
-            "share_id": f"shr_{'b' * 20}",
-        }
-        ids |= {"key_id": admin.get("/v1/keys?limit=20").json()["items"][-1]["id"]}
+        person, key = (admin.get(f"/v1/{path}").json()["items"] for path in ("admins", "keys?limit=20"))
+        ids |= {"made_id": ids["preview_id"], "admin_id": person[0]["id"], "key_id": key[-1]["id"]}
+        ids |= {"name": "generator.json", "project_id": DEFAULT_PROJECT, "share_id": f"shr_{'b' * 20}"}
         hook = clients["owner", "ours"].post("/v1/webhooks", json={"url": "https://localhost:1/"})
         ids |= {"webhook_id": hook.raise_for_status().json()["id"]}
         missing = {

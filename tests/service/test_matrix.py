@@ -296,10 +296,7 @@ def test_every_cell_of_the_matrix_answers_as_it_is_said_here(
 
 @pytest.mark.parametrize("table", [Job, Dataset, Release])
 def test_a_rule_that_lets_others_see_is_found(
-    department: Department,
-    people: People,
-    monkeypatch: pytest.MonkeyPatch,
-    table: type[Base],
+    department: Department, people: People, monkeypatch: pytest.MonkeyPatch, table: type[Base]
 ) -> None:
     """The matrix can fail."""
     place = f"/v1/{table.__tablename__}/{{{table.__name__.lower()}_id}}"

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,14 +28,9 @@ def log(factory: SessionFactory) -> SessionFactory:
     """Twelve events, one an hour; the oldest is DAYS and six hours old."""
     first = REAL_NOW - timedelta(days=DAYS) - 6 * HOUR
     caller = Principal("key_a", frozenset({Scope.READ}), None, "prj_default")
+    act = partial(event_of, caller, "GET /v1/jobs/{job_id}", outcome=Outcome.ALLOWED)
     with transaction(factory) as session:
-        append(
-            session,
-            [
-                event_of(caller, "GET /v1/jobs/{job_id}", f"job_{number}", Outcome.ALLOWED, at=first + number * HOUR)
-                for number in range(12)
-            ],
-        )
+        append(session, [act(object_id=f"job_{number}", at=first + number * HOUR) for number in range(12)])
     return factory
 
 
@@ -59,13 +55,9 @@ def test_an_event_cannot_be_replaced(log):
         event = session.scalars(select(AuditEvent).limit(1)).one()
     replace = "INSERT OR REPLACE" if log.kw["bind"].dialect.name == "sqlite" else "INSERT"
     for sequence, id in ((event.sequence, "evt_other"), (event.sequence + 1000, event.id)):
+        values = f"({sequence}, '{id}', '2026-01-02 03:04:05', 'x', 'allowed')"
         with pytest.raises(IntegrityError), transaction(log) as session:
-            session.execute(
-                text(
-                    f"{replace} INTO audit_events (sequence, id, at, action, outcome) "
-                    f"VALUES ({sequence}, '{id}', '2026-01-02 03:04:05', 'x', 'allowed')"
-                )
-            )
+            session.execute(text(f"{replace} INTO audit_events (sequence, id, at, action, outcome) VALUES {values}"))
     assert count(log) == 12
 
 

@@ -49,13 +49,8 @@ def test_reading_from_any_position_like_a_plain_file(tmp_path):
     path = seal(tmp_path / "file", data)
     plain = io.BytesIO(data)
     with io.BufferedReader(SealedReader(path.open("rb"), KEY, "ds/images")) as reader:
-        for offset, whence, size in [
-            (0, 2, 5),
-            (-700, 2, 900),
-            (0, 0, 4),
-            (CHUNK_BYTES - 2, 0, 5),
-            (7, 1, 2 * CHUNK_BYTES),
-        ]:
+        reads = [(0, 2, 5), (-700, 2, 900), (0, 0, 4), (CHUNK_BYTES - 2, 0, 5), (7, 1, 2 * CHUNK_BYTES)]
+        for offset, whence, size in reads:
             assert reader.seek(offset, whence) == plain.seek(offset, whence)
             assert reader.read(size) == plain.read(size)
             assert reader.tell() == plain.tell()

@@ -52,19 +52,10 @@ def test_ranges_are_inclusive(ask, asked, first, last):
     assert answer.headers["content-length"] == str(last + 1 - first)
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        "",
-        "bytes=5-2",
-        "lines=1-2",
-        "bytes=0-1,4-5",
-        "bytes=0-1,1-2",
-        "bytes=-",
-        "nonsense",
-        "bytes=" + "9" * 5000 + "-",
-    ],
-)
+UNREADABLE = ["", "bytes=5-2", "lines=1-2", "bytes=-", "nonsense", f"bytes={'9' * 5000}-"]
+
+
+@pytest.mark.parametrize("asked", [*UNREADABLE, "bytes=0-1,4-5", "bytes=0-1,1-2"])
 def test_ranges_that_cannot_be_read_mean_everything_and_so_do_several(ask, asked):
     answer = ask(Range=asked)
     assert (answer.status_code, answer.content, "content-range" in answer.headers) == (200, CONTENT, False)

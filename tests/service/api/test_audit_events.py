@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,27 +53,28 @@ def events_of(url: str, *conditions: Any) -> list[AuditEvent]:
         engine.dispose()
 
 
-def spoil(factory: SessionFactory) -> None:
-    """Let nothing be written to the log any more, as on a disk that is full."""
+@contextmanager
+def spoilt(factory: SessionFactory) -> Iterator[None]:
+    """Refuse every event during a block, as a full disk does."""
+    if factory.kw["bind"].dialect.name == "sqlite":
+        spoil = "CREATE TRIGGER spoilt BEFORE INSERT ON audit_events BEGIN SELECT RAISE(ABORT, 'no'); END"
+        mend = "DROP TRIGGER spoilt"
+    else:
+        spoil = "ALTER TABLE audit_events ADD CONSTRAINT spoilt CHECK (false) NOT VALID"
+        mend = "ALTER TABLE audit_events DROP CONSTRAINT spoilt"
     with transaction(factory) as session:
-        if session.get_bind().dialect.name == "sqlite":
-            refuse = "BEGIN SELECT RAISE(ABORT, 'no'); END"
-            session.execute(text(f"CREATE TRIGGER spoilt BEFORE INSERT ON audit_events {refuse}"))
-        else:
-            session.execute(text("ALTER TABLE audit_events ADD CONSTRAINT spoilt CHECK (false) NOT VALID"))
-
-
-def mend(factory: SessionFactory) -> None:
-    with transaction(factory) as session:
-        sqlite = session.get_bind().dialect.name == "sqlite"
-        session.execute(text("DROP TRIGGER spoilt" if sqlite else "ALTER TABLE audit_events DROP CONSTRAINT spoilt"))
+        session.execute(text(spoil))
+    try:
+        yield
+    finally:
+        with transaction(factory) as session:
+            session.execute(text(mend))
 
 
 def test_what_cannot_be_logged_is_refused_and_changes_nothing(tmp_path, database_url):
     with served_with(tmp_path, database_url, audit_log="required") as served:
         account = served.account()
-        spoil(served.factory)
-        try:
+        with spoilt(served.factory):
             for path in ("accounts", f"accounts/{account['id']}", "jobs", "audit-events"):
                 answer = served.client("admin").get(f"/v1/{path}")
                 assert (answer.status_code, answer.json()["code"]) == (503, "audit_log_unavailable"), path
@@ -88,8 +89,6 @@ def test_what_cannot_be_logged_is_refused_and_changes_nothing(tmp_path, database
             assert served.client(None).get("/v1/health/live").status_code == 200
             unready = served.client(None).get("/v1/health/ready")
             assert (unready.status_code, "audit log cannot be written" in unready.text) == (503, True)
-        finally:
-            mend(served.factory)
         newest = events_of(database_url)[-1].id
         ready(served.client(None))  # although nothing was asked meanwhile
         assert events_of(database_url)[-1].id == newest
@@ -100,13 +99,10 @@ def test_what_cannot_be_logged_is_refused_and_changes_nothing(tmp_path, database
 def test_where_it_is_not_required_requests_go_on_and_what_waited_is_written_later(tmp_path, database_url):
     limits = LogLimits(retry_seconds=0.05)
     with served_with(tmp_path, database_url, audit_log="on", log_limits=limits) as served:
-        spoil(served.factory)
-        try:
+        with spoilt(served.factory):
             assert served.client("admin").get("/v1/jobs").status_code == 200
             made = served.client("admin").post("/v1/keys", json={"name": "k", "scopes": ["read"]})
             assert made.status_code == 201
-        finally:
-            mend(served.factory)
         reads = AuditEvent.action == "GET /v1/jobs"
         wait_until(lambda: len(events_of(database_url, reads)) == 1, "the read was not written")
         assert served.client("admin").get("/v1/keys").status_code == 200

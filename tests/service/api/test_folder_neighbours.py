@@ -19,12 +19,7 @@ from tests.pictures import saved, write_folders
 from tests.service.api.conftest import Served
 
 COUNTS = (99, 100, 101, 109, 110, 1400, 1401)
-ODD = {
-    "colour": (8, 8, 3),
-    "larger": (40, 17),
-    "transparent": (8, 8, 4),
-    "broken": None,
-}
+ODD = {"colour": (8, 8, 3), "larger": (40, 17), "transparent": (8, 8, 4), "broken": None}
 OF_ITS_OWN = {"id", "name", "account_id", "dataset_id", "created_at", "ready_at", "sequence", "sha256", "fingerprints"}
 Bring = Callable[[Served, Client, Path], Dataset]
 
@@ -55,16 +50,13 @@ def without(facts: Any) -> Any:
 def public_facts(client: Client, dataset: Dataset) -> dict[str, Any]:
     """Everything that anybody may read about a dataset, its account and its log, and what trainings would be."""
     account = client.account(str(dataset.account_id))
-    entries = [
-        {"kind": entry.kind, "spent": entry.spent_nano, "details": entry.details}
-        for entry in client.entries(account.id)
-    ]
     plan = client.plan(dataset.id, recipe="dp_classifier", epsilon=0.5)
     everything = {"dataset": dataset.refresh(), "account": account, "plan": plan}
     shown = {name: record.model_dump(mode="json") for name, record in everything.items()}
-    for entry in entries:
-        entry["details"].pop("name", None)
-    return dict(without({**shown, "entries": entries}))
+    log = [
+        {"kind": each.kind, "spent": each.spent_nano, "details": each.details} for each in client.entries(account.id)
+    ]
+    return dict(without({**shown, "entries": log}))
 
 
 def push(_: Served, client: Client, folder: Path) -> Dataset:

@@ -27,8 +27,7 @@ def test_readiness_does_not_depend_on_the_disks(served):
 @pytest.mark.parametrize("scope", ["data", "admin"])
 def test_an_upload_is_rejected_before_it_is_read_without_a_reason(served, scope):
     dataset = served.dataset()
-    path = f"/v1/datasets/{dataset['id']}/content?format=npz"
-    answer = served.client(scope).put(path, content=npz(20))
+    answer = served.upload(dataset["id"], npz(20), scope=scope)
     assert (answer.status_code, answer.json()["code"]) == (503, "uploads_stopped")
     assert_says_nothing_of_disks(answer)
     assert served.read(f"datasets/{dataset['id']}")["state"] == "declared"

@@ -21,15 +21,10 @@ LISTS = ("accounts", "datasets", "jobs", "releases", "sweeps", "keys", "decision
 
 
 @pytest.fixture(scope="module")
-def service(place: Settings) -> Iterator[Served]:
+def served(place: Settings) -> Iterator[Served]:
+    """The running service, which keeps what the tests of this module store."""
     with serving(place, *SCOPES) as served:
         yield served
-
-
-@pytest.fixture
-def served(service: Served) -> Served:
-    """The running service, which keeps what the tests of this module store."""
-    return service
 
 
 def raw(served: Any, request: bytes) -> bytes:

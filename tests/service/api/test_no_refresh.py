@@ -32,12 +32,7 @@ RAISES = {"/v1/decisions/{request_id}/approve"}
 
 
 class Watched:
-    """Sends requests and compares the account's balance before and after each.
-
-    Args:
-        served: the service.
-        account_id: whose balance.
-    """
+    """Sends requests and compares the account's balance before and after each."""
 
     def __init__(self, served: Any, account_id: str) -> None:
         self.served, self.account_id = served, account_id
@@ -215,12 +210,10 @@ def test_no_command_returns_what_was_spent(served, watched, tmp_path):
     for module in sorted(module for folder in folders for module in folder.glob("*.py")):
         if module.stem not in ("ledger", "server", "serving"):  # restores: tests/service/backups
             text = module.read_text()
-            if (
-                module.stem == "machine"
-            ):  # the database, but neither the ledger nor jobs, and in what was run here alone
+            # It uses the database, but neither the ledger nor jobs, and only in the command that was run here.
+            if module.stem == "machine":
                 assert restore in text
                 text = text.replace(restore, re.sub(r"service\.db\b|open_database\(", "", restore))
                 text = re.sub(r"service\.db\.(schema|session)\b", "", text)  # doctor asks for the schema's revision
-            assert not re.search(
-                r"service\.(db|ledger|jobs)\b|service import .*(db|ledger|jobs)|open_database\(", text
-            ), module
+            uses = r"service\.(db|ledger|jobs)\b|service import .*(db|ledger|jobs)|open_database\("
+            assert not re.search(uses, text), module

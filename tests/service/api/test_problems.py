@@ -5,6 +5,7 @@ import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from fastapi.routing import APIRoute
 from sqlalchemy import text
 
@@ -68,10 +69,10 @@ def test_every_route_declares_one_scope_and_refuses_keys_without_it(served):
             assert document["needed"] == needed
 
 
-def test_bad_tokens_are_refused(served):
-    for header in ["Bearer nonsense", "Bearer obs_" + "a" * 20 + "_" + "0" * 64, "Basic eDp5", "Bearer"]:
-        answer = served.client(None).get("/v1/accounts", headers={"Authorization": header})
-        problem(answer, 401, "unauthorized")
+@pytest.mark.parametrize("header", ["Bearer nonsense", f"Bearer obs_{'a' * 20}_{'0' * 64}", "Basic eDp5", "Bearer"])
+def test_bad_tokens_are_refused(served, header):
+    answer = served.client(None).get("/v1/accounts", headers={"Authorization": header})
+    problem(answer, 401, "unauthorized")
 
 
 def test_unknown_addresses_and_methods(served):
@@ -106,12 +107,6 @@ def test_epsilons_that_are_none_are_refused(served):
 def test_broken_json(served):
     headers = {"Content-Type": "application/json"}
     problem(served.client().post("/v1/accounts", content="{", headers=headers), 422, "invalid_request")
-
-
-def test_unknown_fields_are_refused(served):
-    body = {"dataset_id": "ds_x", "recipe": "datalens", "epsilon": 1, "epsilom": 2}
-    document = problem(served.client().post("/v1/plans", json=body), 422, "invalid_request")
-    assert document["errors"][0]["pointer"] == "/body/epsilom"
 
 
 def test_bodies_are_bounded_whatever_content_length_says(served):

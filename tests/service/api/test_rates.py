@@ -184,9 +184,7 @@ def test_wrong_keys_are_told_to_wait_and_a_valid_one_passes(served):
     assert problem["code"] == "too_many_wrong_keys"
     assert problem["seconds"] > 0
     assert ask_with(served, served.tokens["read"]).status_code == 200
-    assert ask_with(served, WRONG.replace("a", "b")).status_code == 401, (
-        "another key's holder is told what is wrong with it"
-    )
+    assert ask_with(served, WRONG.replace("a", "b")).status_code == 401, "another wrong key is not told to wait"
 
 
 def test_one_address_with_many_keys_is_told_to_wait_for_all(served):

@@ -36,11 +36,6 @@ def limits() -> dict[str, Any]:
     return {"stream_limits": StreamLimits(seconds_max=0.2, poll_seconds=0.02, heartbeat_seconds=0.1)}
 
 
-@pytest.fixture
-def dataset_id(dataset: dict[str, Any]) -> str:
-    return str(dataset["id"])
-
-
 class Broken(httpx.HTTPTransport):
     """A network that loses the first answers after the service has acted on the requests."""
 
@@ -115,15 +110,15 @@ def test_lists_go_through_all_pages(served, client):
     assert [account.id for account in client.accounts()] == made
 
 
-def test_errors_have_types_and_numbers(served, client, dataset_id):
+def test_errors_have_types_and_numbers(served, client, dataset):
     with pytest.raises(BudgetError) as budget:
-        client.start_training(dataset_id, **ASKED, epsilon=5)
+        client.start_training(dataset["id"], **ASKED, epsilon=5)
     assert budget.value.numbers["requested_epsilon"] == 5
     assert budget.value.numbers["affordable_epsilon"] == 2
     with pytest.raises(NotFoundError):
         client.job("job_nothing")
     with pytest.raises(RequestError) as invalid:
-        client.start_training(dataset_id, **ASKED, epsilon=-1)
+        client.start_training(dataset["id"], **ASKED, epsilon=-1)
     assert invalid.value.errors[0].pointer == "/body/epsilon"
     for token in (None, "nonsense", served.tokens["data"]):
         with Client(served.url, token) as stranger, pytest.raises(AuthError):
@@ -133,15 +128,12 @@ def test_errors_have_types_and_numbers(served, client, dataset_id):
 def test_something_else_at_the_address(served):
     with Client(served.url + "/v1", served.tokens["admin"]) as client, pytest.raises(NotFoundError):
         client.job("x")
-    nowhere = Client("http://127.0.0.1:1", None, transport=Transport("http://127.0.0.1:1", None, sleep=lambda _: None))
-    with nowhere, pytest.raises(ConnectionFailed):
-        nowhere.job("x")
 
 
-def test_a_lost_answer_starts_nothing_twice(served, dataset_id):
+def test_a_lost_answer_starts_nothing_twice(served, dataset):
     network = Broken(lost=2)
     with through(served, network) as client:
-        job = client.start_training(dataset_id, **ASKED, epsilon=0.5)
+        job = client.start_training(dataset["id"], **ASKED, epsilon=0.5)
     keys = [request.headers["Idempotency-Key"] for request in network.requests]
     assert keys == [keys[0]] * 3
     assert [found["id"] for found in served.read("jobs")["items"]] == [job.id]
@@ -154,9 +146,9 @@ def test_what_may_not_be_repeated_is_not(served):
     assert len(network.requests) == 1
 
 
-def test_waiting_goes_on_over_many_short_streams(served, client, dataset_id):
+def test_waiting_goes_on_over_many_short_streams(served, client, dataset):
     """Each step is reported once the one before it was heard: streams tell the newest state, not every one."""
-    job = client.start_training(dataset_id, **ASKED, epsilon=0.5)
+    job = client.start_training(dataset["id"], **ASKED, epsilon=0.5)
     told = [threading.Event() for _ in range(4)]
 
     def work() -> None:
@@ -184,8 +176,8 @@ def test_waiting_goes_on_over_many_short_streams(served, client, dataset_id):
     assert len(heard) == len(set(heard))
 
 
-def test_waiting_for_a_job_that_does_not_succeed(client, dataset_id):
-    job = client.start_training(dataset_id, **ASKED, epsilon=0.5)
+def test_waiting_for_a_job_that_does_not_succeed(client, dataset):
+    job = client.start_training(dataset["id"], **ASKED, epsilon=0.5)
     with pytest.raises(WaitTimeout):
         job.wait(timeout_seconds=0.0)
     job.cancel()

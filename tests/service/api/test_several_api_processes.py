@@ -7,14 +7,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
 import pytest
 
 from tests.service.api.conftest import Served, npz
 from tests.service.api.test_uploading import sending, wait_for_state
-from tests.together import at_once, wait_until
+from tests.together import at_once, ready, wait_until
 
-PATIENCE_SECONDS = 120
 LEASE_SECONDS = 3
 
 
@@ -35,9 +33,9 @@ class ApiProcess:
 
     def ready(self) -> Served:
         """Wait until it answers; returns what asks it."""
-        key = self.data_dir / "admin.key"
-        wait_until(lambda: key.exists() and answers(self.url), "no service", seconds=PATIENCE_SECONDS)
-        self.served.tokens |= dict.fromkeys(("admin", "read"), key.read_text().strip())
+        ready(self.served.client(None))
+        key = (self.data_dir / "admin.key").read_text().strip()
+        self.served.tokens |= dict.fromkeys(("admin", "read"), key)
         return self.served
 
     def kill(self) -> None:
@@ -46,13 +44,6 @@ class ApiProcess:
         self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
-
-
-def answers(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/v1/health/ready").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import httpx
 import pytest
@@ -18,10 +18,10 @@ from service.webhooks.sending import Sender
 from tests.service.api.conftest import SCOPES, OwnSettings, Served, serving
 from tests.service.reading_routes import address, reading_routes, stocked
 from tests.service.storage.memory_bucket import MEMORY_URL, MemoryBucket
+from tests.service.test_dependencies import in_request
 from tests.together import wait_until
 
 CROWD = 45  # more than there are threads
-REFUSED = {503}
 
 
 class Watched(MemoryBucket):
@@ -168,10 +168,4 @@ def test_while_a_webhook_is_silent_others_are_answered(own_settings: OwnSettings
         assert len(refused(answers)) < CROWD
         assert next(answer.json()["delivered"] for answer in answers if answer.status_code == 200) is False
         with pytest.raises(RuntimeError, match="await send_all"):
-            _in_a_request(served, lambda: Sender(private=True).send([]))
-
-
-def _in_a_request(served: Served, act: Any) -> None:
-    from tests.service.test_dependencies import in_request
-
-    in_request(served.app.state.service.dependencies, act)
+            in_request(served.app.state.service.dependencies, lambda: Sender(private=True).send([]))

@@ -72,26 +72,19 @@ def test_entries_show_enough_to_verify_the_chain(served):
         previous = entry["hash"]
 
 
-@pytest.fixture
-def admins(served):
-    """Two other admins."""
-    for name in ("alice", "bob"):
-        served.named(name, "admin")
-
-
-def ask(served, account_id: str, *, by: str = "alice", status: int = 201):
+def ask(served, account_id: str, *, by: str = "admin", status: int = 201):
     body = {"epsilon": 5.0, "reason": "a second study"}
     return served.send(f"accounts/{account_id}/raise-limit", body, scope=by, status=status)
 
 
-@pytest.mark.usefixtures("admins")
 def test_a_raise_passes_through_two_hands(served):
     """What the log says of it: tests/service/ledger/test_limits.py."""
+    served.named("bob", "admin")
     account = served.account(epsilon=2.0)
     request = ask(served, account["id"])
     assert (request["state"], request["epsilon_before"], request["epsilon"]) == ("pending", 2.0, 5.0)
     assert request["decided_by"] is None
-    assert "two people" in served.approve(request["id"], by="alice", status=403)["detail"]
+    assert "two people" in served.approve(request["id"], by="admin", status=403)["detail"]
     approved = served.approve(request["id"], by="bob")
     assert approved["state"] == "approved"
     assert approved["decided_with"] != approved["requested_with"]
@@ -101,8 +94,8 @@ def test_a_raise_passes_through_two_hands(served):
     assert (after["epsilon"], after["balance"]["limit_epsilon"]) == (5.0, 5.0)
 
 
-@pytest.mark.usefixtures("admins")
 def test_requests_are_listed_and_declined(served):
+    served.named("bob", "admin")
     accounts = [served.account()["id"] for _ in range(3)]
     made = [ask(served, account_id)["id"] for account_id in accounts]
     ask(served, accounts[0], by="bob", status=409)

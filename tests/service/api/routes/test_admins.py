@@ -47,9 +47,3 @@ def test_lists_show_neither_token_nor_hash(fresh):
     for path in ("admins", "keys"):
         page = fresh.client().get(f"/v1/{path}").text
         assert not [secret for secret in (made["token"], fresh.tokens["admin"], "hash", "token") if secret in page]
-
-
-def test_a_start_closes_what_was_open_to_others(served):
-    """The database of this test was copied with the usual permissions into a folder with the usual ones."""
-    kept = [served.data_dir, *served.data_dir.rglob("*")]
-    assert [path.name for path in kept if path.lstat().st_mode & 0o077] == []

@@ -3,7 +3,6 @@
 import hashlib
 import re
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -181,25 +180,18 @@ def test_a_cancelled_or_failed_evaluation_leaves_the_release_and_can_be_repeated
 
 
 def test_an_automatic_evaluation_tells_the_moment_of_a_publication_to_the_minute(served, public):
-    """It is queued with the publication of its release: what it says of times tells no more than that does."""
+    """It is queued with the publication of its release. Other routes, and entries: tests/service/test_times.py."""
     dataset = served.ready_dataset(served.account()["id"])
     job = served.train(dataset["id"], evaluation_dataset_id=public).json()
     release = served.publish(job["id"], served.claim(job["id"]))
     (evaluation,) = served.everything(f"releases/{release}/evaluations")
     served.finish_evaluation(evaluation, cnn=0.75)
-    account_id = job["account_id"]
-    opened = served.read(f"accounts/{account_id}/entries", limit=1)["items"][0]["created_at"]
-    entries = served.everything(f"accounts/{account_id}/entries")
-    assert entries[-1]["kind"] == "capture"
-    assert {entry["created_at"] for entry in entries} <= {opened, *(f"{e['created_at'][:13]}:00:00Z" for e in entries)}
-    paths = ["jobs", f"jobs/{evaluation['job_id']}"]
-    paths += [f"releases/{release}{part}" for part in ("", "/evaluations", "/report.html", "/report.json")]
-    shown = [served.client("read").get(f"/v1/{path}").text for path in paths]
+    paths = [f"releases/{release}{part}" for part in ("", "/evaluations", "/report.html", "/report.json")]
+    shown = [served.client("read").get(f"/v1/{path}").text for path in [f"jobs/{evaluation['job_id']}", *paths]]
     times = [moment for text in shown for moment in moments(text)]
-    assert len(times) > 8
+    assert len(times) > 5
     assert all((moment.second, moment.microsecond) == (0, 0) for moment in times)
     assert re.search(r'"finished_at": ?"\d{4}-', shown[-1])
-    assert datetime.fromisoformat(opened).microsecond  # so what is exact would be seen
 
 
 def test_evaluations_that_cannot_be(served, released, public):
@@ -214,7 +206,6 @@ def test_evaluations_that_cannot_be(served, released, public):
         (422, "invalid_request", {"dataset_id": public, "seed": -1}),
     ):
         assert evaluate(served, release_id, key=new_id("key"), **body, status=status)["code"] == code, body
-    evaluate(served, "rel_none", dataset_id=public, status=404)
     with transaction(served.factory) as session:
         session.get_one(Dataset, public).state = DatasetState.DELETED
     evaluate(served, release_id, key="late", dataset_id=public, status=409)

@@ -5,15 +5,10 @@ import json
 
 from obscura.client import Client
 from service.webhooks.delivering import WEBHOOKS_MAX
-from tests.service.api.conftest import OwnSettings, Served, serving
+from tests.service.api.conftest import OwnSettings, serving
 from tests.service.webhooks.receiver import receiving
 
 URL = "https://hooks.example.org/obscura"
-
-
-def owner_of(served: Served, name: str) -> Served:
-    """The same service, asked with a key of a new project."""
-    return served.member(served.project(name), "owner")
 
 
 def test_a_secret_is_shown_once_and_never_again(served):
@@ -29,13 +24,6 @@ def test_a_secret_is_shown_once_and_never_again(served):
     assert made["id"] not in [each["id"] for each in served.read("webhooks", scope="admin")["items"]]
 
 
-def test_an_owner_has_those_of_the_project_and_others_do_not_see_them(served):
-    heart, lung = owner_of(served, "heart"), owner_of(served, "lung")
-    mine = heart.send("webhooks", {"url": URL}, status=201)
-    assert [each["id"] for each in heart.read("webhooks")["items"]] == [mine["id"]]
-    assert lung.read("webhooks")["items"] == []
-
-
 def test_a_name_that_leads_inside_is_refused_when_it_is_asked(served):
     made = served.send("webhooks", {"url": "https://localhost:1/"}, status=201)
     tried = served.send(f"webhooks/{made['id']}/test")
@@ -43,11 +31,13 @@ def test_a_name_that_leads_inside_is_refused_when_it_is_asked(served):
     assert "not public" in tried["reason"]
 
 
-def test_a_project_has_a_bounded_number(served):
-    for _ in range(WEBHOOKS_MAX):
-        served.send("webhooks", {"url": URL}, status=201)
-    assert "Remove one first" in served.send("webhooks", {"url": URL}, status=409)["detail"]
-    owner_of(served, "heart").send("webhooks", {"url": URL}, status=201)
+def test_each_project_has_a_bounded_number_that_others_do_not_see(served):
+    heart, lung = (served.member(served.project(name), "owner") for name in ("heart", "lung"))
+    made = [heart.send("webhooks", {"url": URL}, status=201)["id"] for _ in range(WEBHOOKS_MAX)]
+    assert "Remove one first" in heart.send("webhooks", {"url": URL}, status=409)["detail"]
+    assert {each["id"] for each in heart.everything("webhooks")} == {*made}
+    assert lung.read("webhooks")["items"] == []
+    lung.send("webhooks", {"url": URL}, status=201)
 
 
 def test_the_command_line_and_the_library_do_it_all(own_settings: OwnSettings):
