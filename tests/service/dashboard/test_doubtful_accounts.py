@@ -16,7 +16,6 @@ DAMAGES = {
     "charged": "UPDATE holds SET charged_nano = charged_nano - 777 WHERE job_id = :running",
     "captured": "UPDATE holds SET captured_nano = 777, charged_nano = 777 WHERE job_id = :done",
 }
-OF_A_HOLD = {"charged": "running", "captured": "done"}
 
 
 @dataclass
@@ -79,11 +78,11 @@ def test_every_page_that_shows_a_balance_says_that_it_is_in_doubt(two: Two, whic
         assert (status, IN_DOUBT in said) == (200, False), address
 
 
-@pytest.mark.parametrize("which", ["charged", "captured"])
-def test_every_page_that_shows_a_hold_says_that_it_is_in_doubt(two: Two, which: str) -> None:
+@pytest.mark.parametrize(("which", "job"), [("charged", "running"), ("captured", "done")])
+def test_every_page_that_shows_a_hold_says_that_it_is_in_doubt(two: Two, which: str, job: str) -> None:
     two.damage(which)
     stock = two.stock
-    pages = [f"/jobs/{vars(stock)[OF_A_HOLD[which]]}", f"/sweeps/{two.sweeps[stock.account]}", "/jobs"]
+    pages = [f"/jobs/{vars(stock)[job]}", f"/sweeps/{two.sweeps[stock.account]}", "/jobs"]
     pages.append(f"/accounts/{stock.account}" if which == "charged" else f"/releases/{stock.release}")
     for address in [*pages, f"/accounts/{stock.account}/jobs"]:
         status, said = two.read(address)
