@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from benchmarks.small_data import EMOJI, digits, emoji
 from tests.benchmarks.conftest import light_and_dark
+from tests.pictures import picture
 
 
 def package(folder: Path, name: str, files: dict[str, bytes]) -> None:
@@ -20,12 +20,6 @@ def package(folder: Path, name: str, files: dict[str, bytes]) -> None:
             info = tarfile.TarInfo(f"package/{file}")
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-
-
-def picture(brightness: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGBA", (64, 64), (brightness, 0, 0, 128)).save(file, "PNG")
-    return file.getvalue()
 
 
 def test_digits_are_divided_in_one_way() -> None:
@@ -53,7 +47,10 @@ def test_no_tested_emoji_has_a_twin_among_the_private_ones(tmp_path: Path, monke
     ]
     entries.append({**entries[0], "unified": "skin", "category": "Component"})
     for drawer in ("google", "twitter"):
-        files = {f"img/{drawer}/64/{code}.png": picture(4 * code) for code in range(60)}
+        files = {
+            f"img/{drawer}/64/{code}.png": picture(mode="RGBA", size=(64, 64), value=(4 * code, 0, 0, 128))
+            for code in range(60)
+        }
         files["emoji.json"] = json.dumps(entries).encode()
         package(tmp_path / "npm", f"emoji-datasource-{drawer}-16.0.0", files)
     monkeypatch.setenv("OBSCURA_CACHE", str(tmp_path))

@@ -12,6 +12,7 @@ from benchmarks.deep_classifiers import Shape
 from benchmarks.small_data import SETS
 from benchmarks.utility import REAL, SUITES, Case, Suite, main
 from tests.benchmarks.conftest import bright_rows, planned
+from tests.workers.small_trainings import classifiers_see
 
 CASES = [
     pytest.param(case, suite.delta, id=f"{name}-{case.dataset}-{case.name}-{case.epsilon}")
@@ -30,8 +31,9 @@ def test_every_case_can_be_planned_as_it_stands(case: Case, delta: float) -> Non
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_judges: None) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a suite of these cases on bright rows; the rows of the file."""
+    classifiers_see(monkeypatch, 500)
     monkeypatch.setitem(SETS, "small", bright_rows)  # type: ignore[misc]
     monkeypatch.setattr(runs, "SAMPLES", 120)
     monkeypatch.setattr(runs, "EPOCHS", 1)

@@ -8,7 +8,7 @@ import pytest
 
 from obscura.preparing import PackingError
 from obscura.preparing.errors import Unreadable
-from obscura.preparing.trees import FolderTree, TarTree, Tree, all_files, open_archive
+from obscura.preparing.trees import FolderTree, TarTree, all_files, open_archive
 from tests.pictures import archive, write_files
 
 FILES = {"a/1.png": b"one", "a/b/2.png": b"two", "3.txt": b"three"}
@@ -27,15 +27,9 @@ def packed(folder: Path, name: str, files: dict[str, bytes] = FILES) -> Path:
     return path
 
 
-def tree_of(folder: Path, name: str) -> Tree:
-    if name != "folder":
-        return open_archive(packed(folder, name))
-    return FolderTree(write_files(folder, FILES))
-
-
 @pytest.mark.parametrize("name", ["folder", "x.zip", "x.tar", "x.tar.gz", "x.tgz"])
 def test_an_archive_is_a_folder(tmp_path: Path, name: str) -> None:
-    tree = tree_of(tmp_path, name)
+    tree = FolderTree(write_files(tmp_path, FILES)) if name == "folder" else open_archive(packed(tmp_path, name))
     assert (tree.folders(""), tree.files(""), tree.folders("a")) == (["a"], ["3.txt"], ["b"])
     assert tree.files("a/b") == ["2.png"]
     assert sorted(all_files(tree)) == ["3.txt", "a/1.png", "a/b/2.png"]

@@ -5,7 +5,6 @@ import secrets
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from tests.pictures import idx_file, write_folders
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "verify_receipt.py"
 SMALL = ("-r", "moments", "-o", "components=4", "-o", "evaluation_samples=200")
-MakeImages = Callable[[Path, int], Path]
 
 
 def test_accounts_and_budgets(shell, account):
