@@ -22,7 +22,7 @@ def package(folder: Path, name: str, files: dict[str, bytes]) -> None:
             archive.addfile(info, io.BytesIO(content))
 
 
-def test_digits_are_divided_in_one_way() -> None:
+def test_digits_are_divided_in_one_way():
     one, two = digits(), digits()
     assert (len(one.labels), len(one.test_labels)) == (1437, 360)
     assert np.array_equal(one.images, two.images)
@@ -30,7 +30,7 @@ def test_digits_are_divided_in_one_way() -> None:
     assert (len(cut.labels), len(cut.test_labels)) == (100, 300)
 
 
-def test_settings_are_chosen_on_training_images_that_are_not_trained_on() -> None:
+def test_settings_are_chosen_on_training_images_that_are_not_trained_on():
     whole = light_and_dark()
     folder = whole.tuning(60, 40)
     assert np.array_equal(folder.images, whole.images[:60])
@@ -39,7 +39,7 @@ def test_settings_are_chosen_on_training_images_that_are_not_trained_on() -> Non
         whole.tuning(61, 40)
 
 
-def test_no_tested_emoji_has_a_twin_among_the_private_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_tested_emoji_has_a_twin_among_the_private_ones(tmp_path, monkeypatch):
     entries = [
         {"unified": f"{code:X}", "image": f"{code}.png", "category": EMOJI[code % 9], **images}
         for code in range(60)
