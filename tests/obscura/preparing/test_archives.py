@@ -28,7 +28,7 @@ def packed(folder: Path, name: str, files: dict[str, bytes] = FILES) -> Path:
 
 
 @pytest.mark.parametrize("name", ["folder", "x.zip", "x.tar", "x.tar.gz", "x.tgz"])
-def test_an_archive_is_a_folder(tmp_path: Path, name: str) -> None:
+def test_an_archive_is_a_folder(tmp_path, name):
     tree = FolderTree(write_files(tmp_path, FILES)) if name == "folder" else open_archive(packed(tmp_path, name))
     assert (tree.folders(""), tree.files(""), tree.folders("a")) == (["a"], ["3.txt"], ["b"])
     assert tree.files("a/b") == ["2.png"]
@@ -42,18 +42,18 @@ def test_an_archive_is_a_folder(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["x.zip", "x.tar"])
 @pytest.mark.parametrize("member", ["/etc/1.png", "a/../../1.png", "C:/1.png"])
-def test_names_that_lead_out_are_refused(tmp_path: Path, name: str, member: str) -> None:
+def test_names_that_lead_out_are_refused(tmp_path, name, member):
     with pytest.raises(PackingError, match="outside of itself"):
         open_archive(packed(tmp_path, name, {member: b"one"}))
 
 
-def test_a_large_packed_tar_is_not_taken_into_memory(tmp_path: Path) -> None:
+def test_a_large_packed_tar_is_not_taken_into_memory(tmp_path):
     with pytest.raises(PackingError, match="unpack it"):
         TarTree(packed(tmp_path, "x.tar.gz", {"a.png": bytes(2000)}), 1000)
     assert TarTree(packed(tmp_path, "x.tar", {"a.png": bytes(2000)}), 1000).files("") == ["a.png"]
 
 
-def test_what_is_no_archive(tmp_path: Path) -> None:
+def test_what_is_no_archive(tmp_path):
     write_files(tmp_path, {"a.png": b"\x89PNG", "a.tar": b"no tar"})
     assert open_archive(tmp_path / "a.png") is None
     with pytest.raises(PackingError, match="cannot be read as a tar"):

@@ -1,7 +1,5 @@
 """What folders and labels are called, and what is asked about it: plain functions over names and counts."""
 
-from typing import Any
-
 import pytest
 
 from obscura.preparing import ChoiceNeeded
@@ -82,7 +80,7 @@ def test_a_long_list_goes_into_a_file():
     "group",
     [["1", "1.0"], ["P1", "p1"], ["P1", " P1"], ["Zoë", "Zoe\u0308"], ["７", "7"], ["007", "7"], ["a  b", "A b"]],
 )
-def test_texts_that_people_read_as_one(group: list[Any]):
+def test_texts_that_people_read_as_one(group):
     assert look_alike(["other", *group]) == [group]
     assert look_alike(["P1", "P10", "1", "10", "1.5", "15"]) == []
 
@@ -108,7 +106,7 @@ def test_whose_an_image_is_stands_in_its_path():
         ("a/{p:08}_{n:03}.png", 3),
     ],
 )
-def test_files_that_are_named_after_persons_with_several_images(form: str, many: int):
+def test_files_that_are_named_after_persons_with_several_images(form, many):
     names = [
         name
         for n in range(12)
@@ -133,5 +131,5 @@ def test_files_that_are_named_after_persons_with_several_images(form: str, many:
         "x{n}_1.png",
     ],
 )
-def test_files_that_are_only_numbered_say_nothing_of_persons(form: str):
+def test_files_that_are_only_numbered_say_nothing_of_persons(form):
     assert persons_in_file_names([f"a/{form.format(n=n, c=n % 2)}" for n in range(12)], classes=2) is None

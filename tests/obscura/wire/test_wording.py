@@ -27,12 +27,12 @@ from privacy.accounting.odds import attacker_certainty_max
         (1234.5, "1240", "1230"),
     ],
 )
-def test_epsilons_have_three_digits(epsilon: float, up: str, down: str) -> None:
+def test_epsilons_have_three_digits(epsilon, up, down):
     assert (wording.show_epsilon(epsilon, up=True), wording.show_epsilon(epsilon, up=False)) == (up, down)
 
 
 @given(st.floats(min_value=1e-6, max_value=1e4))
-def test_epsilons_round_in_the_direction_asked_for(epsilon: float) -> None:
+def test_epsilons_round_in_the_direction_asked_for(epsilon):
     slack = 1e-7 * epsilon
     assert float(wording.show_epsilon(epsilon, up=False)) <= epsilon + slack
     assert float(wording.show_epsilon(epsilon, up=True)) >= epsilon - slack

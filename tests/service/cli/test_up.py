@@ -55,7 +55,7 @@ def test_the_link_leads_to_the_public_address_and_an_open_dashboard_is_named(tmp
     assert not re.search("alembic|Running upgrade|Uvicorn", said)
 
 
-def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path: Path, warm: str) -> None:
+def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path, warm):
     data_dir = tmp_path / "service"
     release = data_dir / key_of(new_id("rel"))
     release.mkdir(parents=True, mode=0o700)

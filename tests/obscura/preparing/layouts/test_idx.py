@@ -57,7 +57,7 @@ def test_a_pair_that_is_cut_short(tmp_path):
 
 
 @pytest.mark.parametrize("header", [(0x803, 2**32 - 1, 28, 28), (0x803, 11, 2**31, 2**31), (0x803, 12, 28, 28)])
-def test_headers_that_promise_too_much(tmp_path: Path, header: tuple[int, ...]) -> None:
+def test_headers_that_promise_too_much(tmp_path, header):
     write_pair(tmp_path, "train", np.zeros((11, 28, 28), np.uint8), packed=False)
     (tmp_path / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", *header))
     if header[1] != 12:
