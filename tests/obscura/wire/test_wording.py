@@ -72,11 +72,8 @@ def of_seconds(seconds: int) -> str:
         (wording.show_power, [(1e-5, "10⁻⁵"), (3e-6, "3 × 10⁻⁶"), (2.5e-10, "2.5 × 10⁻¹⁰")]),
         (of_seconds, [(0, "0 min"), (59, "0 min"), (214, "3 min"), (3600, "1 h"), (90_000, "1 d 1 h"), (-5, "0 min")]),
         (wording.show_bytes, [(0, "0 bytes"), (999, "999 bytes"), (30_700_000, "30.7 MB")]),
-        (
-            wording.show_number,
-            [(4000, "4,000"), (0.123456, "0.1235"), (True, "yes"), ("text", "text"), ([1, 2], "1, 2")],
-        ),
-        (wording.show_number, [({"class_means": 18_008.4, "votes": 1e-5}, "class means 18,008; votes 10⁻⁵")]),
+        (wording.show_number, [(4000, "4,000"), (0.123456, "0.1235"), (True, "yes"), ("text", "text")]),
+        (wording.show_number, [([1, 2], "1, 2"), ({"means": 18_008.4, "votes": 1e-5}, "means 18,008; votes 10⁻⁵")]),
         (wording.show_words, [("warm_start", "Warm start"), ("cnn", "CNN")]),
         (wording.show_time, [("2030-01-02T04:04:05+01:00", "2 Jan 2030, 03:04 UTC")]),
         (wording.show_percent, [(0.5, "50%"), (0.123456, "12.3%"), (0.0, "0%")]),
