@@ -198,11 +198,7 @@ def test_a_second_api_process_leaves_the_address_of_the_first_alone(shell, warm)
     url = (shell.data_dir / "service.url").read_text("ascii")
     command = [warm, "-m", "obscura.cli", "--data-dir", str(shell.data_dir), "up", "--port", "0", "--json"]
     with subprocess.Popen(
-        command,
-        env=environment(OBSCURA_MODE="celery"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
+        command, env=environment(OBSCURA_MODE="celery"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as second:
         served = ""
         while not served.rstrip().endswith("}"):

@@ -9,14 +9,14 @@ import pytest
 
 from benchmarks.intake.ways import images_of
 from obscura.preparing import Choices, PackingError, prepare
-from tests.pictures import write_files
+from tests.pictures import idx_file, write_files
 
 
 def write_pair(folder: Path, split: str, images: np.ndarray, *, packed: bool) -> None:
-    labels = bytes(number % 10 for number in range(len(images)))
+    labels = np.arange(len(images), dtype=np.uint8) % 10
     files = {
-        f"{split}-images-idx3-ubyte": struct.pack(">4I", 0x803, *images.shape) + images.tobytes(),
-        f"{split}-labels-idx1-ubyte": struct.pack(">2I", 0x801, len(images)) + labels,
+        f"{split}-images-idx3-ubyte": idx_file(images, 0x803),
+        f"{split}-labels-idx1-ubyte": idx_file(labels, 0x801),
     }
     write_files(folder, {f"{name}.gz": gzip.compress(body) for name, body in files.items()} if packed else files)
 
