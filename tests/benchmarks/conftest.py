@@ -1,16 +1,14 @@
-"""Small folders in place of public data sets, and classifiers that see few images."""
+"""Small folders in place of public data sets, and plans for them."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pytest
 
 from benchmarks.small_data import Folder
 from privacy.accounting.filter import open_filter
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
-from tests.workers.small_trainings import classifiers_see
 
 FACTS = {
     name: PublicFacts(tuple("abcdefghij")[:classes], side, side, channels, records, "record")
@@ -51,9 +49,3 @@ def light_and_dark(colour: bool = True) -> Folder:
     images = (rng.integers(0, 100, (120, 8, 8, 3)) + 150 * labels[:, None, None, None]).astype(np.uint8)
     images = images if colour else images[..., 0]
     return Folder(images[:100], labels[:100], images[100:], labels[100:], ("dark", "light"))
-
-
-@pytest.fixture
-def short_judges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Classifiers of the evaluation see 500 images."""
-    classifiers_see(monkeypatch, 500)

@@ -19,7 +19,7 @@ def programs() -> set[str]:
     return {name.removesuffix(".__main__") for name in names} - {"__main__"}
 
 
-def test_every_program_of_the_folder_is_in_the_list() -> None:
+def test_every_program_of_the_folder_is_in_the_list():
     assert set(RUNS) == programs()
 
 
@@ -33,14 +33,14 @@ def imports(file: Path) -> set[str]:
     return found
 
 
-def test_the_services_benchmarks_do_not_import_the_papers() -> None:
+def test_the_services_benchmarks_do_not_import_the_papers():
     for file in FOLDER.rglob("*.py"):
         assert "reproductions" in file.parts or "reproductions" not in imports(file), file
 
 
 @pytest.mark.parametrize("budget", ["quick", "full"])
 @pytest.mark.parametrize("name", list(RUNS))
-def test_its_arguments_are_known(name: str, budget: str, tmp_path: Path) -> None:
+def test_its_arguments_are_known(name, budget, tmp_path):
     """What stands before --help is read first: an option that is not known would end otherwise."""
     package = (FOLDER / name.replace(".", "/")).is_dir()
     module = importlib.import_module(f"benchmarks.{name}" + (".__main__" if package else ""))
@@ -49,9 +49,7 @@ def test_its_arguments_are_known(name: str, budget: str, tmp_path: Path) -> None
     assert ended.value.code == 0
 
 
-def test_failures_and_timeouts_are_reported_and_the_others_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_failures_and_timeouts_are_reported_and_the_others_run(monkeypatch, tmp_path, capfd):
     programs = {"crowd": ["false"], "api": ["sleep", "60"], "accounting": ["echo", "a table"]}
     monkeypatch.setattr(everything, "command", lambda name, *_: programs[name])
     given = ["--folder", str(tmp_path / "new"), "--minutes", "0.02", "--only"]

@@ -5,7 +5,6 @@ import shutil
 import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,9 +87,7 @@ def test_totals_are_as_bad_as_the_worst_mode():
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_or_refunded_by_an_older_database(
-    tmp_path: Path, warm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_lost_or_refunded_by_an_older_database(tmp_path, warm, monkeypatch):
     monkeypatch.setattr(sys, "executable", warm)  # of services and commands
     template = World(tmp_path / "prepared")
     busy_seconds = prepare(template, releases=1)
@@ -112,7 +109,7 @@ def test_nothing_is_lost_or_refunded_by_an_older_database(
     assert refunds(world, proved_spending(world.data_dir) | {"acc_" + "a" * 20: 1}) == 2
 
 
-def test_a_scenario_is_sound_only_if_nothing_is_lost_and_the_lock_is_explained() -> None:
+def test_a_scenario_is_sound_only_if_nothing_is_lost_and_the_lock_is_explained():
     sound = Outcome(0, OLDER_WITH_RECEIPTS, 4, 4, True, True, 0, 0, 0, 0, True, ["journal_ahead"], 1.0)
     assert sound.sound
     wrong: dict[str, Any] = {"releases_after": 3, "works": False, "locked": False, "codes": [], "images_elsewhere": 1}

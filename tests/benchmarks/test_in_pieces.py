@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", list(JOBS))
-def test_every_job_can_be_planned_as_it_stands(name: str) -> None:
+def test_every_job_can_be_planned_as_it_stands(name):
     job = JOBS[name]
     planned(job.recipe, job.options, job.dataset, job.epsilon, job.delta)
     if name.startswith("dpimagebench"):
@@ -33,9 +32,7 @@ def test_every_job_can_be_planned_as_it_stands(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(SMALL))
-def test_a_job_resumes_where_its_last_piece_ended(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_resumes_where_its_last_piece_ended(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(SETS, JOBS[name].dataset, bright_rows)  # type: ignore[misc]
     monkeypatch.setitem(SHAPES, "full", {deep: Shape(1, 16) for deep in SHAPES["full"]})  # type: ignore[misc]
     monkeypatch.setattr(in_pieces, "_DEEP_EPOCHS", 3)
@@ -63,7 +60,7 @@ def test_a_job_resumes_where_its_last_piece_ended(
         assert found["accuracy_of_moments"]["cnn"] > 0.6  # rows this bright survive their noise
 
 
-def test_a_piece_ends_with_the_first_checkpoint_after_its_time_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_piece_ends_with_the_first_checkpoint_after_its_time_and_loses_nothing(tmp_path):
     clock = Clock(tmp_path / "kept", 0.0, every_seconds=1000.0)
     clock(stage="votes", step=1, steps=10)  # its time is over, and nothing of this piece is kept
     clock.replace(lambda file: file.write(b"two steps"))  # type: ignore[arg-type, return-value]
@@ -78,6 +75,6 @@ def test_a_piece_ends_with_the_first_checkpoint_after_its_time_and_loses_nothing
     assert early.open() is None
 
 
-def test_a_piece_ends_a_minute_late_where_nothing_is_kept(tmp_path: Path) -> None:
+def test_a_piece_ends_a_minute_late_where_nothing_is_kept(tmp_path):
     with pytest.raises(Cancelled):
         Clock(tmp_path / "kept", -61.0)(stage="votes", step=1, steps=10)

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,12 +33,12 @@ def prepared(given: Input, folder: Path) -> Got:
 
 
 @pytest.mark.parametrize("given", EVERY, ids=[given.name for given in EVERY])
-def test_an_input_is_what_it_says(given: Input, tmp_path: Path) -> None:
+def test_an_input_is_what_it_says(given, tmp_path):
     got = prepared(given, tmp_path)
     assert fault(given.expected, got) == "", (shown(given.expected), got.shown())
 
 
-def test_each_input_has_a_name_of_its_own() -> None:
+def test_each_input_has_a_name_of_its_own():
     assert len({given.name for given in EVERY}) == len(EVERY)
 
 
@@ -59,18 +58,18 @@ def test_each_input_has_a_name_of_its_own() -> None:
         (Refused("damaged"), Got("read"), "read instead of refused"),
     ],
 )
-def test_what_is_not_as_expected_is_told(expected: Any, got: Got, wrong: str) -> None:
+def test_what_is_not_as_expected_is_told(expected, got, wrong):
     assert fault(expected, got) == wrong
 
 
-def test_flags_follow_from_the_arguments(tmp_path: Path) -> None:
+def test_flags_follow_from_the_arguments(tmp_path):
     given = Input("x", "", {}, Refused(""), unit="subject", options={"labels": "{folder}/a.csv", "grey": True})
     table = str(tmp_path / "x" / "a.csv")
     assert given.flags(tmp_path) == ["--at-most", "1000", "--subjects-at-most", "500", "--labels", table, "--grey"]
 
 
 @pytest.mark.slow
-def test_inputs_go_to_a_service_by_sdk_and_command_line(tmp_path: Path) -> None:
+def test_inputs_go_to_a_service_by_sdk_and_command_line(tmp_path):
     chosen = ["csv_semicolon", "npz_labels_float", "csv_unknown_columns"]
     file = tmp_path / "rows.json"
     assert intake.main(["--json", str(file), "--ways", "sdk", "cli", "--only", *chosen]) == 0

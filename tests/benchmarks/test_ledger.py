@@ -13,14 +13,18 @@ from service.audit.verify import verify
 from service.db.session import transaction
 
 
-def test_a_long_log_verifies_and_goes_on(factory):
-    (account_id,) = open_accounts(factory, 1)
-    fill(factory, account_id, 42)
-    benchmark.one_life(benchmark.running(factory), account_id, benchmark.random.Random(1))
+def test_a_long_log_goes_on_and_holds_that_wait_to_be_captured_are_the_ledgers_own(factory):
+    lived, waits = open_accounts(factory, 2)
+    fill(factory, lived, 42)
+    benchmark.one_life(benchmark.running(factory), lived, benchmark.random.Random(1))
+    armed = leave_armed(factory, waits, 3)
+    failed = {"attempt": 1, "artifact_sha256": None, "reason": "failed", "now": datetime.now(UTC)}
+    with transaction(factory) as session:
+        ledger.capture(session, hold_id=armed[1], **failed)
     with transaction(factory, read_only=True, snapshot=True) as session:
         report = verify(session, trusted={})
-        balance = ledger.balance(session, account_id)
-    assert (report.entries, report.holds, report.findings) == (41 + 4, 11, ())
+        balance = ledger.balance(session, lived)
+    assert (report.entries, report.holds, report.findings) == (41 + 4 + 1 + 9 + 1, 11 + 3, ())
     assert balance.spent_nano > 0 == balance.reserved_nano
 
 
@@ -32,17 +36,6 @@ def test_everything_that_is_counted_is_in_the_log(sqlite_url, sqlite_factory):
     benchmark.check(sqlite_url, accounts, run)
     with pytest.raises(RuntimeError, match="missing"):
         benchmark.check(sqlite_url, accounts, {**run, "pairs": run["pairs"] + 1})
-
-
-def test_holds_that_wait_to_be_captured_are_the_ledgers_own(factory):
-    (account_id,) = open_accounts(factory, 1)
-    armed = leave_armed(factory, account_id, 3)
-    failed = {"attempt": 1, "artifact_sha256": None, "reason": "failed", "now": datetime.now(UTC)}
-    with transaction(factory) as session:
-        ledger.capture(session, hold_id=armed[1], **failed)
-    with transaction(factory, read_only=True, snapshot=True) as session:
-        report = verify(session, trusted={})
-    assert (report.entries, report.holds, report.findings) == (1 + 9 + 1, 3, ())
 
 
 def test_durability_is_the_services_own_and_a_database_without_it_is_refused(sqlite_url, tmp_path, monkeypatch):

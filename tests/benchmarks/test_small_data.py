@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from benchmarks.small_data import EMOJI, digits, emoji
 from tests.benchmarks.conftest import light_and_dark
+from tests.pictures import picture
 
 
 def package(folder: Path, name: str, files: dict[str, bytes]) -> None:
@@ -22,13 +22,7 @@ def package(folder: Path, name: str, files: dict[str, bytes]) -> None:
             archive.addfile(info, io.BytesIO(content))
 
 
-def picture(brightness: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGBA", (64, 64), (brightness, 0, 0, 128)).save(file, "PNG")
-    return file.getvalue()
-
-
-def test_digits_are_divided_in_one_way() -> None:
+def test_digits_are_divided_in_one_way():
     one, two = digits(), digits()
     assert (len(one.labels), len(one.test_labels)) == (1437, 360)
     assert np.array_equal(one.images, two.images)
@@ -36,7 +30,7 @@ def test_digits_are_divided_in_one_way() -> None:
     assert (len(cut.labels), len(cut.test_labels)) == (100, 300)
 
 
-def test_settings_are_chosen_on_training_images_that_are_not_trained_on() -> None:
+def test_settings_are_chosen_on_training_images_that_are_not_trained_on():
     whole = light_and_dark()
     folder = whole.tuning(60, 40)
     assert np.array_equal(folder.images, whole.images[:60])
@@ -45,7 +39,7 @@ def test_settings_are_chosen_on_training_images_that_are_not_trained_on() -> Non
         whole.tuning(61, 40)
 
 
-def test_no_tested_emoji_has_a_twin_among_the_private_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_tested_emoji_has_a_twin_among_the_private_ones(tmp_path, monkeypatch):
     entries = [
         {"unified": f"{code:X}", "image": f"{code}.png", "category": EMOJI[code % 9], **images}
         for code in range(60)
@@ -53,7 +47,10 @@ def test_no_tested_emoji_has_a_twin_among_the_private_ones(tmp_path: Path, monke
     ]
     entries.append({**entries[0], "unified": "skin", "category": "Component"})
     for drawer in ("google", "twitter"):
-        files = {f"img/{drawer}/64/{code}.png": picture(4 * code) for code in range(60)}
+        files = {
+            f"img/{drawer}/64/{code}.png": picture(mode="RGBA", size=(64, 64), value=(4 * code, 0, 0, 128))
+            for code in range(60)
+        }
         files["emoji.json"] = json.dumps(entries).encode()
         package(tmp_path / "npm", f"emoji-datasource-{drawer}-16.0.0", files)
     monkeypatch.setenv("OBSCURA_CACHE", str(tmp_path))

@@ -12,6 +12,7 @@ from benchmarks.deep_classifiers import Shape
 from benchmarks.small_data import SETS
 from benchmarks.utility import REAL, SUITES, Case, Suite, main
 from tests.benchmarks.conftest import bright_rows, planned
+from tests.workers.small_trainings import classifiers_see
 
 CASES = [
     pytest.param(case, suite.delta, id=f"{name}-{case.dataset}-{case.name}-{case.epsilon}")
@@ -23,15 +24,16 @@ Run = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.mark.parametrize(("case", "delta"), CASES)
-def test_every_case_can_be_planned_as_it_stands(case: Case, delta: float) -> None:
+def test_every_case_can_be_planned_as_it_stands(case, delta):
     plan = planned(case.recipe, case.options, case.dataset, case.epsilon or 0, delta)
     if case.name == "prior":
         assert plan.config.model_dump()["pooled_covariance_fraction"] == 0
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_judges: None) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a suite of these cases on bright rows; the rows of the file."""
+    classifiers_see(monkeypatch, 500)
     monkeypatch.setitem(SETS, "small", bright_rows)  # type: ignore[misc]
     monkeypatch.setattr(runs, "SAMPLES", 120)
     monkeypatch.setattr(runs, "EPOCHS", 1)
@@ -50,7 +52,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_judges: None) -> 
 MOMENTS = Case("moments", "small", "moments", {"symmetry": "mirror"}, 20.0)
 
 
-def test_a_file_keeps_its_runs_and_gains_cases_and_seeds(run: Run, tmp_path: Path) -> None:
+def test_a_file_keeps_its_runs_and_gains_cases_and_seeds(run, tmp_path):
     (first,) = run(MOMENTS)
     assert (first["records"], first["samples"], first["sd"]) == (240, 120, {"cnn": None})
     assert first["config"]["symmetry"] == "mirror"
@@ -64,13 +66,13 @@ def test_a_file_keeps_its_runs_and_gains_cases_and_seeds(run: Run, tmp_path: Pat
         assert row["accuracy"]["cnn"] == pytest.approx(sum(each) / 2)
 
 
-def test_judges_are_those_of_the_suite(run: Run) -> None:
+def test_judges_are_those_of_the_suite(run):
     (row,) = run(MOMENTS, samples=60, judges=("mlp", "tiny"))
     assert set(row["accuracy"]) == {"mlp", "tiny"}
     assert row["samples"] == 60
 
 
-def test_a_classifier_is_tested_itself(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_classifier_is_tested_itself(run, monkeypatch, tmp_path):
     options = {"architecture": "cnn", "expected_batch": 40, "epochs": 0.5, "clip": 1.0, "learning_rate": 1.0}
     monkeypatch.setattr(utility, "draw_grid", lambda *_: None)
     (row,) = run(Case("dpsgd", "small", "dp_classifier", options, 50.0))

@@ -82,17 +82,17 @@ def test_markup_and_emoji_codes_are_text(write, monkeypatch):
     assert MARKUP in shows(lambda output: write(output, MARKUP), monkeypatch)
 
 
-def test_a_terminal_shows_json_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_json_in_ascii(monkeypatch):
     shown = shows(lambda output: output.record({"a": "\u202e\x1b\x9b"}, "a"), monkeypatch, as_json=True)
     assert shown.isascii()
     assert "\\u202e\\u001b\\u009b" in shown
 
 
-def test_an_error_of_a_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_server_is_one_line(monkeypatch):
     error = ApiError("x", 409, "a\nerror: b", {}, [])
     assert len(shows(lambda output: output.failure(error), monkeypatch).splitlines()) == 1
 
 
-def test_readable_text_stays_as_it_is() -> None:
+def test_readable_text_stays_as_it_is():
     for text in ("Größe 3 × 4, ε 1.2", "患者", "مرضى", "a b", "🙂", "naïve"):
         assert visible(text) == text

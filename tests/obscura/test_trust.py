@@ -105,7 +105,7 @@ def test_no_file_of_another_user_is_believed(var, theirs, spoil, monkeypatch):
     assert not [line for line, headers in theirs.requests if "Authorization" in headers]
 
 
-def test_the_choice_between_a_folder_and_a_profile_is_said(var: Path, mine: Canned, theirs: Canned) -> None:
+def test_the_choice_between_a_folder_and_a_profile_is_said(var, mine, theirs):
     only = run("accounts", "list", "--json")
     assert (only.exit_code, only.stderr) == (0, "")
     keep(mine)
@@ -117,7 +117,7 @@ def test_the_choice_between_a_folder_and_a_profile_is_said(var: Path, mine: Cann
         assert run(*words, "accounts", "list", "--json").stderr == ""
 
 
-def test_a_key_is_not_sent_to_whoever_listens_at_the_usual_port(var: Path, tmp_path: Path) -> None:
+def test_a_key_is_not_sent_to_whoever_listens_at_the_usual_port(var, tmp_path):
     folder = tmp_path / "stopped"
     folder.mkdir(mode=0o700)
     (folder / "admin.key").write_text("key\n")
@@ -125,7 +125,7 @@ def test_a_key_is_not_sent_to_whoever_listens_at_the_usual_port(var: Path, tmp_p
     assert (ran.exit_code, "No service runs on" in ran.stderr) == (1, True)
 
 
-def test_a_profile_of_another_user_is_refused(var: Path, mine: Canned, tmp_path: Path) -> None:
+def test_a_profile_of_another_user_is_refused(var, mine, tmp_path):
     keep(mine)
     (file,) = (tmp_path / "config").rglob("*.json")
     give(file)
@@ -155,7 +155,7 @@ def test_login_and_logout_take_the_profile_before_and_after_their_name(var, mine
 
 
 @pytest.mark.parametrize("words", [("up",), ("ledger", "status"), ("backup", "x"), ("demo",)])
-def test_a_command_that_works_on_a_folder_takes_no_profile(words: tuple[str, ...], var: Path, mine: Canned) -> None:
+def test_a_command_that_works_on_a_folder_takes_no_profile(words, var, mine):
     keep(mine)
     for option in (("--profile", "default"), ("--url", mine.url)):
         ran = run(*option, *words)

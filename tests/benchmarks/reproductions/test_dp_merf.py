@@ -29,7 +29,7 @@ def pictures(n: int, seed: int = 0) -> tuple[Any, Any]:
     return rng.integers(0, 256, (n, 2, 2)).astype(np.uint8), rng.integers(0, 3, n)
 
 
-def test_a_record_adds_a_vector_of_norm_q_to_its_class_alone() -> None:
+def test_a_record_adds_a_vector_of_norm_q_to_its_class_alone():
     images, labels = pictures(30)
     for record in range(30):
         others = np.arange(30) != record
@@ -39,13 +39,13 @@ def test_a_record_adds_a_vector_of_norm_q_to_its_class_alone() -> None:
         assert norms.sum() == norms[labels[record]]
 
 
-def test_what_a_record_adds_depends_on_no_other() -> None:
+def test_what_a_record_adds_depends_on_no_other():
     images, labels = pictures(50)
     alone = [embedded_sums(images[i : i + 1], labels[i : i + 1], WAVES, 3) for i in range(50)]
     assert np.array_equal(embedded_sums(images, labels, WAVES, 3), np.sum(alone, axis=0))
 
 
-def test_nothing_is_drawn_before_it_is_paid_for() -> None:
+def test_nothing_is_drawn_before_it_is_paid_for():
     nobody, empty = Mock(), Mock()
     empty.charge.side_effect = BudgetExceeded(1, 0)
     with pytest.raises(BudgetExceeded):
@@ -68,7 +68,7 @@ def audited() -> Audited:
     return Audited("mean embedding", claim, draw)
 
 
-def test_an_audit_bears_the_claim_out_and_flags_what_breaks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_bears_the_claim_out_and_flags_what_breaks_it(monkeypatch):
     game = audited()
     assert game.mu == pytest.approx(1.5, rel=1e-3)
 
@@ -83,7 +83,7 @@ def test_an_audit_bears_the_claim_out_and_flags_what_breaks_it(monkeypatch: pyte
     assert least_mu(1 - 1e-7) > game.mu
 
 
-def test_the_generator_learns_what_the_sums_say() -> None:
+def test_the_generator_learns_what_the_sums_say():
     """Two classes of one picture each: what is drawn is nearer to its own than to the other's."""
     images = np.stack([np.full((4, 4), 230), np.full((4, 4), 20)]).astype(np.uint8)
     images[:, :2] = images[::-1, :2].copy()  # dark above bright, and bright above dark

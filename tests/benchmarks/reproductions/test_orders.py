@@ -34,7 +34,7 @@ def runs_of(**accuracies: list[float]) -> list[dict[str, Any]]:
 PLAIN = [0.600, 0.602, 0.604]
 
 
-def test_an_order_is_tested_only_where_noise_costs_five_points() -> None:
+def test_an_order_is_tested_only_where_noise_costs_five_points():
     better = [0.650, 0.652, 0.654]
     (row,) = judged(runs_of(dpsgd=PLAIN, noiseless=[0.653, 0.653], gep=better))["orders"]
     assert row["verdict"] == "as published"
@@ -44,7 +44,7 @@ def test_an_order_is_tested_only_where_noise_costs_five_points() -> None:
     assert judged(runs_of(dpsgd=PLAIN, gep=better))["orders"] == []
 
 
-def test_verdicts_are_two_sided_and_the_momentum_order_is_the_paper_s() -> None:
+def test_verdicts_are_two_sided_and_the_momentum_order_is_the_paper_s():
     runs = {"dpsgd": [0.63, 0.632, 0.634], "momentum": PLAIN, "noiseless": [0.7]}
     (row,) = judged(runs_of(**runs))["orders"]
     assert (row["better"], row["verdict"]) == (BASELINE, "as published")
@@ -54,7 +54,7 @@ def test_verdicts_are_two_sided_and_the_momentum_order_is_the_paper_s() -> None:
     assert row["verdict"] == "no difference seen"
 
 
-def test_error_and_power_follow_from_spread_and_seeds() -> None:
+def test_error_and_power_follow_from_spread_and_seeds():
     found = compared([0.63, 0.64, 0.65], [0.60, 0.61, 0.62])
     error = 0.01 * math.sqrt(2 / 3)
     assert found["standard_error"] == pytest.approx(error)
@@ -62,15 +62,13 @@ def test_error_and_power_follow_from_spread_and_seeds() -> None:
     assert compared([0.6], [0.6, 0.7]) == {}
 
 
-def test_every_method_has_as_many_tries_and_every_order_names_methods() -> None:
+def test_every_method_has_as_many_tries_and_every_order_names_methods():
     assert {len(method.tries) for method in METHODS.values()} == {3}
     assert {name for better, worse, _ in ORDERS for name in (better, worse)} == set(METHODS) - {NOISELESS}
     assert len(SET_UPS) >= 2
 
 
-def test_a_run_is_made_once_with_the_best_setting_and_the_noiseless_one_with_the_baseline_s(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_is_made_once_with_the_best_setting_and_the_noiseless_one_with_the_baseline_s(monkeypatch):
     made: list[tuple[Any, ...]] = []
 
     def measured(_set_up: Any, name: str, setting: dict[str, Any], seed: int, *, held_out: bool) -> dict[str, Any]:
@@ -92,7 +90,7 @@ def test_a_run_is_made_once_with_the_best_setting_and_the_noiseless_one_with_the
 
 
 @pytest.mark.parametrize("colour", [False, True])
-def test_a_training_without_noise_keeps_its_steps_and_learns(colour: bool) -> None:
+def test_a_training_without_noise_keeps_its_steps_and_learns(colour):
     folder = light_and_dark(colour).first(90)
     options = {"architecture": "cnn", "expected_batch": 90, "clip": 1.0, "learning_rate": 1.0, "momentum": 0.0}
     plan = steps_plan(folder, options, 0.5, 0, 6)

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
 
 
 @pytest.mark.usefixtures("untrained")
-def test_a_table_has_a_row_for_each_method_and_epsilon_with_what_was_published() -> None:
+def test_a_table_has_a_row_for_each_method_and_epsilon_with_what_was_published():
     rows = classifier_rows("gep", "1", "cifar-10", "quick")
     assert [(row["epsilon"], row["method"], row["published"], row["ours"], row["seeds"]) for row in rows[:3]] == [
         (2.0, "GP", 43.6, 50, 2),
@@ -53,7 +52,7 @@ def test_a_table_has_a_row_for_each_method_and_epsilon_with_what_was_published()
     assert all(set(row) == KEYS | {"runs"} for row in rows)
 
 
-def test_every_arms_options_are_a_training_s_quick_and_full() -> None:
+def test_every_arms_options_are_a_training_s_quick_and_full():
     for table in classifiers.TABLES.values():
         for arm in table.arms:
             for options in ({**classifiers._QUICK, **arm.quick}, arm.full):
@@ -61,7 +60,7 @@ def test_every_arms_options_are_a_training_s_quick_and_full() -> None:
             assert not arm.epochs or {epsilon for _, epsilon in arm.published} == set(arm.epochs)
 
 
-def test_a_quick_row_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quick_row_trains(monkeypatch):
     lean = {"estimator": "gep", "expected_batch": 100, "anchors": 12, "basis_size": 8}
     table = Table((Arm("GEP", {}, lean, {}),), (8.0,), None, {"quick": Size(10_000, 2, 1)})
     monkeypatch.setitem(classifiers.TABLES, ("any", "1"), table)  # type: ignore[misc]
@@ -70,19 +69,19 @@ def test_a_quick_row_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["setting"].endswith("first 100 images, 2 steps of 100")
 
 
-def test_rows_without_privacy_have_no_epsilon_and_no_noise(untrained: list[tuple[int, float]]) -> None:
+def test_rows_without_privacy_have_no_epsilon_and_no_noise(untrained):
     rows = classifier_rows("rgp", "2", "cifar-10", "quick")
     assert [row["epsilon"] for row in rows] == [None, None, 8.0, 8.0, 8.0]
     noises = [noise for _, noise in untrained]
     assert max(noises[:4]) < 1e-3 < 0.1 < min(noises[4:])
 
 
-def test_the_full_budget_has_the_papers_epochs() -> None:
+def test_the_full_budget_has_the_papers_epochs():
     plain, frozen = {3.0: 40, 7.53: 80}, {3.0: 60, 7.53: 100}
     assert [arm.epochs for arm in classifiers.TABLES["freeze", "3"].arms] == [plain, plain, frozen]
 
 
-def test_the_cells_of_table_10_have_the_noise_of_their_names() -> None:
+def test_the_cells_of_table_10_have_the_noise_of_their_names():
     folder, deviations = light_and_dark(False), {}
     for arm in classifiers.TABLES["datalens", "10"].arms:
         plan = steps_plan(folder, {**classifiers._QUICK, **arm.quick, "expected_batch": 50}, 0.5, 0, 6)
@@ -93,7 +92,7 @@ def test_the_cells_of_table_10_have_the_noise_of_their_names() -> None:
     assert max(deviations["TopK-SGD"], deviations["clipped SGD"]) < 1e-5
 
 
-def test_rows_of_tables_8_and_9_stand_beside_what_was_published(untrained: list[tuple[int, float]]) -> None:
+def test_rows_of_tables_8_and_9_stand_beside_what_was_published(untrained):
     rows = {(row["method"], row["epsilon"]): row for row in classifier_rows("datalens", "8", "mnist", "quick")}
     assert rows["TopAgg, k = 0.8", 0.05]["published"] == 77.15
     assert rows["GM-DP", None]["published"] == 99.08
@@ -104,13 +103,13 @@ def test_rows_of_tables_8_and_9_stand_beside_what_was_published(untrained: list[
     assert [row["published"] for row in nine if row["ours"] is None][:3] == [74.25, 78.45, 73.55]
 
 
-def test_densities_follow_from_the_schedules() -> None:
+def test_densities_follow_from_the_schedules():
     for table in ("2", "9"):
         for row in freeze_densities(table):
             assert row["ours"] == pytest.approx(row["published"], abs=0.015)
 
 
-def test_grouping_costs_less_by_the_formula_and_notes_are_about_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grouping_costs_less_by_the_formula_and_notes_are_about_tables(monkeypatch):
     monkeypatch.setattr(costs, "_REPEATS", 1)
     whole, grouped = gep_4("quick")
     assert whole["ours"] == 1
@@ -118,7 +117,7 @@ def test_grouping_costs_less_by_the_formula_and_notes_are_about_tables(monkeypat
     assert set(NEEDS) <= set(TABLES)
 
 
-def test_the_attack_has_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_attack_has_its_rows(monkeypatch):
     def model(folder: Any, _plan: Any) -> PrivateClassifier:
         return PrivateClassifier(ClassifierConfig("cnn", folder.classes, 3, 8, 8), 1)
 
@@ -128,9 +127,7 @@ def test_the_attack_has_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(set(row) == {*KEYS, "runs", "error_of_one"} and row["seeds"] == 2 for row in attacked)
 
 
-def test_the_command_prints_and_adds_rows_and_names_what_there_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_and_adds_rows_and_names_what_there_is(tmp_path, capsys):
     file = tmp_path / "rows.json"
     for table in ("2", "9"):
         main(["--paper", "freeze", "--table", table, "--json", str(file)])

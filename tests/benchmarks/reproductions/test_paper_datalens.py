@@ -23,7 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_table_1_runs_every_method_with_every_seed_beside_published_competitors() -> None:
+def test_table_1_runs_every_method_with_every_seed_beside_published_competitors():
     rows = datalens.table_1("fashion-mnist", "quick", seeds=(3, 4))
     by = {(row["method"], row["epsilon"]): row for row in rows}
     made = [by[method, epsilon] for method in datalens.METHODS for epsilon in (1.0, 10.0)]
@@ -34,14 +34,14 @@ def test_table_1_runs_every_method_with_every_seed_beside_published_competitors(
     assert by[datalens.PAPER, 1.0]["published"] == 0.6478
 
 
-def test_algorithms_1_to_3_are_drawn_by_the_services_recipe() -> None:
+def test_algorithms_1_to_3_are_drawn_by_the_services_recipe():
     images, labels = datalens.drawn(datalens.PAPER, bright_rows(), 1.0, 0, "quick", 20)
     assert (images.shape, images.dtype) == ((20, 1, 8, 8), torch.uint8)
     assert labels.tolist() == [number % 3 for number in range(20)]
     assert images.float().std() > 1
 
 
-def test_table_2_has_every_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_2_has_every_epsilon(monkeypatch):
     monkeypatch.setattr(datalens, "METHODS", (datalens.DEFAULT,))
     rows = datalens.table_2("fashion-mnist", "quick", seeds=(1,))
     ours = [row for row in rows if row["method"] == datalens.DEFAULT]
@@ -52,7 +52,7 @@ def test_table_2_has_every_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("table", "rows"), [("4", 9), ("7", 4)])
-def test_tables_4_and_7_vary_options_around_the_preset(table: str, rows: int) -> None:
+def test_tables_4_and_7_vary_options_around_the_preset(table, rows):
     facts, account = PublicFacts(tuple("abcdefghij"), 28, 28, 1, 60_000, "record"), open_filter(1.0, 1e-5)
     usual = build_plan("datalens", {"preset": "published"}, account, account.capacity_nano, facts)
     configs = [
@@ -64,7 +64,7 @@ def test_tables_4_and_7_vary_options_around_the_preset(table: str, rows: int) ->
     assert (config.top_k, config.teachers, config.beta) == (200, 4000, 0.7)
 
 
-def test_a_varied_row_is_drawn_and_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_varied_row_is_drawn_and_tested(monkeypatch):
     monkeypatch.setitem(datalens.VARIED, "7", datalens.VARIED["7"][-1:])  # type: ignore[misc]
     (row,) = datalens.varied("7", "fashion-mnist", "quick")
     assert (row["setting"], row["published"], row["seeds"]) == ("use_threshold False", 0.5859, 1)

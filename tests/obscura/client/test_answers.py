@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,7 +59,7 @@ def bound(client: Client, kind: Any, id: str) -> Any:
 
 @pytest.mark.parametrize("strange", STRANGE)
 @pytest.mark.parametrize("asked", ASKED)
-def test_an_answer_that_is_not_the_services_says_what_answered(strange: str, asked: str) -> None:
+def test_an_answer_that_is_not_the_services_says_what_answered(strange, asked):
     if (strange, asked) in (("no content", "events"), ("types inside that are wrong", "a document")):
         return  # which ends a stream of events, and is a document
     with (
@@ -77,7 +76,7 @@ def test_an_answer_that_is_not_the_services_says_what_answered(strange: str, ask
     assert error.value.code == "unexpected_answer"
 
 
-def test_the_same_for_asyncio_and_the_command_line() -> None:
+def test_the_same_for_asyncio_and_the_command_line():
     async def ask(url: str) -> None:
         async with obscura.connect_async(url, "key") as client:
             await client.account("acc_a")
@@ -92,7 +91,7 @@ def test_the_same_for_asyncio_and_the_command_line() -> None:
             assert "\x1b" not in ran.output
 
 
-def test_a_list_that_does_not_end_and_an_answer_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_does_not_end_and_an_answer_without_end_are_refused(monkeypatch):
     monkeypatch.setattr(transport, "ANSWER_BYTES_MAX", 1000)
     for content, said in ((b'{"items": [], "next_cursor": "a"}', "does not end"), (b" " * 5000, "more than")):
         answer = Answer(200, content, JSON)
@@ -115,7 +114,7 @@ def sampled(content: bytes, **facts: Any) -> Callable[[str, str], Answer]:
     return answer
 
 
-def test_a_download_ends_at_what_was_announced(tmp_path: Path) -> None:
+def test_a_download_ends_at_what_was_announced(tmp_path):
     for content, facts, error in (
         (b"x" * 5000, {"bytes": 10}, DownloadCorrupt),
         (b"x" * 10, {"sha256": "0" * 64}, DownloadCorrupt),
@@ -134,7 +133,7 @@ def test_a_download_ends_at_what_was_announced(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
-def test_the_name_of_a_download_leads_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_download_leads_nowhere_else(tmp_path, monkeypatch):
     (tmp_path / "in").mkdir()
     monkeypatch.chdir(tmp_path / "in")
     with answering(sampled(b"content", id="../smp_a")) as server:
@@ -143,7 +142,7 @@ def test_the_name_of_a_download_leads_nowhere_else(tmp_path: Path, monkeypatch: 
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.zip")] == ["in/smp_a.zip"]
 
 
-def test_a_file_without_an_announced_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_an_announced_size_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(contents, "DOWNLOAD_BYTES_MAX", 1000)
     with (
         answering(lambda *_: Answer(200, b"x" * 5000, {})) as server,

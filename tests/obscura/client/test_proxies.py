@@ -2,7 +2,7 @@
 
 import logging
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -134,19 +134,19 @@ def test_no_proxy_takes_addresses_and_networks(monkeypatch, exceptions, bypassed
 @pytest.mark.parametrize(
     "url", ["obscura.example.org", "ftp://obscura.invalid", "http://[::1", "http://", "", "http://a:b"]
 )
-def test_an_address_that_is_none_is_named(ask: Callable[[str], None], url: str) -> None:
+def test_an_address_that_is_none_is_named(ask, url):
     if url or ask is not by_command:
         with pytest.raises(ConnectionSettingsError, match="is not the address of a service"):
             ask(url)
 
 
 @pytest.mark.parametrize("token", ["schlüssel", "a\nb", "a b", "a\x1b"])
-def test_a_key_that_no_header_can_carry_is_refused(token: str) -> None:
+def test_a_key_that_no_header_can_carry_is_refused(token):
     with pytest.raises(ConnectionSettingsError, match="API key"):
         Client("http://127.0.0.1:1", token)
 
 
-def test_without_encryption_no_certificate_is_trusted(service: Canned) -> None:
+def test_without_encryption_no_certificate_is_trusted(service):
     with Client(service.url, "key") as client:
         pool = client.transport._http._transport._pool  # type: ignore[attr-defined]
         assert isinstance(pool._ssl_context, ssl.SSLContext)

@@ -8,7 +8,7 @@ import pytest
 
 from obscura.preparing import PackingError
 from obscura.preparing.errors import Unreadable
-from obscura.preparing.trees import FolderTree, TarTree, Tree, all_files, open_archive
+from obscura.preparing.trees import FolderTree, TarTree, all_files, open_archive
 from tests.pictures import archive, write_files
 
 FILES = {"a/1.png": b"one", "a/b/2.png": b"two", "3.txt": b"three"}
@@ -27,15 +27,9 @@ def packed(folder: Path, name: str, files: dict[str, bytes] = FILES) -> Path:
     return path
 
 
-def tree_of(folder: Path, name: str) -> Tree:
-    if name != "folder":
-        return open_archive(packed(folder, name))
-    return FolderTree(write_files(folder, FILES))
-
-
 @pytest.mark.parametrize("name", ["folder", "x.zip", "x.tar", "x.tar.gz", "x.tgz"])
-def test_an_archive_is_a_folder(tmp_path: Path, name: str) -> None:
-    tree = tree_of(tmp_path, name)
+def test_an_archive_is_a_folder(tmp_path, name):
+    tree = FolderTree(write_files(tmp_path, FILES)) if name == "folder" else open_archive(packed(tmp_path, name))
     assert (tree.folders(""), tree.files(""), tree.folders("a")) == (["a"], ["3.txt"], ["b"])
     assert tree.files("a/b") == ["2.png"]
     assert sorted(all_files(tree)) == ["3.txt", "a/1.png", "a/b/2.png"]
@@ -48,18 +42,18 @@ def test_an_archive_is_a_folder(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["x.zip", "x.tar"])
 @pytest.mark.parametrize("member", ["/etc/1.png", "a/../../1.png", "C:/1.png"])
-def test_names_that_lead_out_are_refused(tmp_path: Path, name: str, member: str) -> None:
+def test_names_that_lead_out_are_refused(tmp_path, name, member):
     with pytest.raises(PackingError, match="outside of itself"):
         open_archive(packed(tmp_path, name, {member: b"one"}))
 
 
-def test_a_large_packed_tar_is_not_taken_into_memory(tmp_path: Path) -> None:
+def test_a_large_packed_tar_is_not_taken_into_memory(tmp_path):
     with pytest.raises(PackingError, match="unpack it"):
         TarTree(packed(tmp_path, "x.tar.gz", {"a.png": bytes(2000)}), 1000)
     assert TarTree(packed(tmp_path, "x.tar", {"a.png": bytes(2000)}), 1000).files("") == ["a.png"]
 
 
-def test_what_is_no_archive(tmp_path: Path) -> None:
+def test_what_is_no_archive(tmp_path):
     write_files(tmp_path, {"a.png": b"\x89PNG", "a.tar": b"no tar"})
     assert open_archive(tmp_path / "a.png") is None
     with pytest.raises(PackingError, match="cannot be read as a tar"):

@@ -175,7 +175,7 @@ ONLY_WITH_MANY = {"jets"}  # with few images each, these may be records
 
 @pytest.mark.parametrize("kind", IDENTIFIERS)
 @pytest.mark.parametrize("images", [FEW, SOME])
-def test_identifiers_are_asked_about(kind: str, images: int) -> None:
+def test_identifiers_are_asked_about(kind, images):
     counts = dict.fromkeys(IDENTIFIERS[kind], FEW if kind in ONLY_WITH_FEW else images)
     with pytest.raises(ChoiceNeeded) as needed:
         ask_about_classes(counts, folders=True)
@@ -184,7 +184,7 @@ def test_identifiers_are_asked_about(kind: str, images: int) -> None:
 
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("images", [FEW, MANY])
-def test_classes_with_numbers_pass(kind: str, images: int) -> None:
+def test_classes_with_numbers_pass(kind, images):
     ask_about_classes(dict.fromkeys(CLASSES[kind], MANY if kind in ONLY_WITH_MANY else images), folders=True)
 
 
@@ -216,12 +216,12 @@ NO_MASKS = [
 
 
 @pytest.mark.parametrize(("names", "masks"), MASKS)
-def test_masks_beside_their_images_are_found(names: list[str], masks: list[str]) -> None:
+def test_masks_beside_their_images_are_found(names, masks):
     assert masks_among(names) == masks
     with pytest.raises(ChoiceNeeded):
         ask_about_classes(dict.fromkeys(names, MANY), folders=True)
 
 
 @pytest.mark.parametrize("names", NO_MASKS)
-def test_other_names_are_not_those_of_masks(names: list[str]) -> None:
+def test_other_names_are_not_those_of_masks(names):
     assert masks_among(names) == []

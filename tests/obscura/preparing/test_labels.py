@@ -1,7 +1,5 @@
 """What a label is, the same in every format: an integer or a text, never a number that was rounded to one."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -22,17 +20,17 @@ from obscura.preparing.labels import call_classes, class_numbers, read_labels
         (["unknown", "other"], ("unknown", "other")),
     ],
 )
-def test_labels_stay_what_they_are(values: Any, read: tuple[int | str, ...]) -> None:
+def test_labels_stay_what_they_are(values, read):
     assert read_labels(values, len(values), "x", Choices()) == read
 
 
 @pytest.mark.parametrize("values", [[0.0, 1.0], [0.2, 0.9], [True, False], [1j, 0], np.array([1, "a"], dtype=object)])
-def test_what_is_neither_integer_nor_text_is_refused(values: Any) -> None:
+def test_what_is_neither_integer_nor_text_is_refused(values):
     with pytest.raises(PackingError, match="numbers or names"):
         read_labels(values, 2, "x", Choices())
 
 
-def test_a_word_that_is_stated_is_a_class() -> None:
+def test_a_word_that_is_stated_is_a_class():
     assert read_labels(["none", "mass"], 2, "x", Choices(classes=("mass", "none"))) == ("none", "mass")
 
 
@@ -47,20 +45,20 @@ def test_a_word_that_is_stated_is_a_class() -> None:
         ([], None, False, 0, ()),
     ],
 )
-def test_numbers_that_are_classes(used: list[int], stated: Any, used_only: bool, known: int, numbers: Any) -> None:
+def test_numbers_that_are_classes(used, stated, used_only, known, numbers):
     assert class_numbers(used, stated, used_only=used_only, known=known) == numbers
 
 
 @pytest.mark.parametrize(
     ("used", "known", "gap"), [([1, 2], 0, 0), ([0, 2], 0, 1), ([0, 1], 3, 2), ([0, 10**12], 0, 1)]
 )
-def test_a_number_without_images_is_asked_about(used: list[int], known: int, gap: int) -> None:
+def test_a_number_without_images_is_asked_about(used, known, gap):
     with pytest.raises(ChoiceNeeded, match=f"No image has the label {gap},") as asked:
         class_numbers(used, None, used_only=False, known=known)
     assert asked.value.flags == ("--used-classes",)
 
 
-def test_fewer_names_than_classes_are_refused() -> None:
+def test_fewer_names_than_classes_are_refused():
     for used, used_only in (([0, 5], False), ([0, 5, 7], True)):
         with pytest.raises(PackingError, match="labels beyond these"):
             class_numbers(used, ("a", "b"), used_only=used_only)
@@ -68,6 +66,6 @@ def test_fewer_names_than_classes_are_refused() -> None:
         call_classes([0, 2], ("a", "b"), Choices(), "x")
 
 
-def test_classes_are_called_as_the_file_says() -> None:
+def test_classes_are_called_as_the_file_says():
     assert call_classes([1, 0, None], ("a", "b"), Choices(), "x") == (("b", "a", None), ("a", "b"))
     assert call_classes(["b", "a", None], (), Choices(), "x") == (("b", "a", None), None)

@@ -26,14 +26,10 @@ def target(width: int, height: int, channels: int = 3, **changes: Any) -> Target
     return Target(width, height, channels, **changes)
 
 
-def received(content: bytes, wanted: Target) -> np.ndarray:
-    """What the service keeps of an image file."""
-    request = request_of(height=wanted.height, width=wanted.width, channels=wanted.channels)
-    return decode_picture(content, request)
-
-
 def prepared(content: bytes, wanted: Target) -> np.ndarray:
-    return received(prepare_image(content, wanted)[1], wanted)
+    """What the service keeps of an image file that was made to fit."""
+    request = request_of(height=wanted.height, width=wanted.width, channels=wanted.channels)
+    return decode_picture(prepare_image(content, wanted)[1], request)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -144,15 +140,11 @@ def test_a_large_photograph_is_read_at_a_part_of_its_size_and_looks_the_same():
     assert np.abs(fast.astype(int) - slow).max() <= 3
 
 
-def cut(content: bytes) -> bytes:
-    return content[: len(content) * 2 // 3]
-
-
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF"])
 def test_damaged_images_are_told_from_whole_ones(colours, kind):
     content = saved(Image.fromarray(colours()), kind)
     look(content)
-    for damaged in (cut(content), b"", b"no image at all", content[:20]):
+    for damaged in (content[: len(content) * 2 // 3], b"", b"no image at all", content[:20]):
         with pytest.raises(Unreadable):
             look(damaged)
 

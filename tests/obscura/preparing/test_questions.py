@@ -1,7 +1,5 @@
 """What folders and labels are called, and what is asked about it: plain functions over names and counts."""
 
-from typing import Any
-
 import pytest
 
 from obscura.preparing import ChoiceNeeded
@@ -82,7 +80,7 @@ def test_a_long_list_goes_into_a_file():
     "group",
     [["1", "1.0"], ["P1", "p1"], ["P1", " P1"], ["Zoë", "Zoe\u0308"], ["７", "7"], ["007", "7"], ["a  b", "A b"]],
 )
-def test_texts_that_people_read_as_one(group: list[Any]):
+def test_texts_that_people_read_as_one(group):
     assert look_alike(["other", *group]) == [group]
     assert look_alike(["P1", "P10", "1", "10", "1.5", "15"]) == []
 
@@ -98,7 +96,6 @@ def test_whose_an_image_is_stands_in_its_path():
     [
         ("a/{side}_{p:04}.jpeg", 2),
         ("a/P{p}{letter}.png", 2),
-        ("a/p{p}-{eye}.png", 2),
         ("a/{p}_{side}_cc.png", 2),
         ("a/x{p}_T1.png a/x{p}_FLAIR.png", 1),
         ("{side}/{p}.png", 2),
@@ -108,13 +105,11 @@ def test_whose_an_image_is_stands_in_its_path():
         ("a/{p:08}_{n:03}.png", 3),
     ],
 )
-def test_files_that_are_named_after_persons_with_several_images(form: str, many: int):
+def test_files_that_are_named_after_persons_with_several_images(form, many):
     names = [
         name
         for n in range(12)
-        for name in form.format(
-            p=n // many, n=n, side=("left", "right")[n % 2], letter="LR"[n % 2], eye=("OD", "OS")[n % 2]
-        ).split(" ")
+        for name in form.format(p=n // many, n=n, side=("left", "right")[n % 2], letter="LR"[n % 2]).split(" ")
     ]
     pair = persons_in_file_names(names)
     assert pair[0] != pair[1]
@@ -122,16 +117,7 @@ def test_files_that_are_named_after_persons_with_several_images(form: str, many:
 
 
 @pytest.mark.parametrize(
-    "form",
-    [
-        "person{n}.png",
-        "{n:03}.png",
-        "img_{n:03}.png",
-        "left_{n}.png",
-        "ISIC_{n:07}.png",
-        "grade{c}_{n:03}.png",
-        "x{n}_1.png",
-    ],
+    "form", ["person{n}", "{n:03}", "img_{n:03}", "left_{n}", "ISIC_{n:07}", "grade{c}_{n:03}", "x{n}_1"]
 )
-def test_files_that_are_only_numbered_say_nothing_of_persons(form: str):
-    assert persons_in_file_names([f"a/{form.format(n=n, c=n % 2)}" for n in range(12)], classes=2) is None
+def test_files_that_are_only_numbered_say_nothing_of_persons(form):
+    assert persons_in_file_names([f"a/{form.format(n=n, c=n % 2)}.png" for n in range(12)], classes=2) is None

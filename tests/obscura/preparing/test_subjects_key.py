@@ -34,7 +34,7 @@ def key(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_same_people_have_the_same_numbers_in_another_upload(key: Path) -> None:
+def test_the_same_people_have_the_same_numbers_in_another_upload(key):
     first, recognised = pushed(["anna", "bert", "anna"], key)
     second, _ = pushed(["carl", "anna"], key, seed=1)
     assert recognised
@@ -47,19 +47,19 @@ SAVED = [SECRET.encode(), f"{SECRET}\n".encode(), *(f"{SECRET}\r\n".encode(how) 
 
 
 @pytest.mark.parametrize(("content", "same"), [*((saved, True) for saved in SAVED), (SECRET[::-1].encode(), False)])
-def test_another_secret_gives_other_numbers_and_another_way_to_save_it_does_not(key, tmp_path, content, same) -> None:
+def test_another_secret_gives_other_numbers_and_another_way_to_save_it_does_not(key, tmp_path, content, same):
     (tmp_path / "saved.key").write_bytes(content)
     assert (pushed(["anna"], tmp_path / "saved.key") == pushed(["anna"], key)) is same
 
 
-def test_without_a_secret_numbers_are_those_of_one_upload() -> None:
+def test_without_a_secret_numbers_are_those_of_one_upload():
     numbers, recognised = pushed(["anna", "bert"], None)
     assert not recognised
     assert sorted(numbers) == ["0", "1"]
 
 
 @pytest.mark.parametrize("content", [None, "", "short"])
-def test_a_secret_that_is_missing_or_can_be_guessed_is_refused(content: str | None, tmp_path: Path) -> None:
+def test_a_secret_that_is_missing_or_can_be_guessed_is_refused(content, tmp_path):
     path = tmp_path / "subjects.key"
     if content is not None:
         path.write_text(content)
@@ -69,19 +69,19 @@ def test_a_secret_that_is_missing_or_can_be_guessed_is_refused(content: str | No
 
 
 @pytest.mark.parametrize("subjects", [np.array([3, 4, 3]), np.array(["a", "b", "a"]), np.array([b"a", b"b", b"a"])])
-def test_ids_of_numpy_are_ids(subjects: Any) -> None:
+def test_ids_of_numpy_are_ids(subjects):
     numbers, _ = pushed(subjects, None)
     assert numbers[0] == numbers[2] != numbers[1]
 
 
 @pytest.mark.parametrize("subjects", [np.array([3.0, 4.0]), [None, "b"], [float("nan"), "b"]])
-def test_numbers_with_decimals_and_nothing_are_not_ids(subjects: Any) -> None:
+def test_numbers_with_decimals_and_nothing_are_not_ids(subjects):
     with pytest.raises(PackingError, match="an integer or a text, not"):
         pushed(subjects, None)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_a_list_of_who_withdraws_names_the_subjects_of_the_upload(key: Path, tmp_path: Path, encoding: str) -> None:
+def test_a_list_of_who_withdraws_names_the_subjects_of_the_upload(key, tmp_path, encoding):
     listed = tmp_path / "left.txt"
     listed.write_bytes("0010\r\n0012\r\n".encode(encoding))
     names = [subject_key(private_id, join=False) for private_id in read_ids(listed)[1]]

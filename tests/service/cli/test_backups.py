@@ -2,26 +2,17 @@
 
 import shutil
 
-import pytest
-
 from service import installation
 from service.settings import Settings
 from tests.conftest import NOW
-from tests.service.audit.book import LedgerBook
 from tests.service.cli.conftest import Shell
 from tests.service.people import make_key
 
 
-@pytest.fixture
-def book(book: LedgerBook) -> LedgerBook:
-    """Database and data folder know each other, as a service leaves them."""
+def test_a_backup_comes_back_by_the_commands_and_says_where_the_keys_are(book, tmp_path):
     assert installation.pair(Settings(data_dir=book.data_dir), book.factory, now=NOW)
     _, token = book.do(make_key, name="boss", scopes=["admin"])
     (book.data_dir / "admin.key").write_text(f"{token}\n")
-    return book
-
-
-def test_a_backup_comes_back_by_the_commands_and_says_where_the_keys_are(book, tmp_path):
     ours, new, backup = book.data_dir, tmp_path / "new", str(tmp_path / "backup")
     here, there = Shell(ours), Shell(new)
     assert str(ours / "keys") in here("backup", backup).err.replace("\n", "")

@@ -46,17 +46,12 @@ def test_pushing_to_a_subject_account_declares_and_sends_subjects(shell, make_im
     assert "third array 'subjects'" in refused.err
     with np.load(path) as arrays:
         np.savez(path, images=arrays["images"], labels=arrays["labels"], subjects=np.arange(120) // 3)
-    pushed = shell(
-        "datasets", "push", str(path), "--account", account, "--at-most", "120", "--subjects-at-most", "50", "--json"
-    ).json
+    pushed = shell("datasets", "push", str(path), *stated, "--json").json
     assert (pushed["state"], pushed["records_declared"], pushed["subjects_declared"]) == ("ready", 120, 50)
     asked = ("--recipe", "datalens", "--epsilon", "1", "--option", "teachers=10", "--json")
     made = shell("plan", pushed["id"], *asked).json
-    assert (made["unit"], made["facts"]["protects"], made["facts"]["units_declared"]) == (
-        "subject",
-        "all records of one subject",
-        50,
-    )
+    assert made["unit"] == "subject"
+    assert made["facts"].items() >= {"protects": "all records of one subject", "units_declared": 50}.items()
 
 
 def test_a_motley_folder_is_brought_to_what_is_stated_or_fixed(shell, people):

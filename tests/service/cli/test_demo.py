@@ -34,13 +34,9 @@ def test_the_demo_does_everything_and_may_be_repeated(tmp_path, monkeypatch, cap
     assert {"setup", "ingest", "first_job", "job", "sample", "evaluation"} == set(summary["seconds"])
     first, taught = summary["runs"]
     assert list(first) == list(taught)
-    assert (first["recipe"], first["teachers"], first["images_aggregated"], first["iterations"]) == ("moments", 0, 0, 0)
-    assert (taught["recipe"], taught["teachers"], taught["images_aggregated"], taught["iterations"]) == (
-        "datalens",
-        20,
-        30,
-        2,
-    )
+    numbers = ("recipe", "teachers", "images_aggregated", "iterations")
+    assert [first[name] for name in numbers] == ["moments", 0, 0, 0]
+    assert [taught[name] for name in numbers] == ["datalens", 20, 30, 2]
     assert all(run["epsilon"] == 1.0 and 0 < run["accuracy"] <= 1 and run["seconds"] > 0 for run in (first, taught))
     assert set(summary["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
     for name in ("download", "grid", "report", "privacy_card"):

@@ -1,7 +1,6 @@
 """How a plan is shown, and what `obscura jobs cancel` asks before it throws away what was paid for."""
 
 import io
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -48,14 +47,7 @@ def test_a_plans_table_fits_a_terminal(recipe, preset):
     assert ("teachers" in text) == ("teachers" in made.facts)
 
 
-def job(**changes: Any) -> Job:
-    facts: dict[str, Any] = dict.fromkeys(Job.model_fields)
-    progress = {"charged_nano": 5, "planned_nano": 10, "charged_epsilon": 0.41234, "planned_epsilon": 1.0}
-    facts |= {"id": "job_x", "kind": "train", "state": "running", "options": {}, "cost_nano": 10, "cost_epsilon": 1.0}
-    facts |= {"cancel_requested": False, "created_at": "2030-01-01T00:00:00Z", "progress": progress}
-    return Job.model_validate(facts | {"publishes_if_cancelled": True} | changes)
-
-
+PAID = {"charged_nano": 5, "planned_nano": 10, "charged_epsilon": 0.41234, "planned_epsilon": 1.0}
 FREE = {"charged_nano": 0, "planned_nano": 10, "charged_epsilon": 0.0, "planned_epsilon": 1.0}
 
 
@@ -72,7 +64,10 @@ FREE = {"charged_nano": 0, "planned_nano": 10, "charged_epsilon": 0.0, "planned_
     ],
 )
 def test_a_cancellation_that_loses_paid_work_asks_with_the_cost(changes, discard, said):
-    question = lossy_cancel_question(job(**changes), discard=discard)
+    facts = dict.fromkeys(Job.model_fields) | {"id": "job_x", "kind": "train", "state": "running", "options": {}}
+    facts |= {"cost_nano": 10, "cost_epsilon": 1.0, "cancel_requested": False, "created_at": "2030-01-01T00:00:00Z"}
+    facts |= {"progress": PAID, "publishes_if_cancelled": True}
+    question = lossy_cancel_question(Job.model_validate(facts | changes), discard=discard)
     assert (question is None) == (said is None)
     assert said is None or ("epsilon 0.413 of 1.0, for good" in str(question) and said in str(question))
 

@@ -55,7 +55,7 @@ def test_the_link_leads_to_the_public_address_and_an_open_dashboard_is_named(tmp
     assert not re.search("alembic|Running upgrade|Uvicorn", said)
 
 
-def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path: Path, warm: str) -> None:
+def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path, warm):
     data_dir = tmp_path / "service"
     release = data_dir / key_of(new_id("rel"))
     release.mkdir(parents=True, mode=0o700)
@@ -198,11 +198,7 @@ def test_a_second_api_process_leaves_the_address_of_the_first_alone(shell, warm)
     url = (shell.data_dir / "service.url").read_text("ascii")
     command = [warm, "-m", "obscura.cli", "--data-dir", str(shell.data_dir), "up", "--port", "0", "--json"]
     with subprocess.Popen(
-        command,
-        env=environment(OBSCURA_MODE="celery"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
+        command, env=environment(OBSCURA_MODE="celery"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as second:
         served = ""
         while not served.rstrip().endswith("}"):

@@ -89,21 +89,12 @@ class Site:
             stage = {"name": "votes", "event": GaussianEvent(1.0, 100.0, 1450).to_json(), "cost_nano": nano}
             plan = {"recipe": "datalens", "config": {}, "budget_nano": nano, "cost_nano": nano}
             plan |= {"stages": [stage], "facts": {"teachers": 4000}, "notes": ["a remark"]}
-            job = self._job(
-                id=job_id,
-                account_id=account_id,
-                dataset_id=dataset_id,
-                epsilon=epsilon,
-                plan=plan,
-                state=state,
-                attempt=int(started),
-                hold_id=hold.id,
-                started_at=self.now if started else None,
-                finished_at=self.now + timedelta(minutes=11) if ended else None,
-                lease_until=self.now + timedelta(minutes=1) if state == "running" else None,
-                **facts,
-            )
-            session.add(job)
+            row = {"id": job_id, "account_id": account_id, "dataset_id": dataset_id, "hold_id": hold.id, "plan": plan}
+            row |= {"epsilon": epsilon, "state": state, "attempt": int(started)}
+            row["started_at"] = self.now if started else None
+            row["finished_at"] = self.now + timedelta(minutes=11) if ended else None
+            row["lease_until"] = self.now + timedelta(minutes=1) if state == "running" else None
+            session.add(self._job(**row, **facts))
         return job_id
 
     def add_sweep(self, *job_ids: str, **facts) -> str:
@@ -123,21 +114,10 @@ class Site:
         release_id = new_id("rel")
         with transaction(self.factory) as session:
             job = session.get_one(Job, job_id)
-            session.add(
-                Release(
-                    id=release_id,
-                    job_id=job_id,
-                    account_id=job.account_id,
-                    dataset_id=job.dataset_id,
-                    name=name,
-                    artifact_sha256="ab" * 32,
-                    artifact_dir=f"releases/{release_id}",
-                    card=CARD,
-                    summary={"accuracy": {"cnn": 0.7641}},
-                    receipt={"statement": {"release_id": release_id}},
-                    created_at=self.now,
-                )
-            )
+            of = {"job_id": job_id, "account_id": job.account_id, "dataset_id": job.dataset_id}
+            made = {"artifact_sha256": "ab" * 32, "artifact_dir": f"releases/{release_id}", "card": CARD}
+            made |= {"summary": {"accuracy": {"cnn": 0.7641}}, "receipt": {"statement": {"release_id": release_id}}}
+            session.add(Release(id=release_id, name=name, created_at=self.now, **of, **made))
             job.release_id = release_id
         folder = self.settings.data_dir / key_of(release_id)
         folder.mkdir(parents=True)

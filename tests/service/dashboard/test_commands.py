@@ -11,7 +11,6 @@ import pytest
 from obscura.client.datasets import require_statements
 from service import dashboard
 from tests.commands import command_of
-from tests.service.dashboard.conftest import Site
 
 TEMPLATES = sorted((Path(dashboard.__file__).parent / "templates").glob("*.html"))
 
@@ -41,7 +40,7 @@ def in_source(template: str) -> list[str]:
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
-def test_the_commands_of_a_template_are_parsed(template: Path) -> None:
+def test_the_commands_of_a_template_are_parsed(template):
     for line in in_source(template.read_text("utf-8")):
         if "push" in line and "--account" not in line:
             line += " --account patients"  # the dataset's own page
@@ -54,7 +53,7 @@ def copied(text: str) -> list[str]:
     return [line for block in blocks for line in html.unescape(block).splitlines() if line.startswith("obscura ")]
 
 
-def test_the_commands_of_rendered_pages_are_parsed(site: Site, stock: Any) -> None:
+def test_the_commands_of_rendered_pages_are_parsed(site, stock):
     admin = site.signed_in("admin")
     wishes = ["recipe=datalens&options=teachers+%3D+300", "vary=epsilon&values=0.1,0.2&name=two+words"]
     pages = [*stock.pages, *(f"/train?dataset={stock.dataset}&epsilon=0.4&{wish}" for wish in wishes)]
@@ -64,7 +63,7 @@ def test_the_commands_of_rendered_pages_are_parsed(site: Site, stock: Any) -> No
         parse(line)
 
 
-def test_the_first_steps_are_commands_that_run(make_site: Any) -> None:
+def test_the_first_steps_are_commands_that_run(make_site):
     lines = copied(make_site(dashboard_public=True).client().get("/").text)
     assert [line.split()[1] for line in lines] == ["accounts", "datasets", "train"]
     assert [parse(line)["at_most"] for line in lines if "push" in line] == [2000]
@@ -81,6 +80,6 @@ def test_the_first_steps_are_commands_that_run(make_site: Any) -> None:
         "obscura no-such-command",
     ],
 )
-def test_a_command_that_the_command_line_refuses_is_found(line: str) -> None:
+def test_a_command_that_the_command_line_refuses_is_found(line):
     with pytest.raises(Exception):  # noqa: B017, PT011  of the parser, or of what is stated about private images
         parse(line)

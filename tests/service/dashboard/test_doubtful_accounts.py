@@ -16,7 +16,6 @@ DAMAGES = {
     "charged": "UPDATE holds SET charged_nano = charged_nano - 777 WHERE job_id = :running",
     "captured": "UPDATE holds SET captured_nano = 777, charged_nano = 777 WHERE job_id = :done",
 }
-OF_A_HOLD = {"charged": "running", "captured": "done"}
 
 
 @dataclass
@@ -49,7 +48,7 @@ def two(site: Site, stock: Stock, open_account: Callable[..., str], declare_data
     return Two(site, stock, sound, sound_dataset, sweeps)
 
 
-def test_sound_pages_doubt_nothing(two: Two) -> None:
+def test_sound_pages_doubt_nothing(two):
     own = [f"/sweeps/{sweep}" for sweep in two.sweeps.values()]
     for address in [*two.stock.pages, *own, f"/train?dataset={two.sound_dataset}"]:
         status, said = two.read(address)
@@ -57,7 +56,7 @@ def test_sound_pages_doubt_nothing(two: Two) -> None:
 
 
 @pytest.mark.parametrize("which", ["spent", "capacity"])
-def test_every_page_that_shows_a_balance_says_that_it_is_in_doubt(two: Two, which: str) -> None:
+def test_every_page_that_shows_a_balance_says_that_it_is_in_doubt(two, which):
     two.damage(which)
     stock = two.stock
     account = [f"/accounts/{stock.account}{part}" for part in ("", "/data", "/jobs", "/ledger", "/controls")]
@@ -79,11 +78,11 @@ def test_every_page_that_shows_a_balance_says_that_it_is_in_doubt(two: Two, whic
         assert (status, IN_DOUBT in said) == (200, False), address
 
 
-@pytest.mark.parametrize("which", ["charged", "captured"])
-def test_every_page_that_shows_a_hold_says_that_it_is_in_doubt(two: Two, which: str) -> None:
+@pytest.mark.parametrize(("which", "job"), [("charged", "running"), ("captured", "done")])
+def test_every_page_that_shows_a_hold_says_that_it_is_in_doubt(two, which, job):
     two.damage(which)
     stock = two.stock
-    pages = [f"/jobs/{vars(stock)[OF_A_HOLD[which]]}", f"/sweeps/{two.sweeps[stock.account]}", "/jobs"]
+    pages = [f"/jobs/{vars(stock)[job]}", f"/sweeps/{two.sweeps[stock.account]}", "/jobs"]
     pages.append(f"/accounts/{stock.account}" if which == "charged" else f"/releases/{stock.release}")
     for address in [*pages, f"/accounts/{stock.account}/jobs"]:
         status, said = two.read(address)
@@ -92,7 +91,7 @@ def test_every_page_that_shows_a_hold_says_that_it_is_in_doubt(two: Two, which: 
         assert IN_DOUBT not in two.read(address)[1], address
 
 
-def test_the_chart_of_spending_is_drawn_from_entries_that_were_checked(two: Two) -> None:
+def test_the_chart_of_spending_is_drawn_from_entries_that_were_checked(two):
     account = {"account": two.stock.account}
     two.site.execute("DROP TRIGGER entries_no_update")
     two.site.execute("UPDATE entries SET spent_nano = 5 WHERE account_id = :account AND sequence = 3", **account)

@@ -319,7 +319,6 @@ def test_a_training_that_has_charged_is_ended_and_published_or_discarded_with_it
     html = client.get(page).text
     assert_shown(html, "End it now and publish what it has", "Discard it")
     assert re.search(COST + r" and nothing of it would be published\.", html)
-    html = client.get(page).text
     assert html.count(f'data-call="POST /v1{page}/cancel"') == 2, "the second discards"
     assert client.post(f"/v1{page}/cancel", headers=ORIGIN | {"X-Form-Token": token_of(client, page)}).is_success
     html = client.get(page).text

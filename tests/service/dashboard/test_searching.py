@@ -20,10 +20,6 @@ def asked(stock: Stock, *tried: tuple[str, str], **fields: str) -> str:
     return "?" + urlencode([*{**dict(usual), **fields}.items(), *pairs])
 
 
-def faults(page: str) -> dict[str, str]:
-    return dict(re.findall(r'data-fault="([\w-]+)">([^<]+)<', page))
-
-
 def test_a_search_is_priced_as_a_whole_then_held_once(site, stock):
     trainer = site.signed_in("train", "read")
     query = asked(stock, ("teachers", "100, 300"), ("", ""), ("epsilon", "0.1,0.2,0.3"), options="top_k = 7")
@@ -65,11 +61,9 @@ def test_a_search_is_priced_as_a_whole_then_held_once(site, stock):
         ([("teachers", "100,0.5")], "values-1", "Trial 2: .*an integer between 1 and 100000"),
         ([("epsilon", "0.1,many")], "values-1", "This is a number"),
         ([("top_k", "7,8"), ("epsilon", "0.1,-1")], "values-2", "greater than or equal to"),
-        ([("top_k", "7,8"), ("teachers", "")], "values-2", "Write the values of teachers"),
         ([("", "7,8")], "values-1", "which option"),
         ([("top_k", "7,8"), ("top_k", "9")], "values-2", "there already"),
         ([("top_k", "7")], "grids", "1 trial; a search has 2 to 64"),
-        ([("top_k", "7," * 40), ("teachers", "7," * 40)], "grids", "1,681 trials"),
         ([("nothing", "7,8")], "options", "Trial 1: .*nothing"),
     ],
 )
@@ -83,7 +77,7 @@ def test_a_search_that_cannot_be_planned_is_explained_where_it_stands(site, stoc
         assert re.search(said, wrong[0][1])
         assert "Train 2 times" not in answer.text
     whole = trainer.get("/train" + asked(stock, *tried)).text
-    assert re.search(said, faults(whole)[place])
+    assert re.search(said, dict(re.findall(r'data-fault="([\w-]+)">([^<]+)<', whole))[place])
     assert all(html.escape(values) in whole for _, values in tried), "what was written is still there"
     assert site.rows(Sweep) == []
 

@@ -28,10 +28,7 @@ def test_colours_meet_wcag_aa_in_both_schemes(scheme):
     )
     colours = light | (dark if scheme == "dark" else {})
     text = [(ink, ground) for ink in ("ink", "soft", "accent") for ground in ("paper", "raised", "wash")]
-    text += [(name, f"{name}-wash") for name in ("good", "bad", "busy", "warn")] + [
-        ("accent-ink", "accent"),
-        ("soft", "wash"),
-    ]
+    text += [("accent-ink", "accent"), *((name, f"{name}-wash") for name in ("good", "bad", "busy", "warn"))]
     for ink, ground in text:
         assert contrast(colours[ink], colours[ground]) >= 4.5, (ink, ground)
     shapes = [("edge", "paper"), ("edge", "raised"), ("focus", "paper"), ("focus", "raised"), ("spent", "left-base")]

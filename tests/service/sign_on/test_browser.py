@@ -1,7 +1,5 @@
 """Signing in with a real browser, whose rules about cookies no other test has: the provider is another site."""
 
-from pathlib import Path
-
 from scripts.with_services import free_port
 from tests.browser import WINDOWS, a_page, barriers, in_chromium, served
 from tests.service.sign_on.conftest import ANA, RunningProvider, opened
@@ -9,9 +7,7 @@ from tests.service.sign_on.conftest import ANA, RunningProvider, opened
 pytestmark = in_chromium
 
 
-def test_a_browser_is_led_to_the_provider_and_back_and_stays_signed_in(
-    program: Path, sqlite_url: str, tmp_path: Path
-) -> None:
+def test_a_browser_is_led_to_the_provider_and_back_and_stays_signed_in(program, sqlite_url, tmp_path):
     port = free_port()
     site = f"http://127.0.0.1:{port}"
     provider = RunningProvider(program, free_port(), site, "localhost")

@@ -1,7 +1,6 @@
 """What the provider says of people while they work here: other groups, that they have left, and nothing at all."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from service.api.browser import COOKIE
 from service.db.access_tables import Admin, ApiKey, Person
 from service.identity.provider import ProviderUnavailable
 from service.identity.sessions import form_token
-from tests.service.sign_on.conftest import ANA, BEN, EVE, House, RunningProvider, form_token_of, opened
+from tests.service.sign_on.conftest import ANA, BEN, EVE, House, form_token_of, opened
 from tests.together import at_once, wait_until
 
 MINUTE = 60
@@ -24,7 +23,7 @@ def opens(program: Any) -> bool:
     return status != 401
 
 
-def test_another_group_ends_sessions_and_keys_within_a_minute(house: House) -> None:
+def test_another_group_ends_sessions_and_keys_within_a_minute(house):
     browser = house.sign_in("ana")
     program = house.program(house.key_of(browser, "train"))
     others = house.program(program_key(house, house.program(house.key_of(browser))))
@@ -49,7 +48,7 @@ def program_key(house: House, owner: Any) -> str:
     return token
 
 
-def test_whoever_leaves_loses_sessions_and_keys_within_a_minute_and_for_good_after_a_week(house: House) -> None:
+def test_whoever_leaves_loses_sessions_and_keys_within_a_minute_and_for_good_after_a_week(house):
     browser = house.sign_in("ana")
     mine = house.program(house.key_of(browser))
     handed_on = house.program(program_key(house, mine))
@@ -67,7 +66,7 @@ def test_whoever_leaves_loses_sessions_and_keys_within_a_minute_and_for_good_aft
     assert owner.removed_at is not None
 
 
-def test_whoever_signs_in_again_finds_their_keys_as_they_were(house: House) -> None:
+def test_whoever_signs_in_again_finds_their_keys_as_they_were(house):
     browser = house.sign_in("ana")
     program = house.program(house.key_of(browser))
     house.provider.people(ben=BEN)
@@ -80,7 +79,7 @@ def test_whoever_signs_in_again_finds_their_keys_as_they_were(house: House) -> N
     assert browser.get("/you").status_code == 303  # sessions from before stay ended
 
 
-def test_without_an_answer_sessions_go_on_for_a_minute_and_keys_for_the_grace(house: House) -> None:
+def test_without_an_answer_sessions_go_on_for_a_minute_and_keys_for_the_grace(house):
     browser = house.sign_in("ana")
     program = house.program(house.key_of(browser))
     house.provider.stop()
@@ -106,7 +105,7 @@ def test_without_an_answer_sessions_go_on_for_a_minute_and_keys_for_the_grace(ho
         house.provider.start()
 
 
-def test_sessions_and_keys_open_again_when_it_answers(house: House) -> None:
+def test_sessions_and_keys_open_again_when_it_answers(house):
     browser = house.sign_in("ana")
     program = house.program(house.key_of(browser))
 
@@ -119,7 +118,7 @@ def test_sessions_and_keys_open_again_when_it_answers(house: House) -> None:
     assert [browser.get("/you").status_code, opens(program)] == [200, True]
 
 
-def test_the_service_asks_by_itself(running: RunningProvider, sqlite_url: str, tmp_path: Path) -> None:
+def test_the_service_asks_by_itself(running, sqlite_url, tmp_path):
     running.people(ana=ANA)
     with opened(running, sqlite_url, tmp_path / "data", asks_by_itself=True, oidc_confirm_seconds=1) as house:
         browser = house.sign_in("ana")
@@ -127,7 +126,7 @@ def test_the_service_asks_by_itself(running: RunningProvider, sqlite_url: str, t
         wait_until(lambda: browser.get("/you").status_code == 303, "the session went on")
 
 
-def test_several_processes_ask_about_each_person_once(house: House) -> None:
+def test_several_processes_ask_about_each_person_once(house):
     house.sign_in("ana")
     asked: list[str] = []
 
@@ -141,9 +140,7 @@ def test_several_processes_ask_about_each_person_once(house: House) -> None:
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_an_answer_about_one_that_makes_no_sense_keeps_nobody_from_being_asked_about(
-    house: House, monkeypatch: pytest.MonkeyPatch, answered: bool
-) -> None:
+def test_an_answer_about_one_that_makes_no_sense_keeps_nobody_from_being_asked_about(house, monkeypatch, answered):
     """Where there is no answer at all, on the other hand, nobody else is asked about in that round."""
     monkeypatch.setattr("service.identity.people.ASKED_AT_ONCE_MAX", 1)
     for login in ("ana", "ben", "eve"):
@@ -162,9 +159,7 @@ def test_an_answer_about_one_that_makes_no_sense_keeps_nobody_from_being_asked_a
 
 
 @pytest.mark.parametrize(("said", "gone"), [("interaction_required", True), ("invalid_client", False)])
-def test_only_what_is_about_the_person_ends_what_is_theirs(
-    house: House, monkeypatch: pytest.MonkeyPatch, said: str, gone: bool
-) -> None:
+def test_only_what_is_about_the_person_ends_what_is_theirs(house, monkeypatch, said, gone):
     browser = house.sign_in("ana")
 
     async def refuse(*_args: Any, **_more: Any) -> None:
@@ -177,14 +172,14 @@ def test_only_what_is_about_the_person_ends_what_is_theirs(
     assert house.confirm(1) == (not gone)
 
 
-def test_nobody_without_session_and_keys_is_asked_about(house: House) -> None:
+def test_nobody_without_session_and_keys_is_asked_about(house):
     browser = house.sign_in("eve")
     browser.post("/logout", headers={"Content-Type": "application/x-www-form-urlencoded"})
     assert house.confirm(MINUTE) == 0
     assert house.sign_in("eve").get("/you").status_code == 200
 
 
-def test_two_people_decide_and_one_person_with_two_keys_does_not(house: House) -> None:
+def test_two_people_decide_and_one_person_with_two_keys_does_not(house):
     terms = {"name": "hearts", "owner": "o", "epsilon": 2, "delta": 1e-6, "unit": "record", "adjacency": "add_remove"}
     opened = house.admin.post("/v1/accounts", json=terms | {"project_id": house.heart})
     account = opened.raise_for_status().json()["id"]
@@ -203,7 +198,7 @@ def test_two_people_decide_and_one_person_with_two_keys_does_not(house: House) -
     assert (done.status_code, done.json()["state"]) == (200, "approved")
 
 
-def test_owners_by_a_group_are_removed_at_the_provider_and_count_for_no_local_admin(house: House) -> None:
+def test_owners_by_a_group_are_removed_at_the_provider_and_count_for_no_local_admin(house):
     house.provider.people(ana=ANA | {"groups": ["platform"]}, ben=BEN | {"groups": ["platform"]})
     ana = house.caller("ana")
     house.sign_in("ben")
@@ -215,7 +210,7 @@ def test_owners_by_a_group_are_removed_at_the_provider_and_count_for_no_local_ad
     assert (last.status_code, "fewer than 2" in last.text) == (409, True)
 
 
-def test_owners_see_the_people_of_their_project_and_admins_of_the_installation_all(house: House) -> None:
+def test_owners_see_the_people_of_their_project_and_admins_of_the_installation_all(house):
     house.provider.people(ana=ANA, eve=EVE, gil={"name": "Gil", "groups": ["guests"]}, kim={"groups": ["platform"]})
     ana = house.sign_in("ana")
     for login in ("eve", "gil"):
@@ -235,7 +230,7 @@ def test_owners_see_the_people_of_their_project_and_admins_of_the_installation_a
     assert house.caller("eve").get("/v1/people").status_code == 403
 
 
-def test_keys_of_ones_own_are_rotated_with_an_overlap_and_revoked(house: House) -> None:
+def test_keys_of_ones_own_are_rotated_with_an_overlap_and_revoked(house):
     browser = house.sign_in("eve")
     old = house.program(house.key_of(browser, "read"))
     (key,) = house.rows(ApiKey, ApiKey.name == "nightly")
@@ -263,7 +258,7 @@ def test_keys_of_ones_own_are_rotated_with_an_overlap_and_revoked(house: House) 
     assert revoked.revoked_at is not None
 
 
-def test_forms_of_the_page_you_come_from_it_and_from_this_session_alone(house: House) -> None:
+def test_forms_of_the_page_you_come_from_it_and_from_this_session_alone(house):
     browser, other = house.sign_in("eve"), house.sign_in("eve")
     house.key_of(browser)
     (key,) = house.rows(ApiKey, ApiKey.name == "nightly")
@@ -287,7 +282,7 @@ def test_forms_of_the_page_you_come_from_it_and_from_this_session_alone(house: H
     assert browser.cookies[COOKIE] == cookie
 
 
-def test_a_key_that_an_admin_made_has_no_person_and_no_page_of_keys(house: House) -> None:
+def test_a_key_that_an_admin_made_has_no_person_and_no_page_of_keys(house):
     body = {"name": "plain", "role": "analyst", "project_id": house.heart}
     made = house.admin.post("/v1/keys", json=body).json()
     browser = house.browser()
@@ -302,9 +297,7 @@ def test_a_key_that_an_admin_made_has_no_person_and_no_page_of_keys(house: House
 
 
 @pytest.mark.services
-def test_on_postgresql_a_person_comes_changes_and_leaves(
-    running: RunningProvider, postgres_url: str, tmp_path: Path
-) -> None:
+def test_on_postgresql_a_person_comes_changes_and_leaves(running, postgres_url, tmp_path):
     running.people(ana=ANA, ben=BEN)
     with opened(running, postgres_url, tmp_path / "data") as house:
         browser, program = house.sign_in("ana"), house.caller("ben")

@@ -65,7 +65,7 @@ def made_by(session: Session, key: ApiKey, scope: str, now: datetime) -> ApiKey:
     return auth.create_key(session, name="made", scopes=[scope], now=now, **asked)[0]
 
 
-def test_from_the_first_sign_in_to_the_end(factory: SessionFactory, settings: Settings, now: datetime) -> None:
+def test_from_the_first_sign_in_to_the_end(factory, settings, now):
     with transaction(factory) as session:
         person = signs_in(session, settings, now, ["analyst", "owner"])
         (role,) = people.roles(session, person)
@@ -99,9 +99,7 @@ def test_from_the_first_sign_in_to_the_end(factory: SessionFactory, settings: Se
         assert people.long_lapsed(session, now=later + 2 * people.LAPSED_KEPT) == []
 
 
-def test_whoever_signs_in_twice_at_the_same_moment_is_one_person(
-    factory: SessionFactory, settings: Settings, now: datetime
-) -> None:
+def test_whoever_signs_in_twice_at_the_same_moment_is_one_person(factory, settings, now):
     def once() -> str:
         with transaction(factory) as session:
             return signs_in(session, settings, now, ["owner"]).id
@@ -115,9 +113,7 @@ def test_whoever_signs_in_twice_at_the_same_moment_is_one_person(
 GROUPS = ((), ("viewer",), ("analyst",), ("steward",), ("auditor",), ("steward", "analyst"), ("owner",))
 
 
-def test_a_narrower_role_takes_everything_with_it_and_a_wider_one_nothing(
-    sqlite_factory: SessionFactory, settings: Settings, now: datetime
-) -> None:
+def test_a_narrower_role_takes_everything_with_it_and_a_wider_one_nothing(sqlite_factory, settings, now):
     kept = 0
     for number, (before, after) in enumerate(product(GROUPS[1:], GROUPS)):
         with transaction(sqlite_factory) as session:
@@ -155,9 +151,7 @@ def allows(caller: Principal, scope: Scope) -> bool:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_nobody_makes_a_key_that_may_more_than_their_role(
-    session: Session, settings: Settings, now: datetime, role: str
-) -> None:
+def test_nobody_makes_a_key_that_may_more_than_their_role(session, settings, now, role):
     (own,) = people.roles(session, signs_in(session, settings, now, [role]))
     for scope in Scope:
         if allows(auth.principal_of(own), scope):
@@ -167,9 +161,7 @@ def test_nobody_makes_a_key_that_may_more_than_their_role(
                 made_by(session, own, scope, now)
 
 
-def test_the_role_that_ends_in_one_project_takes_nothing_in_another(
-    factory: SessionFactory, tmp_path: Path, now: datetime
-) -> None:
+def test_the_role_that_ends_in_one_project_takes_nothing_in_another(factory, tmp_path, now):
     with transaction(factory) as session:
         heart = projects.create(session, name="heart", now=now).id
         settings = settings_for(tmp_path, heart)
@@ -191,23 +183,21 @@ def test_the_role_that_ends_in_one_project_takes_nothing_in_another(
         assert voices == {person.id}
 
 
-def test_whoever_becomes_an_owner_again_was_not_one_meanwhile(
-    session: Session, settings: Settings, now: datetime
-) -> None:
+def test_whoever_becomes_an_owner_again_was_not_one_meanwhile(session, settings, now):
     for groups, moment in ((["owner"], now), (["viewer"], now + INTERVAL), (["owner"], now + 2 * INTERVAL)):
         signs_in(session, settings, moment, groups)
     admin = session.scalars(select(Admin)).one()
     assert (admin.admitted_at, admin.removed_at) == (now + 2 * INTERVAL, None)
 
 
-def test_a_project_that_is_not_there_gives_nobody_a_role(session: Session, settings: Settings, now: datetime) -> None:
+def test_a_project_that_is_not_there_gives_nobody_a_role(session, settings, now):
     person = signs_in(session, settings, now, ["heart"])
     assert people.roles(session, person) == []
     assert session.scalars(select(Admin)).all() == []
     assert people.unknown_projects(session, settings) == ["prj_" + "a" * 20]  # which the operator is told
 
 
-def test_two_people_of_one_name_are_two_admins(session: Session, settings: Settings, now: datetime) -> None:
+def test_two_people_of_one_name_are_two_admins(session, settings, now):
     for subject in ("one", "two", "three"):
         signs_in(session, settings, now, ["owner"], subject)
     names = [admin.name for admin in session.scalars(select(Admin).order_by(Admin.name))]
@@ -217,9 +207,7 @@ def test_two_people_of_one_name_are_two_admins(session: Session, settings: Setti
 
 
 @pytest.mark.parametrize("names", [["\u202eevil"], ["", " "], ["a" * 500], []])
-def test_a_name_that_could_deceive_is_not_shown(
-    session: Session, settings: Settings, now: datetime, names: list[str]
-) -> None:
+def test_a_name_that_could_deceive_is_not_shown(session, settings, now, names):
     claims = people.Claims("odd", names, None, frozenset({"viewer"}))
     person = people.sign_in(session, settings, claims, "sealed", now=now)
     assert person.name == person.id

@@ -17,7 +17,7 @@ from service.db.audit_tables import AuditEvent
 from tests.service.sign_on.conftest import ANA, CLIENT, SITE, House, form_token_of, opened
 
 
-def test_whoever_signs_in_is_a_person_with_the_roles_of_their_groups(house: House) -> None:
+def test_whoever_signs_in_is_a_person_with_the_roles_of_their_groups(house):
     browser = house.sign_in("ana", next="/datasets")
     page = browser.get("/you")
     assert page.status_code == 200
@@ -36,9 +36,7 @@ def test_whoever_signs_in_is_a_person_with_the_roles_of_their_groups(house: Hous
 
 
 @pytest.mark.parametrize(("wished", "leads"), [("/datasets?q=a", "/datasets?q=a"), ("//elsewhere.example/", "/")])
-def test_the_page_that_ends_a_sign_in_leads_where_it_began_and_nowhere_else(
-    house: House, wished: str, leads: str
-) -> None:
+def test_the_page_that_ends_a_sign_in_leads_where_it_began_and_nowhere_else(house, wished, leads):
     """Other addresses that lead away: tests/service/dashboard/test_access.py."""
     browser = house.browser()
     page = browser.get(house.answer_of("ana", browser, next=wished))
@@ -46,7 +44,7 @@ def test_the_page_that_ends_a_sign_in_leads_where_it_began_and_nowhere_else(
     assert "elsewhere" not in page.text
 
 
-def test_the_redirection_asks_with_pkce_state_and_nonce_and_names_this_service_alone(house: House) -> None:
+def test_the_redirection_asks_with_pkce_state_and_nonce_and_names_this_service_alone(house):
     browser = house.browser()
     begun = browser.get("/login/provider", headers={"Host": "elsewhere.example"})
     asked = {name: values[0] for name, values in parse_qs(urlsplit(begun.headers["location"]).query).items()}
@@ -70,7 +68,7 @@ def refused(house: House, browser, address: str, said: str, status: int = 401) -
     assert browser.get("/you").status_code == 303
 
 
-def test_a_tampered_state_or_none_or_another_issuer_signs_nobody_in(house: House) -> None:
+def test_a_tampered_state_or_none_or_another_issuer_signs_nobody_in(house):
     for name, value in (("state", "another"), ("state", ""), ("iss", "https://other.example"), ("code", "")):
         browser = house.browser()
         whole = urlsplit(house.answer_of("ana", browser))
@@ -91,7 +89,7 @@ def test_a_tampered_state_or_none_or_another_issuer_signs_nobody_in(house: House
     refused(house, browser, address, said)
 
 
-def test_an_answer_opens_one_session_and_no_second_one(house: House) -> None:
+def test_an_answer_opens_one_session_and_no_second_one(house):
     browser = house.browser()
     address = house.answer_of("ana", browser)
     pending = browser.cookies[PENDING_COOKIE]
@@ -102,7 +100,7 @@ def test_an_answer_opens_one_session_and_no_second_one(house: House) -> None:
     refused(house, thief, address, "used before")
 
 
-def test_an_identity_for_another_sign_in_is_refused(house: House) -> None:
+def test_an_identity_for_another_sign_in_is_refused(house):
     """The nonce: the code of one sign-in, behind the state and the verifier of another."""
     browser = house.browser()
     address = house.answer_of("ana", browser)
@@ -149,9 +147,7 @@ def forged(token: str, forgery: str) -> str:
 
 
 @pytest.mark.parametrize("forgery", CHANGES)
-def test_an_identity_that_the_provider_has_not_signed_for_us_now_is_refused(
-    house: House, forgery: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_identity_that_the_provider_has_not_signed_for_us_now_is_refused(house, forgery, monkeypatch):
     browser = house.browser()
     address = house.answer_of("ana", browser)
     fetch = StarletteOAuth2App.fetch_access_token
@@ -173,7 +169,7 @@ def test_an_identity_that_the_provider_has_not_signed_for_us_now_is_refused(
     assert house.rows(Person) == []
 
 
-def test_a_session_from_before_a_sign_in_ends_with_it(house: House) -> None:
+def test_a_session_from_before_a_sign_in_ends_with_it(house):
     """Whoever puts their own cookie into somebody's browser does not follow them into their session."""
     thief = house.sign_in("eve")
     fixed = thief.cookies[COOKIE]
@@ -189,14 +185,14 @@ def test_a_session_from_before_a_sign_in_ends_with_it(house: House) -> None:
     assert len(house.rows(SignIn)) == 2
 
 
-def test_whoever_has_no_group_with_a_role_is_told_so_and_has_no_session(house: House) -> None:
+def test_whoever_has_no_group_with_a_role_is_told_so_and_has_no_session(house):
     house.provider.people(dan={"name": "Dan", "groups": ["kitchen"]}, fay={"name": "Fay"})
     for login, name in (("dan", "Dan"), ("fay", "Fay")):
         browser = house.browser()
         refused(house, browser, house.answer_of(login, browser), f"knows you as {name}", status=403)
 
 
-def test_somebody_who_declines_at_the_provider_is_not_signed_in(house: House) -> None:
+def test_somebody_who_declines_at_the_provider_is_not_signed_in(house):
     for sent in ("error=access_denied", "error=access_denied&code=made-up"):
         browser = house.browser()
         begun = browser.get("/login/provider")
@@ -204,7 +200,7 @@ def test_somebody_who_declines_at_the_provider_is_not_signed_in(house: House) ->
         refused(house, browser, f"/login/callback?{sent}&state={state}", "did not sign you in")
 
 
-def test_a_viewer_signs_in_to_make_keys_and_opens_no_other_page(house: House) -> None:
+def test_a_viewer_signs_in_to_make_keys_and_opens_no_other_page(house):
     house.provider.people(gil={"name": "Gil", "groups": ["guests"]})
     browser = house.sign_in("gil")
     page = browser.get("/releases")
@@ -214,7 +210,7 @@ def test_a_viewer_signs_in_to_make_keys_and_opens_no_other_page(house: House) ->
     assert program.get("/v1/datasets").status_code == 403
 
 
-def test_somebody_with_several_roles_goes_from_one_to_the_other(house: House) -> None:
+def test_somebody_with_several_roles_goes_from_one_to_the_other(house):
     house.provider.people(kim={"name": "Kim", "groups": ["heart-lab", "heart-data", "guests", "platform"]})
     browser = house.sign_in("kim")
     roles = {key.project_id: key for key in house.rows(ApiKey, ApiKey.person_id.is_not(None))}
@@ -236,7 +232,7 @@ def test_somebody_with_several_roles_goes_from_one_to_the_other(house: House) ->
     assert strangers.post("/you/project", data={"token": "0" * 64, "role": roles[None].id}).status_code == 403
 
 
-def test_signing_in_and_what_is_refused_stand_in_the_audit_log(running, sqlite_url, tmp_path) -> None:
+def test_signing_in_and_what_is_refused_stand_in_the_audit_log(running, sqlite_url, tmp_path):
     running.people(ana=ANA)
     with opened(running, sqlite_url, tmp_path / "data", audit_log="required") as house:
         browser = house.sign_in("ana")

@@ -135,7 +135,7 @@ def test_a_table_does_not_hide_that_images_are_of_one_person(tmp_path):
 
 
 @pytest.mark.parametrize(("study", "remarked"), [("1.2.3", True), ("1.2.3.{n}", False), ("", False)])
-def test_slices_of_one_study_without_a_subject_are_remarked_upon(tmp_path: Path, study: str, remarked: bool) -> None:
+def test_slices_of_one_study_without_a_subject_are_remarked_upon(tmp_path, study, remarked):
     tags = {f"{'ab'[n % 2]}/{n}.dcm": {"PatientID": "", "StudyInstanceUID": study.format(n=n)} for n in range(4)}
     root = write(tmp_path / "d", tags)
     assert ("3 have no subject and the StudyInstanceUID of another" in prepare(root).summary) is remarked

@@ -9,14 +9,14 @@ import pytest
 
 from benchmarks.intake.ways import images_of
 from obscura.preparing import Choices, PackingError, prepare
-from tests.pictures import write_files
+from tests.pictures import idx_file, write_files
 
 
 def write_pair(folder: Path, split: str, images: np.ndarray, *, packed: bool) -> None:
-    labels = bytes(number % 10 for number in range(len(images)))
+    labels = np.arange(len(images), dtype=np.uint8) % 10
     files = {
-        f"{split}-images-idx3-ubyte": struct.pack(">4I", 0x803, *images.shape) + images.tobytes(),
-        f"{split}-labels-idx1-ubyte": struct.pack(">2I", 0x801, len(images)) + labels,
+        f"{split}-images-idx3-ubyte": idx_file(images, 0x803),
+        f"{split}-labels-idx1-ubyte": idx_file(labels, 0x801),
     }
     write_files(folder, {f"{name}.gz": gzip.compress(body) for name, body in files.items()} if packed else files)
 
@@ -57,7 +57,7 @@ def test_a_pair_that_is_cut_short(tmp_path):
 
 
 @pytest.mark.parametrize("header", [(0x803, 2**32 - 1, 28, 28), (0x803, 11, 2**31, 2**31), (0x803, 12, 28, 28)])
-def test_headers_that_promise_too_much(tmp_path: Path, header: tuple[int, ...]) -> None:
+def test_headers_that_promise_too_much(tmp_path, header):
     write_pair(tmp_path, "train", np.zeros((11, 28, 28), np.uint8), packed=False)
     (tmp_path / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", *header))
     if header[1] != 12:
