@@ -157,9 +157,7 @@ def test_a_runner_that_goes_on_is_no_longer_shown_as_silent(
     assert workshop.job(job_id).attempts_lost == 0
 
 
-def test_a_runner_that_is_stopped_is_cancelled_within_a_short_time(
-    workshop, warm, tiny_runner, supervised, monkeypatch
-):
+def test_a_stopped_runner_is_cancelled_within_a_short_time(workshop, warm, tiny_runner, supervised, monkeypatch):
     monkeypatch.setenv("TINY_STOP", "7")
     job_id = workshop.train()
     with supervised(job_id, tiny_runner, replace(OFTEN_LOOKING, wind_up_silent_seconds=0.5)) as thread:
