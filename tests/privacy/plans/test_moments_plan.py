@@ -50,9 +50,7 @@ ROWS = [  # those of docs/research/previews.md
 
 
 @pytest.mark.parametrize(("classes", "side", "channels", "records", "epsilon", "seen"), ROWS)
-def test_a_plan_says_first_what_was_seen(
-    classes: tuple[str, ...], side: int, channels: int, records: int, epsilon: float, seen: str
-) -> None:
+def test_a_plan_says_first_what_was_seen(classes, side, channels, records, epsilon, seen):
     plan = made(PublicFacts(classes, side, side, channels, records, "record"), float(epsilon))
     assert plan.facts["expected_detail"] == seen
     assert plan.notes[0] == SEEN[seen]
