@@ -76,8 +76,6 @@ def run_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
     assert not {"numpy", "safetensors", "PIL", "models", "service"} & {path.name for path in packages.iterdir()}
     command = [sys.executable, "-I", "-S", "-B", "-W", "ignore", "-c", WAITING, str(packages)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
-    assert process.stdin is not None
-    assert process.stdout is not None
 
     def run(folder: Path, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         elsewhere, said = folder.parent / "empty", [folder.parent / "out", folder.parent / "err"]
