@@ -136,18 +136,16 @@ def plan_for(network: str) -> tuple[Plan, PublicFacts]:
     return small_plan(recipe, facts, **options), facts
 
 
-def faulty() -> list[tuple[str, Plant]]:
-    """Every network with every fault; where one layer learns, the last is the first."""
-    one_layer = ("scatter_linear", "pretrained_linear")
-    return [
-        (network, fault)
-        for network in NETWORKS
-        for fault in FAULTS
-        if not (network in one_layer and fault in (forward_at_last, backward_at_first))
-    ]
+ONE_LAYER = ("scatter_linear", "pretrained_linear")  # where one layer learns, the last is the first
+FAULTY = [
+    (network, fault)
+    for network in NETWORKS
+    for fault in FAULTS
+    if not (network in ONE_LAYER and fault in (forward_at_last, backward_at_first))
+]
 
 
-@pytest.mark.parametrize(("network", "fault"), faulty(), ids=lambda given: getattr(given, "__name__", given))
+@pytest.mark.parametrize(("network", "fault"), FAULTY, ids=lambda given: getattr(given, "__name__", given))
 def test_a_fault_of_a_hundred_thousandth_is_found_before_the_first_step(network, fault, monkeypatch):
     assert first_step(monkeypatch, network, fault)._size == 1
 

@@ -101,11 +101,7 @@ def stop(workshop: Any, *pids: int) -> None:
 
 def stopped(workshop: Any, warm: str, job_id: str) -> int:
     """Wait until the runner has stopped itself; return its process id."""
-
-    def has_stopped() -> bool:
-        return any(state_of(pid) == "T" for pid in processes(warm, job_id, "--signs"))
-
-    workshop.wait(has_stopped)
+    workshop.wait(lambda: any(state_of(pid) == "T" for pid in processes(warm, job_id, "--signs")))
     (runner,) = processes(warm, job_id, "--signs")
     return runner
 
