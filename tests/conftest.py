@@ -294,40 +294,20 @@ def open_account(now: datetime) -> Callable[..., str]:
     """Open an account and return its id: `open_account(factory, epsilon=8.0)`."""
 
     def opened(factory: SessionFactory, *, name: str = "patients", **changes: object) -> str:
-        facts = {
-            "owner": "clinic",
-            "epsilon": 8.0,
-            "delta": 1e-5,
-            "unit": "record",
-            "adjacency": "add_remove",
-            "now": now,
-            **changes,
-        }
+        facts = {"owner": "clinic", "epsilon": 8.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
         with transaction(factory) as session:
-            return ledger.open_account(session, name=name, **facts).id  # type: ignore[arg-type]
+            return ledger.open_account(session, name=name, **{"now": now, **facts, **changes}).id  # type: ignore[arg-type]
 
     return opened
 
 
 def dataset_row(account_id: str | None, now: datetime, **changes: object) -> Dataset:
     """Return the row of a dataset that is ready; `account_id=None` makes it public."""
-    facts = {
-        "id": new_id("ds"),
-        "name": "pictures",
-        "visibility": Visibility.PUBLIC if account_id is None else Visibility.PRIVATE,
-        "classes": CLASSES,
-        "height": 28,
-        "width": 28,
-        "channels": 1,
-        "records_declared": 60_000,
-        "state": DatasetState.READY,
-        "content_sha256": "0" * 64,
-        "content_bytes": 1,
-        "created_at": now,
-        "ready_at": now,
-        **changes,
-    }
-    return Dataset(account_id=account_id, **facts)
+    visibility = Visibility.PUBLIC if account_id is None else Visibility.PRIVATE
+    facts = {"id": new_id("ds"), "name": "pictures", "visibility": visibility, "created_at": now}
+    declared = {"classes": CLASSES, "height": 28, "width": 28, "channels": 1, "records_declared": 60_000}
+    content = {"state": DatasetState.READY, "content_sha256": "0" * 64, "content_bytes": 1, "ready_at": now}
+    return Dataset(account_id=account_id, **{**facts, **declared, **content, **changes})
 
 
 def declared_row(account_id: str | None, now: datetime, **changes: object) -> Dataset:

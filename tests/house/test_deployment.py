@@ -88,8 +88,8 @@ def test_redis_takes_its_password_and_shows_it_in_no_argument(services):
             run.terminate()
 
 
-def dated_pins() -> dict[str, date]:
-    """Return every pin of an image or a list of packages, with its date."""
+def test_no_pin_is_older_than_six_months():
+    """Old images and packages have known vulnerabilities. Take newer ones; `make lock` does for packages."""
     files = ["docker-compose.yml", "Dockerfile", "constraints.txt", *(f"deploy/requirements-{n}.txt" for n in IMAGES)]
     found: dict[str, date] = {}
     for name in files:
@@ -98,13 +98,8 @@ def dated_pins() -> dict[str, date]:
         days = re.findall(r"# (?:released|resolved) (\d{4}-\d\d-\d\d)$", text, flags=re.MULTILINE)
         assert len(days) == (len(pins) or 1), f"{name}: write `# released YYYY-MM-DD` beside each pinned image"
         found |= {f"{name} {number}": date.fromisoformat(day) for number, day in enumerate(days)}
-    return found
-
-
-def test_no_pin_is_older_than_six_months():
-    """Old images and packages have known vulnerabilities. Take newer ones; `make lock` does for packages."""
     today = datetime.now(UTC).date()
-    assert {name: day for name, day in dated_pins().items() if today - day > PIN_AGE_MAX} == {}
+    assert {name: day for name, day in found.items() if today - day > PIN_AGE_MAX} == {}
 
 
 @pytest.mark.parametrize("name", IMAGES)

@@ -168,14 +168,10 @@ def served(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
             process.terminate()
 
 
-@pytest.fixture
-def pets(tmp_path: Path) -> Path:
-    return write_folders(tmp_path / "pets", {"cat": 20, "dog": 20})
-
-
 @pytest.mark.slow
-def test_the_library_works_with_a_service_from_the_other_wheel(run, served, pets, tmp_path):
+def test_the_library_works_with_a_service_from_the_other_wheel(run, served, tmp_path):
     url, token = served
+    pets = write_folders(tmp_path / "pets", {"cat": 20, "dog": 20})
     run("obscura", "login", url, sent=f"{token}\n")
     account = ["--owner", "us", "--epsilon", "3", "--delta", "1e-4", "--unit", "record"]
     run("obscura", "accounts", "create", "pets", *account)

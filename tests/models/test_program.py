@@ -43,14 +43,6 @@ def handed_over(generator: ReleasedGenerator, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def torch_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of packages that holds torch, what torch itself requires, and nothing else."""
-    folder = link_packages(tmp_path_factory.mktemp("torch_alone") / "packages", "torch")
-    assert not {"numpy", "safetensors", "PIL", "models", "service"} & {path.name for path in folder.iterdir()}
-    return folder
-
-
 # Imports torch, and forks for every program: a line of JSON for each, to which its exit status is the answer.
 WAITING = """
 import json, os, sys, traceback
@@ -78,12 +70,12 @@ Alone = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
-def run_alone(torch_alone: Path) -> Iterator[Alone]:
-    """Run a program without any other package, from an empty folder, and without this repository."""
-    command = [sys.executable, "-I", "-S", "-B", "-W", "ignore", "-c", WAITING, str(torch_alone)]
+def run_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
+    """Run a program with torch, what torch requires and no other package, from an empty folder outside the checkout."""
+    packages = link_packages(tmp_path_factory.mktemp("torch_alone") / "packages", "torch")
+    assert not {"numpy", "safetensors", "PIL", "models", "service"} & {path.name for path in packages.iterdir()}
+    command = [sys.executable, "-I", "-S", "-B", "-W", "ignore", "-c", WAITING, str(packages)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
-    assert process.stdin is not None
-    assert process.stdout is not None
 
     def run(folder: Path, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         elsewhere, said = folder.parent / "empty", [folder.parent / "out", folder.parent / "err"]

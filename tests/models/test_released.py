@@ -21,24 +21,23 @@ from models.portable.textured import RATE, TexturedConfig, TexturedGenerator
 from models.released import CONFIG_FILE, WEIGHTS_FILE, load_released, save_released
 from tests.models.checks import filled, stream
 
+COLOUR = {"classes": 2, "channels": 3, "height": 8, "width": 12}
+
 
 def affine() -> Generator:
     return Generator(GeneratorConfig(classes=2, channels=1, height=8, width=8, components=3))
 
 
 def textured() -> TexturedGenerator:
-    shape = {"classes": 2, "channels": 3, "height": 8, "width": 12, "components": 3}
-    return TexturedGenerator(TexturedConfig(**shape, steps=4, rate=RATE))
+    return TexturedGenerator(TexturedConfig(**COLOUR, components=3, steps=4, rate=RATE))
 
 
 def guided() -> GuidedGenerator:
-    shape = {"classes": 2, "channels": 3, "height": 8, "width": 12, "components": 3}
-    return GuidedGenerator(GuidedConfig(**shape, steps=4, rate=RATE, textured=True, guide_steps=2))
+    return GuidedGenerator(GuidedConfig(**COLOUR, components=3, steps=4, rate=RATE, textured=True, guide_steps=2))
 
 
 def selected() -> SelectedPictures:
-    shape = {"classes": 2, "channels": 3, "height": 8, "width": 12, "choices": 4}
-    return SelectedPictures(SelectedConfig(**shape, shift=0.25, tint=0.3, mirror=True))
+    return SelectedPictures(SelectedConfig(**COLOUR, choices=4, shift=0.25, tint=0.3, mirror=True))
 
 
 def dcgan() -> DcganGenerator:

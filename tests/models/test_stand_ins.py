@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.stand_ins import StandInUnusable, are_characters, from_characters, from_patterns, from_public
+from models.stand_ins import StandIn, StandInUnusable, are_characters, from_characters, from_patterns, from_public
 
 SHAPES = [(1, 8, 12), (3, 16, 16)]
 
@@ -15,16 +15,20 @@ def public(count: int = 60, classes: int = 4, shape: tuple[int, ...] = (10, 10))
     return stream.integers(0, 256, (count, *shape), dtype=np.uint8), np.arange(count) % classes
 
 
+def stand_in(made_of: str, classes: int = 3, **wanted: Any) -> StandIn:
+    """A stand-in of patterns, of characters, or of public images in grey or in colour."""
+    if made_of == "patterns":
+        return from_patterns(classes=classes, **wanted)
+    if made_of == "characters":
+        return from_characters(tuple("0127")[:classes], **wanted)
+    images = public(shape=(10, 10, 3) if made_of == "colour" else (10, 10))
+    return from_public(*images, tuple("abcd"), name="public", classes=classes, **wanted)
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=["grey", "colour"])
 @pytest.mark.parametrize("made_of", ["patterns", "grey", "colour"])
 def test_a_stand_in_has_the_declared_count_classes_and_shape(shape, made_of):
-    wanted: dict[str, Any] = {"count": 70, "classes": 3, "shape": shape}
-    if made_of == "patterns":
-        made = from_patterns(**wanted)
-    else:
-        made = from_public(
-            *public(shape=(10, 10, 3) if made_of == "colour" else (10, 10)), tuple("abcd"), name="public", **wanted
-        )
+    made = stand_in(made_of, count=70, shape=shape)
     channels, height, width = shape
     assert made.images.shape == (70, height, width) + ((3,) if channels == 3 else ())
     assert (made.images.dtype, made.labels.dtype) == (np.uint8, np.int64)
@@ -33,15 +37,9 @@ def test_a_stand_in_has_the_declared_count_classes_and_shape(shape, made_of):
     assert len(made.classes) == 3
 
 
-@pytest.mark.parametrize("made_of", ["patterns", "characters", "public"])
+@pytest.mark.parametrize("made_of", ["patterns", "characters", "grey"])
 def test_classes_come_in_the_stated_shares_and_all_are_tested(made_of):
-    wanted: dict[str, Any] = {"count": 200, "shape": (1, 10, 10), "shares": (0.9, 0.02, 0.08)}
-    if made_of == "public":
-        made = from_public(*public(count=300, classes=3), ("a", "b", "c"), name="public", classes=3, **wanted)
-    elif made_of == "patterns":
-        made = from_patterns(classes=3, **wanted)
-    else:
-        made = from_characters(("a", "b", "c"), **wanted)
+    made = stand_in(made_of, count=200, shape=(1, 10, 10), shares=(0.9, 0.02, 0.08))
     assert np.bincount(made.labels).tolist() == [180, 4, 16]
     assert len(made.images) == 200
     assert set(made.test_labels.tolist()) == {0, 1, 2}
@@ -91,8 +89,7 @@ def test_only_single_letters_and_digits_can_be_written(names, written):
 
 @pytest.mark.parametrize("kind", ["patterns", "characters"])
 def test_classes_can_be_told_apart(kind):
-    wanted: dict[str, Any] = {"count": 600, "shape": (1, 28, 28)}
-    made = from_patterns(classes=4, **wanted) if kind == "patterns" else from_characters(tuple("0127"), **wanted)
+    made = stand_in(kind, classes=4, count=600, shape=(1, 28, 28))
     means = np.stack([made.images[made.labels == label].mean(axis=0) for label in range(4)]).reshape(4, -1)
     rows = made.test_images.numpy().reshape(len(made.test_images), -1).astype(float)
     means, rows = (each - each.mean(axis=1, keepdims=True) for each in (means, rows))

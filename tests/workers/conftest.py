@@ -25,7 +25,6 @@ from benchmarks import chaos_clients
 from obscura.wire.schemas import BalanceFacts
 from obscura.wire.words import EntryKind, HoldState, JobState
 from privacy.accounting import certificate
-from privacy.accounting.events import Event
 from service import jobs, ledger
 from service.audit.signing import make_signing_key
 from service.datasets.vault import Vault, key_id_of, write_key
@@ -245,12 +244,8 @@ def opened(data_dir: Path, url: str) -> Iterator[Workshop]:
 def cross_checks_once() -> Iterator[None]:
     """The cross-check of a certificate is a second of work on public numbers: made once for each list of events."""
     checked = functools.cache(certificate.pld_epsilon)
-
-    def found(events: Sequence[Event], delta: float) -> float:
-        return checked(tuple(events), delta)
-
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(certificate, "pld_epsilon", found)
+        patched.setattr(certificate, "pld_epsilon", lambda events, delta: checked(tuple(events), delta))
         yield
 
 

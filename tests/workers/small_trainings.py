@@ -29,6 +29,7 @@ from workers.evaluation.utility import TRAINING
 from workers.recipes import private_steps
 from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.registry import TRAINERS
+from workers.recipes.teacher_stage import Release as VoteRelease
 from workers.supervise.attempts import ExitStatus
 from workers.train.drawing import SampleRequest
 from workers.train.packing import SampleFile, write_sample
@@ -138,6 +139,21 @@ def noise_shards(teachers: int) -> Shards:
     records = torch.randn(120, 9, generator=torch.Generator().manual_seed(0)) + 3.0
     members = [np.flatnonzero(owner == teacher) for teacher in range(teachers)]
     return Shards(records, torch.from_numpy(rng.integers(0, 3, 120)), members)
+
+
+class Pupil:
+    """Proposes nine numbers from a public stream, moves by a step with what it is taught, and keeps that."""
+
+    def __init__(self, step: float = 0.0) -> None:
+        self.stream, self.mean, self.step = torch.Generator().manual_seed(1), torch.zeros(9), step
+        self.lessons = list[VoteRelease]()
+
+    def propose(self, labels: torch.Tensor) -> torch.Tensor:
+        return self.mean + torch.randn(len(labels), 9, generator=self.stream) * 0.1
+
+    def learn(self, release: VoteRelease) -> None:
+        self.lessons.append(release)
+        self.mean = self.mean + self.step * release.released_direction.mean(dim=0)
 
 
 def plan_of(recipe: str, options: dict[str, Any], facts: PublicFacts = FACTS, epsilon: float = 8.0) -> Plan:

@@ -44,14 +44,8 @@ def dataset(images: Pixels, labels: Any, subjects: Any) -> TrainingData:
 
 
 def together(one: TrainingData, two: TrainingData) -> TrainingData:
-    assert one.private_subjects is not None
-    assert two.private_subjects is not None
-    return TrainingData(
-        np.concatenate([one.private_images, two.private_images]),
-        np.concatenate([one.private_labels, two.private_labels]),
-        one.classes,
-        np.concatenate([one.private_subjects, two.private_subjects]),
-    )
+    names = ("private_images", "private_labels", "private_subjects")
+    return dataset(*(np.concatenate([getattr(one, name), getattr(two, name)]) for name in names))
 
 
 def pictures(count: int, direction: float, seed: int = 0) -> Pixels:
@@ -109,7 +103,6 @@ def test_sharded_by_record_the_same_subject_would_turn_every_teacher_and_is_caug
     change = norms(vote_sum(both, RECORDS) - vote_sum(without, RECORDS))[0]
     assert change == TEACHERS * 2 * math.sqrt(K) > VOTES.sensitivity
     by_record = teacher_of_each(RECORDS, both, SECRET, TEACHERS)
-    assert both.private_subjects is not None
     with pytest.raises(ContributionUnbounded, match="two shards"):
         assert_disjoint(subject_units(both.private_subjects), by_record, TEACHERS)
 
@@ -148,7 +141,6 @@ def test_no_subject_changes_votes_or_sums_by_more_than_their_sensitivities(other
 
 
 def picked(data: TrainingData, rows: list[int]) -> TrainingData:
-    assert data.private_subjects is not None
     at = np.array(rows, dtype=np.int64)
     return dataset(data.private_images[at], data.private_labels[at], data.private_subjects[at])
 

@@ -50,9 +50,7 @@ def test_images_of_the_papers_setting() -> None:
 @pytest.mark.parametrize("opened_with", [None, 0.5, 1.0])
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
-def test_capacity_never_promises_more_than_the_oracle_allows(
-    epsilon: float, delta: float, opened_with: float | None
-) -> None:
+def test_capacity_never_promises_more_than_the_oracle_allows(epsilon, delta, opened_with):
     """Also where the limit was moved after opening; just beyond the capacity the promise is broken."""
     account = open_filter(epsilon, delta, None if opened_with is None else open_filter(opened_with, delta).rate)
 
@@ -93,9 +91,7 @@ def test_prices_of_gaussian_releases_are_exact_and_rounded_up(sensitivity: float
 
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
 @pytest.mark.parametrize(("probability", "multiplier"), [(1e-3, 0.8), (0.01, 1.0), (0.07, 6.0), (0.5, 3.0)])
-def test_a_sampled_stage_costs_no_less_than_its_privacy_losses_show(
-    epsilon: float, probability: float, multiplier: float
-) -> None:
+def test_a_sampled_stage_costs_no_less_than_its_privacy_losses_show(epsilon, probability, multiplier):
     """At the account's delta and at others, by an accountant of others."""
     account = open_filter(epsilon, DELTA)
     event = PoissonGaussianEvent(probability, multiplier, 100)

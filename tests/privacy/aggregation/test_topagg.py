@@ -99,9 +99,7 @@ def test_votes_equal_the_slow_loop(switches: dict[str, Any], dtype: torch.dtype)
 
 
 @pytest.mark.parametrize(("block", "threads"), [(100, 1), (1, 2), (1000, 2), (1 << 20, 2)])
-def test_counts_do_not_hold_all_votes_yet_equal_their_sum(
-    block: int, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_do_not_hold_all_votes_yet_equal_their_sum(block, threads, monkeypatch):
     monkeypatch.setitem(topagg._BLOCK, "cpu", block)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -141,15 +139,8 @@ def tensors(teachers: int) -> st.SearchStrategy[Tensor]:
 )
 @settings(max_examples=100, deadline=None)
 def test_one_teacher_moves_the_vote_sum_by_at_most_the_sensitivity(
-    gradients: Tensor,
-    changed: Tensor,
-    teacher: int,
-    k: int,
-    c: float,
-    switches: tuple[bool, bool],
-    leaves: bool,
-    seed: int,
-) -> None:
+    gradients, changed, teacher, k, c, switches, leaves, seed
+):
     """For the same coins, whatever the change: another gradient, a broken one, or an emptied shard."""
     cfg = config(teachers=3, k=k, c=c, top_k=switches[0], stochastic_sign=switches[1])
     neighbour, active = gradients.clone(), torch.ones(3, dtype=torch.bool)

@@ -143,9 +143,7 @@ FREEZES = [(make, "none", 2) for make in SETTINGS] + [(dpsgd, "ranked", 2), (dps
 
 
 @pytest.mark.parametrize(("make", "freeze", "period"), FREEZES, ids=[f"{m.__name__}, {f}, {p}" for m, f, p in FREEZES])
-def test_a_whole_training_stays_below_its_claim_pays_first_and_is_flagged_without_noise(
-    make: Make, freeze: str, period: int
-) -> None:
+def test_a_whole_training_stays_below_its_claim_pays_first_and_is_flagged_without_noise(make, freeze, period):
     """Four sampled steps of the production loop; the auditor sees the finished network."""
     setting, epsilon = make(CANARIES), ACCOUNT.epsilon_of(STAGE.cost_nano)
     journal = PaymentJournal(PlanBudget([STAGE]))

@@ -95,9 +95,7 @@ def chances_of_correct_guesses(canaries: int, made: int, accuracy: float, given_
 
 @pytest.mark.parametrize("epsilon", [0.6, 1.0])
 @pytest.mark.parametrize("made", [30, 300])
-def test_a_mechanism_that_attains_its_claim_is_refuted_as_rarely_as_the_confidence_says(
-    made: int, epsilon: float
-) -> None:
+def test_a_mechanism_that_attains_its_claim_is_refuted_as_rarely_as_the_confidence_says(made, epsilon):
     """Exactly, over all counts of right guesses. One coin in a hundred shows; without delta's term that is too much."""
     canaries, delta = 2 * made, 0.01
     accuracy, counts = float(special.expit(epsilon)), range(made + 1)

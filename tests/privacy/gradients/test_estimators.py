@@ -307,9 +307,7 @@ def test_the_basis_is_orthonormal_and_finds_what_the_anchors_span(find: Callable
 
 
 @pytest.mark.parametrize(("find", "at_first"), [(orthonormal_basis, 0.85), (of_rows, 0.93)])
-def test_more_power_iterations_find_the_strongest_directions_better(
-    find: Callable[..., torch.Tensor], at_first: float
-) -> None:
+def test_more_power_iterations_find_the_strongest_directions_better(find, at_first):
     generator = torch.Generator().manual_seed(0)
     anchors = torch.randn(60, 200, generator=generator) * torch.linspace(2.0, 0.0, 200)
     best = torch.linalg.svd(anchors).S[:5].square().sum()

@@ -16,9 +16,7 @@ from tests.privacy.gradients.cases import TiedTokens, Tokens, convolutional, ima
         (TiedTokens, sequences, {"embed.weight", "first.weight", "head.weight"}),
     ],
 )
-def test_the_update_is_the_projection_of_the_gradient_on_one_pair_of_carriers_for_each_weight(
-    network, records, carried
-) -> None:
+def test_the_update_is_the_projection_of_the_gradient_on_a_pair_of_carriers_of_each_weight(network, records, carried):
     """Corollary 2.1.1: an update is L L^T dW + dW R^T R - L L^T dW R^T R where there are carriers."""
     torch.manual_seed(5)
     model, (inputs, targets) = network(), records(6)

@@ -9,12 +9,8 @@ import pytest
 
 import privacy
 from privacy.errors import InvalidParameter
-from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
-
-
-def noise(label: str) -> SecureNoise:
-    return SecureNoise.derive(b"a fixed secret for these tests", label)
+from tests.privacy.gradients.cases import noise
 
 
 def dealt(drawn: npt.NDArray[np.int64], units: int, size: int, groups: int) -> list[list[npt.NDArray[np.int64]]]:

@@ -35,14 +35,12 @@ def planned() -> Iterator[tuple[str, str, dict[str, Any]]]:
         recipe, _, options = asked.partition(" ")
         for place in places:
             facts, _, epsilon = place.rpartition(" ")
-            yield asked, place, _planned(recipe, json.loads(options), float(epsilon), FACTS[facts])
-
-
-def _planned(recipe: str, options: Mapping[str, Any], epsilon: float, facts: PublicFacts) -> dict[str, Any]:
-    try:
-        return build_plan(recipe, options, ACCOUNT, ACCOUNT.nano_of(epsilon), facts).to_json()
-    except InvalidParameter as error:
-        return {"refused": refusal(error)}
+            try:
+                budget_nano = ACCOUNT.nano_of(float(epsilon))
+                document = build_plan(recipe, json.loads(options), ACCOUNT, budget_nano, FACTS[facts]).to_json()
+            except InvalidParameter as error:
+                document = {"refused": refusal(error)}
+            yield asked, place, document
 
 
 def summary(document: Mapping[str, Any]) -> str:

@@ -188,9 +188,7 @@ def some_options(draw: st.DrawFn) -> dict[str, Any]:
         st.just("record"),
     ),
 )
-def test_any_options_give_a_plan_that_fits_or_a_refusal(
-    options: dict[str, Any], epsilon: float, fraction: float, facts: PublicFacts
-) -> None:
+def test_any_options_give_a_plan_that_fits_or_a_refusal(options, epsilon, fraction, facts):
     privacy_filter = open_filter(epsilon, 1e-5)
     budget_nano = int(privacy_filter.capacity_nano * fraction)
     try:

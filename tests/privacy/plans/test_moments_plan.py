@@ -50,9 +50,7 @@ ROWS = [  # those of docs/research/previews.md
 
 
 @pytest.mark.parametrize(("classes", "side", "channels", "records", "epsilon", "seen"), ROWS)
-def test_a_plan_says_first_what_was_seen(
-    classes: tuple[str, ...], side: int, channels: int, records: int, epsilon: float, seen: str
-) -> None:
+def test_a_plan_says_first_what_was_seen(classes, side, channels, records, epsilon, seen):
     plan = made(PublicFacts(classes, side, side, channels, records, "record"), float(epsilon))
     assert plan.facts["expected_detail"] == seen
     assert plan.notes[0] == SEEN[seen]
@@ -90,8 +88,7 @@ def test_a_generator_that_is_too_large_is_refused_with_what_would_fit() -> None:
 
 # --- defaults that follow ---
 
-FASHION = PublicFacts(tuple("abcdefghij"), 28, 28, 1, 60_000, "record")
-FEW = dataclasses.replace(FASHION, records_declared=1400)
+FEW = dataclasses.replace(FACTS, records_declared=1400)
 COLOUR = PublicFacts(tuple("abc"), 64, 48, 3, 3000, "record")
 
 
@@ -116,24 +113,24 @@ def test_no_default_is_refused(channels: int, side: int, n: int, epsilon: float)
 
 
 def test_more_budget_or_records_buy_more_detail() -> None:
-    small, more, many = config(FEW), config(FEW, 10.0), config(FASHION)
+    small, more, many = config(FEW), config(FEW, 10.0), config(FACTS)
     assert small.coefficients < more.coefficients < many.coefficients == 256
     assert small.mean_clip < more.mean_clip < many.mean_clip
     assert small.mean_fraction > more.mean_fraction > many.mean_fraction
 
 
 def test_where_noise_is_small_texture_is_released() -> None:
-    rich = made(FASHION, 10.0)
+    rich = made(FACTS, 10.0)
     assert [stage.name for stage in rich.stages] == [MEANS, POOLED, CLUSTERS, BY_CLASS]
     found = rich.config_of(MomentsConfig)
-    assert (found.texture, found.components) == (True, found.latent_size(FASHION))
-    waves = [made.texture_size(FASHION) for made in (config(FASHION, 0.3), config(FASHION), found)]
+    assert (found.texture, found.components) == (True, found.latent_size(FACTS))
+    waves = [made.texture_size(FACTS) for made in (config(FACTS, 0.3), config(FACTS), found)]
     assert waves == sorted(set(waves))  # more of them where there is less noise
     assert waves[-1] <= 784
-    assert config(FASHION).texture
+    assert config(FACTS).texture
     assert not config(FEW).texture
-    assert not config(FASHION, 10.0, texture=False).texture
-    assert not config(dataclasses.replace(FASHION, height=30), 10.0).texture  # cells of four pixels do not fit
+    assert not config(FACTS, 10.0, texture=False).texture
+    assert not config(dataclasses.replace(FACTS, height=30), 10.0).texture  # cells of four pixels do not fit
 
 
 def test_a_grid_that_was_given_is_seen_as_a_whole() -> None:

@@ -1,8 +1,9 @@
-"""Plans of the DP-SGD family: noise that follows from budget and steps, and what is refused."""
+"""Plans of the DP-SGD family: noise that follows from budget and steps, what they say, and what is refused."""
 
 import dataclasses
 from typing import Any
 
+import dp_accounting.pld
 import pytest
 from torch import nn
 
@@ -16,18 +17,20 @@ from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.gep import Gep
+from privacy.plans import dp_diffusion, dpgan
 from privacy.plans.dp_classifier import ARCHITECTURES
+from privacy.plans.dp_diffusion import DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.private_steps import STEPS, StepsConfig
-from privacy.plans.registry import build_plan, plan_from_json
+from privacy.plans.private_steps import ESTIMATORS, STEPS, StepsConfig
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json
 from tests.models.small_extractors import extractor
 
 FACTS = PublicFacts(("a", "b", "c"), 28, 28, 1, 60_000, "record")
 ACCOUNT = open_filter(3.0, 1e-5)
 
 
-def plan(epsilon: float = 3.0, facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    return build_plan("dp_classifier", options, ACCOUNT, ACCOUNT.nano_of(epsilon), facts)
+def plan(recipe: str = "dp_classifier", facts: PublicFacts = FACTS, **options: Any) -> Plan:
+    return build_plan(recipe, options, ACCOUNT, ACCOUNT.capacity_nano, facts)
 
 
 @pytest.mark.parametrize(("probability", "steps"), [(1.0, 1), (0.1, 50), (0.01, 2000), (0.0001, 10)])
@@ -155,3 +158,45 @@ def test_a_basis_that_no_training_takes_is_no_plan(recipe: str, options: dict[st
                 build(estimator=estimator, basis_size=needed - 1)
             assert refusal.value.name == "basis_size"
         build(estimator="rgp", basis_size=1)
+
+
+# --- generators ---
+
+
+PRESETS = [("dpgan", name) for name in dpgan.PRESETS] + [("dp_diffusion", name) for name in dp_diffusion.PRESETS]
+
+
+@pytest.mark.parametrize(("recipe", "preset"), PRESETS)
+def test_a_preset_keeps_to_its_epsilon_by_an_accountant_of_others(recipe: str, preset: str) -> None:
+    account, digits = open_filter(1.0, 1e-5), dataclasses.replace(FACTS, classes=tuple("0123456789"))
+    made = build_plan(recipe, {"preset": preset}, account, account.capacity_nano, digits)
+    assert made.cost_nano == sum(stage.cost_nano for stage in made.stages) <= account.capacity_nano
+    accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=2e-5)
+    for stage in made.stages:
+        priced = dataclasses.replace(stage.event, count=stage.event.count + stage.repeats)
+        assert account.cost_nano(priced) == stage.cost_nano
+        if stage.event.is_sampled:
+            assert stage.paid_as_whole == priced.count > stage.event.count
+        accountant.compose(priced.dp_event())
+    assert 0.95 < accountant.get_epsilon(1e-5) <= 1.0
+    assert plan_from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize("recipe", ["dpgan", "dp_diffusion"])
+def test_they_publish_generators_bound_subjects_and_name_every_estimator(recipe: str) -> None:
+    assert RECIPES[recipe].publishes == "generator"
+    subjects = dataclasses.replace(FACTS, unit="subject", subjects_declared=10_000)
+    assert any("subject" in note for note in plan(recipe, subjects).notes)
+    for estimator in ESTIMATORS:
+        made = plan(recipe, estimator=estimator)
+        assert made.facts["estimator"] == estimator
+        assert made.stages == plan(recipe).stages
+
+
+def test_the_bound_of_a_central_image_grows_with_its_pixels() -> None:
+    config = DpDiffusionConfig(central_clip=0.5)
+    assert config.half_size(FACTS) == (14, 14)
+    assert config.central_bound(FACTS) == 0.5 * 14
+    odd = dataclasses.replace(FACTS, height=7, width=9, channels=3)
+    assert config.half_size(odd) == (4, 5)
+    assert config.central_bound(odd) == pytest.approx(0.5 * 60**0.5)

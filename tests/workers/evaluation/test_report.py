@@ -5,7 +5,6 @@ import json
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -51,19 +50,6 @@ def samples(seed: int = 0, count: int = 90) -> tuple[npt.NDArray[np.uint8], npt.
     return np.clip(centres[labels] + rng.normal(0, 60, (count, 12, 12)), 0, 255).astype(np.uint8), labels
 
 
-class References(HTMLParser):
-    """Collects what a page would load or run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.addresses: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "data", "action")]
-
-
 def report(folder: Path, **changes: Any) -> str:
     images, labels = samples()
     facts = {"card": CARD, "release": RELEASE, "images": images, "labels": labels} | changes
@@ -83,11 +69,10 @@ def page(folder: Path) -> str:
 
 
 def test_report_is_one_file_that_loads_and_runs_nothing(page):
-    references = References()
-    references.feed(page)
-    assert not {"script", "link"} & set(references.tags)
-    assert references.addresses
-    assert all(address.startswith("data:image/png;base64,") for address in references.addresses)
+    assert not re.search(r"<\s*(script|link)\b", page, flags=re.IGNORECASE)
+    addresses = re.findall(r"""\s(?:src|href|data|action)\s*=\s*["']?([^"'\s>]*)""", page, flags=re.IGNORECASE)
+    assert addresses
+    assert all(address.startswith("data:image/png;base64,") for address in addresses)
     assert "url(" not in page
     assert "http" not in re.sub(r"data:image/png;base64,[A-Za-z0-9+/=]+", "", page)
 

@@ -30,9 +30,7 @@ def pictures(n: int, seed: int, *, channels: int = 1, side: int = 16, classes: i
 
 
 def compared(synthetic: Tensor, real: Tensor) -> similarity.Similarity:
-    found = measure_similarity(synthetic, real, NamedExtractor(BUILT_IN, texture_and_colour), seed=0)
-    assert found is not None
-    return found
+    return measure_similarity(synthetic, real, NamedExtractor(BUILT_IN, texture_and_colour), seed=0)
 
 
 def test_the_distance_of_known_gaussians():

@@ -41,7 +41,6 @@ def test_images_of_any_shape_are_brought_to_the_declared_one_and_without_a_datas
     wide = anchor_images(ANCHORED, colour, grey)
     assert wide.shape == (20, 3, 8, 8)
     assert torch.equal(wide[:, 0], wide[:, 2])
-    assert grey.public_anchors is not None
     originals = {tuple(image.flatten().tolist()) for image in grey.public_anchors}
     drawn = {tuple((255 * image[0]).round().int().flatten().tolist()) for image in wide}
     assert len(drawn) == 20, "each image once"

@@ -66,9 +66,9 @@ def test_sums_are_divided_by_a_public_constant_whatever_was_drawn(silent):
 
 def test_the_noise_is_as_large_as_was_paid_for():
     """Measured where nothing is clamped: on sums of one half of full brightness."""
-    config = dataclasses.replace(CONFIG, size=(8, 8), sensitivity=100.0, expected_each=4000.0)
+    config = dataclasses.replace(CONFIG, size=(8, 8), sensitivity=100.0, expected_each=400.0)
+    config = dataclasses.replace(config, event=PoissonGaussianEvent(1.0, 0.2))
     data = flat(np.full((4000, 8, 8), 127, np.uint8), [label % 10 for label in range(4000)])
-    config = dataclasses.replace(config, expected_each=400.0, event=PoissonGaussianEvent(1.0, 0.2))
     error = (noisy_images(config, data) - 127 / 255) * 400.0
     deviation = float(error.std())
     assert error.numel() == 640

@@ -1,7 +1,6 @@
 """Coefficients of images and of their texture: those of a public basis, and exact whatever stands beside."""
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -113,9 +112,7 @@ def test_float64_finds_the_integers_that_integer_arithmetic_finds(kind):
     "make", [SeparableWaves.planned, lambda config, facts: MatrixWaves(image_basis(config, facts))]
 )
 @pytest.mark.parametrize(("config", "height", "width", "channels"), CASES)
-def test_a_records_coefficients_ignore_the_other_records_to_the_last_bit(
-    config, height, width, channels, make, monkeypatch
-):
+def test_a_records_coefficients_ignore_the_others_to_the_last_bit(config, height, width, channels, make, monkeypatch):
     """In whatever block of whatever size it stands, and wherever in it: otherwise a record could change how others are
     rounded, and every sum with them."""
     monkeypatch.setattr(coefficients, "_BLOCK_NUMBERS", 8 * height * width * channels)
@@ -133,29 +130,22 @@ def test_small_images_keep_their_matrix_and_large_ones_have_none():
     assert np.array_equal(integer_waves(5, 1, 4), np.full((1, 5), 16.0))
 
 
-def both(monkeypatch: pytest.MonkeyPatch, make: Any) -> tuple[Any, Any]:
-    """Return what is made by two small products, and by the matrix."""
-    one = make()
-    monkeypatch.setattr(coefficients, "LARGE", 10**9)
-    return one, make()
-
-
-def generator_of(config: MomentsConfig, facts: PublicFacts, gaussians: Any) -> Generator:
+def trained(config: MomentsConfig, facts: PublicFacts, images: Images) -> Generator:
+    """A generator of three classes that take turns in the images."""
+    stddevs, labels = {MEANS: 100.0, POOLED: 1e5, BY_CLASS: 1e5}, np.arange(len(images)) % 3
     generator = empty_generator(config, facts)
-    put_into(generator, gaussians)
+    put_into(generator, warm_start(images, labels, config, facts, stddevs, Kept({}, secret)))
     return generator
 
 
 def test_a_training_on_large_images_is_what_the_matrix_makes_of_them(monkeypatch):
     """All the way to the generator, but for what rounding leaves; noise is the same."""
     facts, config = facts_of(68, 66, 3), COLOUR.with_values(coefficients=60, shrink=True)
-    images, labels = pictures(90, 68, 66, 3) // 8, np.arange(90) % 3
+    images = pictures(90, 68, 66, 3) // 8
     images += (np.arange(90) % 5 * 40)[:, None, None, None].astype(np.uint8)  # what is left when noise is averaged
-    stddevs = {MEANS: 100.0, POOLED: 1e5, BY_CLASS: 1e5}
-    one, two = both(
-        monkeypatch,
-        lambda: generator_of(config, facts, warm_start(images, labels, config, facts, stddevs, Kept({}, secret))),
-    )
+    one = trained(config, facts, images)  # by two small products
+    monkeypatch.setattr(coefficients, "LARGE", 10**9)
+    two = trained(config, facts, images)
     assert float(one.mean.std()) > 1e-3
     np.testing.assert_allclose(one.mean.numpy(), two.mean.numpy(), atol=1e-3)
     spread = [(factor @ factor.mT).numpy() for factor in (one.factor[:, ::97], two.factor[:, ::97])]
@@ -178,17 +168,12 @@ def test_no_two_classes_factors_are_there_at_once():
 @pytest.mark.parametrize("symmetry", ["none", "square"])
 def test_however_few_records_are_worked_on_at_once_the_generator_is_the_same(symmetry, monkeypatch):
     facts, config = facts_of(16, 16, 3), COLOUR.with_values(symmetry=symmetry, shrink=True)
-    images, labels = pictures(90, 16, 16, 3), np.arange(90) % 3
-
-    def make() -> Generator:
-        stddevs = {MEANS: 100.0, POOLED: 1e5, BY_CLASS: 1e5}
-        return generator_of(config, facts, warm_start(images, labels, config, facts, stddevs, Kept({}, secret)))
-
-    whole = make()
+    images = pictures(90, 16, 16, 3)
+    whole = trained(config, facts, images)
     monkeypatch.setattr(released_sums, "_BLOCK", 7)
     monkeypatch.setattr(coefficients, "_PRODUCT_BLOCK", 11)
     monkeypatch.setattr(coefficients, "_BLOCK", 13)
-    parts = make()
+    parts = trained(config, facts, images)
     assert whole.factor.any()
     assert all(torch.equal(one, parts.state_dict()[name]) for name, one in whole.state_dict().items())
 

@@ -7,13 +7,12 @@ import torch
 
 from models.portable.guided import GuidedGenerator
 from models.released import load_released, save_released
-from privacy.accounting.events import GaussianEvent
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.plans.moments import GUIDE_SIDE_MAX, MomentsConfig
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import Plan, PlanBudget, PublicFacts
 from privacy.plans.private_steps import STEPS
 from privacy.plans.warm_start import MEANS, POOLED
-from tests.workers.small_trainings import ACCOUNT, FACTS, Memory, Purse, digits, plan_of, small_plan, train
+from tests.workers.small_trainings import FACTS, Memory, Purse, digits, plan_of, small_plan, train
 from workers.recipes import moments as loop
 from workers.recipes.interface import load_checkpoint
 
@@ -35,26 +34,11 @@ class Lost(BaseException):
     """Stands for the end of the process."""
 
 
-class Hold(Purse):
-    """A budget of the plan's price, as a job's hold is."""
-
-    def __init__(self, made: Plan) -> None:
-        super().__init__()
-        self.left_nano = made.cost_nano
-
-    def charge(self, event: GaussianEvent, stage: str) -> None:
-        cost_nano = ACCOUNT.cost_nano(event)
-        if cost_nano > self.left_nano:
-            raise BudgetExceeded(cost_nano, self.left_nano)
-        self.left_nano -= cost_nano
-        super().charge(event, stage)
-
-
 @pytest.mark.parametrize("lost", range(3))
 def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the_job(lost, monkeypatch):
     """What was paid and not kept is paid again; what the hold then lacks is left out at the end."""
     made, memory = plan(texture=lost == 2), Memory()
-    hold, saved, save = Hold(made), 0, loop.save_checkpoint
+    hold, saved, save = PlanBudget(made.stages), 0, loop.save_checkpoint
 
     def dies(*args: Any, **kwargs: Any) -> None:
         nonlocal saved
@@ -68,7 +52,7 @@ def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the
         with pytest.raises(Lost):
             train(made, digits(), budget=hold, checkpoints=memory)
     generator = train(made, digits(), budget=hold, checkpoints=memory, attempt=2)
-    assert hold.releases(made.stages[lost].name) >= made.stages[lost].event.count
+    assert hold.releases[made.stages[lost].name] >= made.stages[lost].event.count
     assert torch.isfinite(generator.sample(torch.arange(10), torch.Generator().manual_seed(0))).all()
     assert generator.factor.any()
 

@@ -122,11 +122,7 @@ class Grey:
         self.released = release
 
 
-def wide_kernel(shards: Shards, classes: int) -> KernelTeachers:
-    return KernelTeachers(shards, classes, bandwidth=10.0)
-
-
-@pytest.mark.parametrize("made", [LinearTeachers, wide_kernel])
+@pytest.mark.parametrize("made", [LinearTeachers, functools.partial(KernelTeachers, bandwidth=10.0)])
 def test_a_neighbour_attains_the_sensitivity(made, silent):
     """A white record beside a black one turns each of its teacher's k votes from down to up: exactly 2 sqrt(k)."""
     aggregation = TopAggConfig(k=4, c=1e-5, stddev=3.0, beta=0.5, teachers=2, dimension=9)

@@ -41,17 +41,8 @@ class Made(Exception):
         self.steps = steps
 
 
-def records(facts: PublicFacts, count: int = 24) -> TrainingData:
-    stream = np.random.default_rng(0)
-    shape = (count, facts.height, facts.width) if facts.channels == 1 else (count, facts.height, facts.width, 3)
-    labels = stream.integers(0, len(facts.classes), count)
-    return TrainingData(stream.integers(0, 256, shape).astype(np.uint8), labels, facts.classes)
-
-
-def first_step(
-    monkeypatch: pytest.MonkeyPatch, plan: Plan, facts: PublicFacts, plant: Plant = lambda _: None
-) -> PrivateSteps:
-    """Let a recipe train until its first step is made, on a machine with a fault or with none."""
+def first_step(monkeypatch: pytest.MonkeyPatch, network: str, plant: Plant = lambda _: None) -> PrivateSteps:
+    """Train a network on noise until its first step is made, on a machine with a fault or with none."""
 
     def make(steps: PrivateSteps, _checkpoint: Any = None) -> None:
         plant(steps)
@@ -59,7 +50,11 @@ def first_step(
         raise Made(steps)
 
     monkeypatch.setattr(PrivateSteps, "make", make)
-    data = records(facts)
+    plan, facts = plan_for(network)
+    shape = (24, facts.height, facts.width) if facts.channels == 1 else (24, facts.height, facts.width, 3)
+    stream = np.random.default_rng(0)
+    labels = stream.integers(0, len(facts.classes), 24)
+    data = TrainingData(stream.integers(0, 256, shape).astype(np.uint8), labels, facts.classes)
     if isinstance(plan.config, DpClassifierConfig) and plan.config.extractor:
         data = dataclasses.replace(data, public_extractor=extractor())
     with pytest.raises(Made) as made:
@@ -141,27 +136,23 @@ def plan_for(network: str) -> tuple[Plan, PublicFacts]:
     return small_plan(recipe, facts, **options), facts
 
 
-def faulty() -> list[tuple[str, Plant]]:
-    """Every network with every fault; where one layer learns, the last is the first."""
-    one_layer = ("scatter_linear", "pretrained_linear")
-    return [
-        (network, fault)
-        for network in NETWORKS
-        for fault in FAULTS
-        if not (network in one_layer and fault in (forward_at_last, backward_at_first))
-    ]
+ONE_LAYER = ("scatter_linear", "pretrained_linear")  # where one layer learns, the last is the first
+FAULTY = [
+    (network, fault)
+    for network in NETWORKS
+    for fault in FAULTS
+    if not (network in ONE_LAYER and fault in (forward_at_last, backward_at_first))
+]
 
 
-@pytest.mark.parametrize(("network", "fault"), faulty(), ids=lambda given: getattr(given, "__name__", given))
+@pytest.mark.parametrize(("network", "fault"), FAULTY, ids=lambda given: getattr(given, "__name__", given))
 def test_a_fault_of_a_hundred_thousandth_is_found_before_the_first_step(network, fault, monkeypatch):
-    plan, facts = plan_for(network)
-    assert first_step(monkeypatch, plan, facts, fault)._size == 1
+    assert first_step(monkeypatch, network, fault)._size == 1
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_machine_without_faults_keeps_passes_that_are_quick(network, monkeypatch):
-    plan, facts = plan_for(network)
-    assert first_step(monkeypatch, plan, facts)._size > 1
+    assert first_step(monkeypatch, network)._size > 1
 
 
 @pytest.mark.parametrize("network", sorted({*NETWORKS, *OTHERS, *ARCHITECTURES} - {"wrn28_4"}))  # wrn16_4, but deeper
@@ -177,8 +168,7 @@ def test_every_tensor_gets_a_gradient_in_the_trial(network, monkeypatch):
 
     monkeypatch.setattr(places, "_numbers", watched)
     monkeypatch.setattr(private_steps, "pass_size", lambda *_: 4)  # the networks are large
-    plan, facts = plan_for(network)
-    steps = first_step(monkeypatch, plan, facts)
+    steps = first_step(monkeypatch, network)
     assert traced == [set(trainable(steps.task.model))] * 3  # in all passes of the moved network
 
 
@@ -291,7 +281,6 @@ def test_a_fault_of_fixed_features_is_found(architecture, monkeypatch):
     facts = PublicFacts(DIGITS, 16, 16, 1, 70, "record")
     given = extractor() if architecture == "pretrained_linear" else None
     classifier = PrivateClassifier(ClassifierConfig(architecture, DIGITS, 1, 16, 16), 0, given)
-    assert classifier.transform is not None
     means = TrustedCurator(budget=Purse(), secret=bytes(32))
     with torch.no_grad(), exact_arithmetic():
         alone = torch.cat([classifier.features(torch.from_numpy(one)[None, None] / 255).half() for one in pictures()])

@@ -12,7 +12,7 @@ from models.convolutional_teachers import ConvolutionalConfig, ConvolutionalTeac
 from models.shards import Shards
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
-from tests.workers.small_trainings import Purse, noise_shards
+from tests.workers.small_trainings import Pupil, Purse, noise_shards, stop_at
 from workers.recipes.interface import Cancelled, TrustedCurator
 from workers.recipes.teacher_stage import (
     Release,
@@ -47,42 +47,19 @@ def start(shards: Shards, seed: int = 0) -> TeacherStageState:
     return TeacherStageState(ConvolutionalTeachers(shape, shards, generator=torch.Generator().manual_seed(seed)))
 
 
-class Pupil:
-    """Proposes zeros plus its own noise; keeps what it was taught."""
-
-    def __init__(self) -> None:
-        self.stream, self.lessons = torch.Generator().manual_seed(1), list[Release]()
-
-    def propose(self, labels: torch.Tensor) -> torch.Tensor:
-        return torch.randn(len(labels), INPUTS, generator=self.stream) * 0.1
-
-    def learn(self, release: Release) -> None:
-        self.lessons.append(release)
-
-
-def quiet(*, stage: str, step: int, steps: int) -> None: ...
-
-
 def run(
-    cfg: TeacherStageConfig,
-    shards: Shards,
-    *,
-    purse: Purse | None = None,
-    state: TeacherStageState | None = None,
-    attempt: int = 1,
-    progress: Any = quiet,
-    **options: Any,
+    cfg: TeacherStageConfig, shards: Shards, state: TeacherStageState | None = None, keep: Any = None, **given: Any
 ) -> tuple[list[Release], TeacherStageState]:
-    pupil = Pupil()
-    means = TrustedCurator(budget=purse or Purse(), secret=SECRET, attempt=attempt, progress=progress)
-    state = state or start(shards)
-    run_teacher_stage(cfg, shards, pupil, state, means, **options)
+    """Run a stage, by a curator who is given these."""
+    pupil, state = Pupil(), state or start(shards)
+    curator = TrustedCurator(**{"budget": Purse(), "secret": SECRET, **given})
+    run_teacher_stage(cfg, shards, pupil, state, curator, keep or (lambda _: None))
     return pupil.lessons, state
 
 
 def test_it_pays_one_release_per_image_in_groups(shards):
     purse, cfg = Purse(), config()
-    releases, state = run(cfg, shards, purse=purse)
+    releases, state = run(cfg, shards, budget=purse)
     assert [(stage, event.count) for stage, event in purse.paid] == [("votes", 12), ("votes", 12), ("votes", 6)]
     assert sum(event.count for event in purse.events) == cfg.images * cfg.iterations == 30
     assert {event.sensitivity for event in purse.events} == {cfg.aggregation.sensitivity}
@@ -112,7 +89,7 @@ def test_teachers_point_towards_their_records(shards):
 )
 def test_ablations_run_and_are_paid_as_they_are(fields, most, shards):
     purse, cfg = Purse(), aggregation(**fields)
-    releases, _ = run(cfg, shards, purse=purse)
+    releases, _ = run(cfg, shards, budget=purse)
     assert purse.events[0].sensitivity == pytest.approx(2 * most**0.5)
     if not cfg.aggregation.threshold:
         torch.testing.assert_close(releases[0].released_direction, releases[0].released_sums / TEACHERS)
@@ -141,20 +118,16 @@ def test_empty_shards_do_not_vote(silent):
 def test_a_resumed_stage_pays_for_the_rest_with_fresh_noise(shards):
     saved: list[dict[str, Any]] = []
 
-    def stop(*, stage: str, step: int, steps: int) -> None:
-        if step == 4:
-            raise Cancelled
-
     def keep(state: TeacherStageState) -> None:
         saved.append({"iteration": state.iteration, **state.tensors()})
 
     with pytest.raises(Cancelled):
-        run(config(), shards, progress=stop, checkpoint=keep)
+        run(config(), shards, progress=stop_at(4, "votes"), keep=keep)
     assert [s["iteration"] for s in saved] == [2, 4]
     purse = Purse()
     state = start(shards, seed=2)
     state.restore(saved[0])
-    releases, state = run(config(), shards, purse=purse, state=state, attempt=2)
+    releases, state = run(config(), shards, budget=purse, state=state, attempt=2)
     assert [event.count for event in purse.events] == [12, 6]  # iterations 2-3 again, then 4
     assert (len(releases), state.iteration) == (3, 5)
     first_time = run(config(), shards)[0]

@@ -290,22 +290,17 @@ def test_the_basis_is_orthonormal_and_reads_pixels_in_the_generators_order(chann
     np.testing.assert_allclose(rebuilt, planes.reshape(4, -1) / 255, atol=1e-4)
 
 
-def assert_sound(gaussians: ClassGaussians, config: MomentsConfig, facts: PublicFacts) -> None:
-    classes, latent, outputs = len(facts.classes), config.latent_size(facts), facts.pixels + config.texture_size(facts)
-    assert gaussians.mean.shape == (classes, outputs)
-    factors = np.stack(gaussians.factor)
-    assert factors.shape == (classes, outputs, latent)
-    assert np.isfinite(gaussians.mean).all()
-    assert np.isfinite(factors).all()
-
-
 def fit(
     images: npt.NDArray[np.uint8], labels: Labels, facts: PublicFacts = FACTS, stddev: float = 1e4, **options: Any
 ) -> ClassGaussians:
+    """Fit Gaussians, and see that they are finite and of the shapes that a generator takes."""
     config = CONFIG.with_values(**options)
     stddevs = {MEANS: stddev, POOLED: stddev * Q, BY_CLASS: stddev * Q}
     gaussians = warm_start(images, labels, config, facts, stddevs, Kept({}, partial(secret, "fit")))
-    assert_sound(gaussians, config, facts)
+    shape, factors = (len(facts.classes), facts.pixels + config.texture_size(facts)), np.stack(gaussians.factor)
+    assert (gaussians.mean.shape, factors.shape) == (shape, (*shape, config.latent_size(facts)))
+    assert np.isfinite(gaussians.mean).all()
+    assert np.isfinite(factors).all()
     return gaussians
 
 
@@ -318,13 +313,11 @@ def test_few_records_and_much_noise_leave_valid_gaussians(n, stddev):
 
 
 def test_odd_shapes_are_fitted():
-    rng = np.random.default_rng(0)
-    colour = dataclasses.replace(FACTS, height=7, width=5, channels=3)
-    fit(rng.integers(0, 256, (30, 7, 5, 3)).astype(np.uint8), np.arange(30) % 3, colour)
-    dot = dataclasses.replace(FACTS, height=1, width=1)
-    fit(rng.integers(0, 256, (30, 1, 1)).astype(np.uint8), np.arange(30) % 3, dot)
-    fit(rng.integers(0, 256, (30, 8, 8)).astype(np.uint8), np.arange(30) % 3, components=1)
-    fit(rng.integers(0, 256, (30, 8, 8)).astype(np.uint8), np.arange(30) % 3, frequencies=1)
+    rng, labels = np.random.default_rng(0), np.arange(30) % 3
+    odd = [((7, 5, 3), {}), ((1, 1), {}), ((8, 8), {"components": 1}), ((8, 8), {"frequencies": 1})]
+    for shape, options in odd:
+        facts = dataclasses.replace(FACTS, height=shape[0], width=shape[1], channels=3 if len(shape) == 3 else 1)
+        fit(rng.integers(0, 256, (30, *shape)).astype(np.uint8), labels, facts, **options)
 
 
 def test_with_hardly_any_noise_classes_have_their_means_and_covariances():

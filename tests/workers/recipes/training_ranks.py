@@ -23,30 +23,15 @@ from privacy.gradients.dpsgd import DpSgd
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import PublicFacts
 from tests.workers.planted_faults import forward_fault
-from tests.workers.small_trainings import SECRET, Memory, Purse, noise_shards, plan_of, train, weights
+from tests.workers.small_trainings import SECRET, Memory, Pupil, Purse, noise_shards, plan_of, train, weights
 from workers.recipes.interface import TrainingData, TrustedCurator, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import PrivateSteps
 from workers.recipes.ranks import object_from_first, privatise_once, rank, share
-from workers.recipes.teacher_stage import Release, TeacherStageConfig, TeacherStageState, run_teacher_stage
+from workers.recipes.teacher_stage import TeacherStageConfig, TeacherStageState, run_teacher_stage
 
 CLASSES = ("a", "b", "c")
 FACTS = PublicFacts(CLASSES, 8, 8, 1, 240, "record")
 INPUTS, TEACHERS = 9, 21  # an odd number: ranks have shares of different sizes
-
-
-class Pupil:
-    """Proposes from a public stream and moves with what it is taught."""
-
-    def __init__(self) -> None:
-        self.stream, self.mean = torch.Generator().manual_seed(1), torch.zeros(INPUTS)
-        self.lessons = list[Release]()
-
-    def propose(self, labels: torch.Tensor) -> torch.Tensor:
-        return self.mean + torch.randn(len(labels), INPUTS, generator=self.stream) * 0.1
-
-    def learn(self, release: Release) -> None:
-        self.lessons.append(release)
-        self.mean = self.mean + 0.1 * release.released_direction.mean(dim=0)
 
 
 class SeeingTeachers(LinearTeachers):
@@ -110,7 +95,7 @@ def run_votes(left: int = 10**9) -> dict[str, Any]:
         restored = again.tensors()["teachers"]
         kept[-1]["survived"] = all(torch.equal(restored[name], value) for name, value in teachers.items())
 
-    pupil = Pupil()
+    pupil = Pupil(step=0.1)
     run_teacher_stage(cfg, shards, pupil, state, means, keep)
     return {
         "sums": [release.released_sums for release in pupil.lessons],

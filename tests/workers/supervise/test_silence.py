@@ -101,11 +101,7 @@ def stop(workshop: Any, *pids: int) -> None:
 
 def stopped(workshop: Any, warm: str, job_id: str) -> int:
     """Wait until the runner has stopped itself; return its process id."""
-
-    def has_stopped() -> bool:
-        return any(state_of(pid) == "T" for pid in processes(warm, job_id, "--signs"))
-
-    workshop.wait(has_stopped)
+    workshop.wait(lambda: any(state_of(pid) == "T" for pid in processes(warm, job_id, "--signs")))
     (runner,) = processes(warm, job_id, "--signs")
     return runner
 
@@ -157,9 +153,7 @@ def test_a_runner_that_goes_on_is_no_longer_shown_as_silent(
     assert workshop.job(job_id).attempts_lost == 0
 
 
-def test_a_runner_that_is_stopped_is_cancelled_within_a_short_time(
-    workshop, warm, tiny_runner, supervised, monkeypatch
-):
+def test_a_stopped_runner_is_cancelled_within_a_short_time(workshop, warm, tiny_runner, supervised, monkeypatch):
     monkeypatch.setenv("TINY_STOP", "7")
     job_id = workshop.train()
     with supervised(job_id, tiny_runner, replace(OFTEN_LOOKING, wind_up_silent_seconds=0.5)) as thread:

@@ -14,9 +14,7 @@ CANARY = "canary-0815-patient-jones"
 SLEEPS = (sys.executable, "-c", "import time; time.sleep(600)")
 
 
-def test_a_training_that_is_cancelled_and_discarded_publishes_nothing_of_what_it_charged(
-    workshop, tiny_runner, monkeypatch
-):
+def test_a_training_that_is_cancelled_and_discarded_publishes_nothing(workshop, tiny_runner, monkeypatch):
     monkeypatch.setenv("TINY_PAUSE", "0.5")
     job_id = workshop.train()
     thread = threading.Thread(target=workshop.supervise, args=(job_id, tiny_runner))

@@ -31,13 +31,6 @@ def slow_to_draw(sampling_steps: int) -> Trainer:
     return train
 
 
-@pytest.fixture
-def endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Classifiers of an evaluation train for a very long time."""
-    monkeypatch.setattr(utility, "EPOCHS_MAX", 10**6)
-    classifiers_see(monkeypatch, 10**7)
-
-
 def cancelled_at(workshop: Any, job_id: str, stage: str, trainers: Any, *, discard: bool) -> ExitStatus:
     """Run a job until it says that it is at a stage, cancel it, and see that it ends within seconds."""
     attempt, stop = workshop.claim(job_id), threading.Event()
@@ -57,7 +50,9 @@ def test_a_discarded_training_ends_within_seconds_while_it_draws_what_it_would_s
 
 
 @pytest.mark.parametrize("stage", [DRAWING, EVALUATION])
-def test_a_cancelled_evaluation_ends_within_seconds_and_its_release_stays(workshop, endless, stage):
+def test_a_cancelled_evaluation_ends_within_seconds_and_its_release_stays(workshop, stage, monkeypatch):
+    monkeypatch.setattr(utility, "EPOCHS_MAX", 10**6)  # classifiers train for a very long time
+    classifiers_see(monkeypatch, 10**7)
     training = workshop.train(evaluate=True, evaluation_samples=200_000 if stage == DRAWING else 300)
     work(workshop, training, {"datalens": slow_to_draw(4) if stage == DRAWING else tiny_runner.train})
     release_id = workshop.job(training).release_id

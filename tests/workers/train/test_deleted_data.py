@@ -38,9 +38,7 @@ from workers.supervise.reconcile import reconcile
 from workers.train.orders import CHECKPOINT_FILE, SealedFolder, read_dataset_key, read_training
 
 
-def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can_be_read(
-    workshop, tiny_runner, monkeypatch, tmp_path
-):
+def test_a_training_on_deleted_data_ends_and_no_copy_can_be_read(workshop, tiny_runner, monkeypatch, tmp_path):
     settings, dataset_id = workshop.settings, workshop.dataset_id
     release = published_by(workshop, workshop.train(), TINY)
     before = workshop.balance()

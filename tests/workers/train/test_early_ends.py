@@ -2,8 +2,8 @@
 
 import random
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,59 +37,46 @@ DIFFUSION = {"recipe": "dp_diffusion", "epsilon": 8.0, "epochs": 0.3, "features"
 DIFFUSION |= {"sampling_steps": 4, "expected_batch": 30, "multiplicity": 1}
 
 
-@dataclass
-class Moments:
-    """Counts the moments of a training at which somebody may act: around every charge, and at every report.
+@contextmanager
+def moments(acts: dict[int, Callable[[], None]]) -> Iterator[list[int]]:
+    """Do something at moments of a training: around every charge, and at every report; yield those that have passed."""
+    passed, charge, report = list[int](), HeldBudget.charge, ReportedProgress.__call__
 
-    Args:
-        patch: replaces methods for the time of a test.
-        acts: what happens at which moment.
-    """
+    def step() -> None:
+        passed.append(len(passed))
+        acts.get(passed[-1], lambda: None)()
 
-    patch: pytest.MonkeyPatch
-    acts: dict[int, Callable[[], None]] = field(default_factory=dict)
-    passed: int = 0
+    def charged(budget: Any, *given: Any) -> None:
+        step()
+        charge(budget, *given)
+        step()
 
-    def __post_init__(self) -> None:
-        charge, report = HeldBudget.charge, ReportedProgress.__call__
+    def reported(progress: Any, **given: Any) -> bool:
+        step()
+        return report(progress, **given)
 
-        def charged(budget: Any, *given: Any) -> None:
-            self.step()
-            charge(budget, *given)
-            self.step()
-
-        def reported(progress: Any, **given: Any) -> bool:
-            self.step()
-            return report(progress, **given)
-
-        self.patch.setattr(HeldBudget, "charge", charged)
-        self.patch.setattr(ReportedProgress, "__call__", reported)
-
-    def step(self) -> None:
-        act = self.acts.get(self.passed)
-        self.passed += 1
-        if act is not None:
-            act()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(HeldBudget, "charge", charged)
+        patched.setattr(ReportedProgress, "__call__", reported)
+        yield passed
 
 
 def work_until(
-    workshop: Any, patch: pytest.MonkeyPatch, job: Any, acts: dict[int, Callable[[], None]], *stop: threading.Event
+    workshop: Any, job: Any, acts: dict[int, Callable[[], None]], stop: threading.Event | None = None
 ) -> ExitStatus:
     """Run an attempt here, in which somebody acts at these moments."""
-    with patch.context() as patched:
-        Moments(patched, acts)
-        status: ExitStatus = workshop.work(job, TRAINERS, *stop)
-    return status
+    with moments(acts):
+        return workshop.work(job, TRAINERS, stop)
 
 
-def die_at(workshop: Any, patch: pytest.MonkeyPatch, job: Any, moment: int) -> None:
+def die_at(workshop: Any, job: Any, moment: int) -> None:
     """Run an attempt whose process is gone at a moment, as after kill -9."""
 
     def died() -> None:
         raise SystemExit
 
     with pytest.raises(SystemExit):
-        work_until(workshop, patch, job, {moment: died})
+        work_until(workshop, job, {moment: died})
 
 
 def canceller(workshop: Any, job_id: str, stop: threading.Event) -> Callable[[], None]:
@@ -106,7 +93,7 @@ def attempt_ends(workshop: Any, job_id: str, code: jobs.FailureCode) -> None:
     workshop.do(jobs.finish_failed, job_id=job_id, attempt=1, failure_code=code, now=datetime.now(UTC))
 
 
-def cancel_and_look(workshop: Any, options: dict[str, Any], moment: int, patch: pytest.MonkeyPatch) -> JobState:
+def cancel_and_look(workshop: Any, options: dict[str, Any], moment: int) -> JobState:
     """Cancel a training at one of its moments, as a user and the supervisor do, and see that nothing is lost."""
     job_id, stop, said = workshop.train(**options), threading.Event(), list[bool | None]()
 
@@ -116,7 +103,7 @@ def cancel_and_look(workshop: Any, options: dict[str, Any], moment: int, patch: 
             said.append(views.records(session, [job])[0].publishes_if_cancelled)
         stop.set()
 
-    assert work_until(workshop, patch, job_id, {moment: cancel}, stop) == ExitStatus.ENDED
+    assert work_until(workshop, job_id, {moment: cancel}, stop) == ExitStatus.ENDED
     job, hold = workshop.job(job_id), workshop.hold(job_id)
     assert said in ([True], [False]), "a moment after the end of the training"
     assert hold.state is HoldState.CAPTURED
@@ -149,21 +136,18 @@ def assert_published(workshop: Any, job_id: str, *, reason: str) -> None:
         assert job.ended_early.value == reason
 
 
-def test_cancelling_at_ten_moments_never_loses_what_was_paid_for(workshop, monkeypatch):
+def test_cancelling_at_ten_moments_never_loses_what_was_paid_for(workshop):
     """The moments of one training are counted; others of its kind are cancelled at ten of them."""
     options = {**VOTES, "images": 60, "epsilon": 0.5}
-    with monkeypatch.context() as patched:
-        counted = Moments(patched)
+    with moments({}) as counted:
         job_id = workshop.train(**options)
         workshop.work(job_id)
     assert workshop.job(job_id).state is JobState.SUCCEEDED
-    assert counted.passed > 2 * MOMENTS
-    dice = random.Random(9)
-    moments = dice.sample(range(counted.passed), MOMENTS)
-    ends = [cancel_and_look(workshop, options, moment, monkeypatch) for moment in moments]
+    assert len(counted) > 2 * MOMENTS
+    ends = [cancel_and_look(workshop, options, moment) for moment in random.Random(9).sample(counted, MOMENTS)]
     assert set(ends) == {JobState.SUCCEEDED}  # the first vote is worth publishing
     # Class means without a covariance are not.
-    assert cancel_and_look(workshop, {**CLASS_MOMENTS, "epsilon": 0.5}, 0, monkeypatch) is JobState.CANCELLED
+    assert cancel_and_look(workshop, {**CLASS_MOMENTS, "epsilon": 0.5}, 0) is JobState.CANCELLED
     everything = set(workshop.do(lambda session: session.scalars(select(Job.id)).all()))
     sweep(workshop.settings, workshop.factory, now=datetime.now(UTC))
     found = audit(workshop.settings, everything, {})
@@ -173,10 +157,10 @@ def test_cancelling_at_ten_moments_never_loses_what_was_paid_for(workshop, monke
 @pytest.mark.parametrize(
     "options", [VOTES, CLASSIFIER, DPGAN, DIFFUSION], ids=lambda given: given.get("recipe", "votes")
 )
-def test_what_a_dead_worker_had_paid_for_is_published_without_another_charge(workshop, options, monkeypatch):
+def test_what_a_dead_worker_had_paid_for_is_published_without_another_charge(workshop, options):
     job_id = workshop.train(**options)
     workshop.settings = workshop.settings.model_copy(update={"attempts_max": 1})
-    die_at(workshop, monkeypatch, job_id, 16)  # after some charges and checkpoints
+    die_at(workshop, job_id, 16)  # after some charges and checkpoints
     charged_nano, charges = workshop.hold(job_id).charged_nano, [entry.sequence for entry in workshop.charges(job_id)]
     plan = plan_from_json(workshop.job(job_id).plan)
     assert useful_from_nano(plan) <= charged_nano
@@ -190,9 +174,9 @@ def test_what_a_dead_worker_had_paid_for_is_published_without_another_charge(wor
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
 
 
-def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(workshop, monkeypatch):
+def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(workshop):
     job_id = workshop.train()
-    die_at(workshop, monkeypatch, job_id, 2)  # the first charge is there, and its release is not
+    die_at(workshop, job_id, 2)  # the first charge is there, and its release is not
     assert len(workshop.charges(job_id)) == 1
     attempt_ends(workshop, job_id, jobs.FailureCode.TIME_LIMIT)
     workshop.work(job_id)
@@ -202,44 +186,44 @@ def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(
     workshop.assert_settled(job_id, JobState.FAILED)
 
 
-def test_a_training_that_breaks_publishes_what_it_had_paid_for(workshop, monkeypatch):
+def test_a_training_that_breaks_publishes_what_it_had_paid_for(workshop):
     job_id = workshop.train(**VOTES)
 
     def broken() -> None:
         raise MemoryError
 
-    work_until(workshop, monkeypatch, job_id, {16: broken})
+    work_until(workshop, job_id, {16: broken})
     assert (workshop.job(job_id).state, workshop.job(job_id).ended_early) == (JobState.QUEUED, EarlyEnd.OUT_OF_MEMORY)
     workshop.work(job_id)
     assert_published(workshop, job_id, reason="out_of_memory")
 
 
-def test_a_time_limit_ends_a_training_as_a_cancellation_does(workshop, monkeypatch):
+def test_a_time_limit_ends_a_training_as_a_cancellation_does(workshop):
     job_id, stop = workshop.train(**VOTES), threading.Event()
 
     def over() -> None:
         assert workshop.do(jobs.end_early, job_id=job_id, attempt=1, why=EarlyEnd.TIME_LIMIT)
         stop.set()
 
-    work_until(workshop, monkeypatch, job_id, {16: over}, stop)
+    work_until(workshop, job_id, {16: over}, stop)
     assert_published(workshop, job_id, reason="time_limit")
     assert workshop.job(job_id).attempt == 1
 
 
-def test_a_cancelled_training_that_is_then_told_to_drain_leaves_its_release_to_the_next_attempt(workshop, monkeypatch):
+def test_a_cancelled_training_that_is_then_told_to_drain_leaves_its_release_to_the_next_attempt(workshop):
     job_id, stop = workshop.train(**VOTES), threading.Event()
     # The first report after the cancellation closes the budget, and the one after that is told to stop.
     acts = {14: canceller(workshop, job_id, stop), 17: stop.set, 18: stop.set, 19: stop.set}
-    assert work_until(workshop, monkeypatch, job_id, acts, stop) == ExitStatus.INTERRUPTED
+    assert work_until(workshop, job_id, acts, stop) == ExitStatus.INTERRUPTED
     workshop.give_back(job_id)
     workshop.work(job_id)
     assert_published(workshop, job_id, reason="cancelled")
 
 
-def test_an_attempt_that_was_cancelled_before_it_looked_publishes_all_the_same(workshop, monkeypatch):
+def test_an_attempt_that_was_cancelled_before_it_looked_publishes_all_the_same(workshop):
     """Its budget is closed from the start, and then the supervisor tells it so."""
     job_id, stop = workshop.train(**VOTES), threading.Event()
-    die_at(workshop, monkeypatch, job_id, 16)
+    die_at(workshop, job_id, 16)
     workshop.give_back(job_id)
     second = workshop.claim(job_id)
     canceller(workshop, job_id, stop)()
@@ -254,7 +238,7 @@ def test_a_training_of_many_steps_stops_within_one_of_them(workshop, monkeypatch
     steps = list[int]()
     make = private_steps.PrivateSteps.step
     monkeypatch.setattr(private_steps.PrivateSteps, "step", lambda self: (steps.append(1), make(self))[1])
-    work_until(workshop, monkeypatch, job_id, {5: canceller(workshop, job_id, stop)}, stop)
+    work_until(workshop, job_id, {5: canceller(workshop, job_id, stop)}, stop)
     assert len(steps) == 4  # two moments are those of the one charge
     assert len(workshop.charges(job_id)) == 1
     assert_published(workshop, job_id, reason="cancelled")

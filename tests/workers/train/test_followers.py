@@ -30,10 +30,6 @@ from workers.train.followers import RankZeroOnly, read_armed_training
 CLASSIFIER = {"recipe": "dp_classifier", "architecture": "cnn", "expected_batch": 30, "learning_rate": 0.5, "clip": 0.5}
 
 
-def charges(workshop: Any, job_id: str) -> list[tuple[int, Any]]:
-    return [(entry.amount_nano, entry.details) for entry in workshop.charges(job_id)]
-
-
 def followers(workshop: Any) -> list[int]:
     """The process ids of all that were started, from what runners said."""
     lines = [json.loads(line) for line in workshop.logs().splitlines() if '"follower_started"' in line]
@@ -59,14 +55,14 @@ def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(worksho
     assert not thread.is_alive()
     assert workshop.job(job_id).state is JobState.RUNNING, "no verdict about the training"
     assert workshop.hold(job_id).state is HoldState.ARMED
-    charged = len(charges(workshop, job_id))
+    charged = len(workshop.charges(job_id))
 
     supervise_two(workshop.claim(job_id))  # at once: the lease was given up
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 1
-    steps = sum(details["event"]["count"] for _, details in charges(workshop, job_id))
+    steps = sum(entry.details["event"]["count"] for entry in workshop.charges(job_id))
     assert 60 <= steps <= 61, "one step is paid for twice, should it have been lost, and no more"
-    assert 0 < charged < len(charges(workshop, job_id))
+    assert 0 < charged < len(workshop.charges(job_id))
     assert not any(map(alive, followers(workshop)))
     assert len(followers(workshop)) == 2
     assert "rank_lost" in workshop.logs()
@@ -98,8 +94,8 @@ def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop,
     workshop.end_lease(job_id)
     thread = threading.Thread(target=supervise_two, args=(workshop.claim(job_id),))
     thread.start()
-    paid = len(charges(workshop, job_id))
-    workshop.wait(lambda: len(charges(workshop, job_id)) > paid)
+    paid = len(workshop.charges(job_id))
+    workshop.wait(lambda: len(workshop.charges(job_id)) > paid)
     workshop.cancel(job_id)
     thread.join(timeout=IMPATIENT.grace_seconds)
     assert not thread.is_alive(), "it left by itself"

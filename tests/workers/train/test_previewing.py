@@ -37,12 +37,6 @@ def ask(workshop: Any, **changes: Any) -> str:
     return str(workshop.submit("preview", **facts | changes))
 
 
-def preview_of(workshop: Any, job_id: str) -> Preview:
-    with transaction(workshop.factory, read_only=True) as session:
-        found = select(Preview).where(Preview.job_id == job_id).options(undefer(Preview.grid))
-        return session.scalars(found).one()
-
-
 def test_a_preview_neither_pays_nor_opens_private_images(workshop):
     before, logged = workshop.balance(), len(workshop.entries())
     Vault.of(workshop.settings).key_path(workshop.dataset_id).unlink()
@@ -50,7 +44,10 @@ def test_a_preview_neither_pays_nor_opens_private_images(workshop):
 
     job_id = ask(workshop)
     work(workshop, job_id)
-    job, preview = workshop.job(job_id), preview_of(workshop, job_id)
+    job = workshop.job(job_id)
+    with transaction(workshop.factory, read_only=True) as session:
+        found = select(Preview).where(Preview.job_id == job_id).options(undefer(Preview.grid))
+        preview = session.scalars(found).one()
     assert (job.state, job.hold_id, job.release_id) == (JobState.SUCCEEDED, None, None)
     assert (preview.results["stand_in"], preview.results["chance"]) == ("digits", 0.1)
     assert 0 <= preview.results["accuracy"] <= 1 >= preview.results["real"] >= 0

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privacy.accounting.filter import open_filter
-from privacy.plans.registry import build_plan
 from tests.workers.small_trainings import FACTS, plan_of
 from workers.recipes.interface import Piece
 from workers.train.drawing import drawing_work
@@ -88,8 +86,7 @@ def test_it_is_never_negative(sizes, piece, step, elapsed, before):
 
 
 def test_an_evaluation_counts_the_warm_start_too():
-    account = open_filter(8.0, 1e-5)
-    plan = build_plan("moments", {"guide": True, "guide_steps": 1}, account, account.capacity_nano, FACTS)
+    plan = plan_of("moments", {"guide": True, "guide_steps": 1})
     once = drawing_work(plan, FACTS, 500)
     whole = evaluation_work(plan, FACTS, 500, 300, None)
     assert [piece.steps for piece in whole] == [500, 500, 100, 100]

@@ -14,6 +14,7 @@ from sqlalchemy import update
 from obscura.wire.words import EntryKind, HoldState, JobState
 from privacy.accounting.events import event_from_json
 from privacy.errors import BudgetExceeded, EventRefused
+from privacy.plans.plan import Plan
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
 from service.datasets.vault import Vault, destroy_file, write_key
@@ -32,7 +33,7 @@ from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, Piece
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus
-from workers.train.orders import Context, HeldBudget, Training, read_training
+from workers.train.orders import HeldBudget, read_training
 from workers.train.progress import ReportedProgress
 
 CANARY = "canary-4711-patient-smith"
@@ -131,9 +132,9 @@ def test_errors_become_closed_codes_and_their_text_stays_inside(workshop, error,
 
     job_id = workshop.train()
     assert workshop.work(job_id, {"datalens": trainer}) == ExitStatus.ENDED
-    job = workshop.job(job_id)
-    assert (job.state, job.failure_code) == (JobState.FAILED, code)
+    workshop.assert_failed(job_id, code)
     assert workshop.hold(job_id).state is HoldState.CAPTURED
+    job = workshop.job(job_id)
     told = capfd.readouterr()
     assert "trainer" in told.err  # the operator finds the place
     assert CANARY not in told.err + told.out
@@ -176,17 +177,18 @@ def test_stopping_cancels_only_when_somebody_asked(workshop):
     workshop.assert_settled(job_id, JobState.CANCELLED)  # nothing was charged, so nothing is published
 
 
-def armed(workshop: Any) -> tuple[Context, Training]:
-    """A training that has armed its hold and charged nothing."""
-    context = workshop.context(workshop.claim(workshop.train()))
+def armed(workshop: Any, job_id: str) -> tuple[HeldBudget, Plan]:
+    """The budget of a training's next attempt, which has armed the hold and charged nothing, and the plan."""
+    context = workshop.context(workshop.claim(job_id))
     training = workshop.do(read_training, attempt=context.attempt)
     workshop.do(ledger.arm, hold_id=training.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
-    return context, training
+    return HeldBudget(context, training), training.plan
 
 
 def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop):
-    context, training = armed(workshop)
-    budget, stage, job_id = HeldBudget(context, training), training.plan.stages[0], training.job.id
+    job_id = workshop.train()
+    budget, plan = armed(workshop, job_id)
+    stage = plan.stages[0]
     budget.closed = True
     with pytest.raises(BudgetExceeded):
         budget.charge(stage.event, stage.name)
@@ -194,8 +196,8 @@ def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop):
 
 
 def test_a_budget_pays_only_for_what_the_plan_announced(workshop):
-    context, training = armed(workshop)
-    budget, plan, job_id = HeldBudget(context, training), training.plan, training.job.id
+    job_id = workshop.train()
+    budget, plan = armed(workshop, job_id)
     votes = plan.stages[-1]
     for event, stage in (
         (votes.event, "another stage"),
@@ -217,21 +219,15 @@ WHOLE = {"recipe": "dp_classifier", "architecture": "cnn", "expected_batch": 100
 
 def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_attempts(workshop):
     job_id = workshop.train(**WHOLE)
-    context = workshop.context(workshop.claim(job_id))
-    first = workshop.do(read_training, attempt=context.attempt)
-    (steps,) = first.plan.stages
+    budget, plan = armed(workshop, job_id)
+    (steps,) = plan.stages
     assert (steps.event.count, steps.repeats) == (30, 1)
-    workshop.do(ledger.arm, hold_id=first.hold_id, attempt=1, now=datetime.now(UTC))
-    budget = HeldBudget(context, first)
     for count, made in ((1, 1), (20, 21)):
         budget.charge(replace(steps.event, count=count), steps.name)
-        assert budget.charged_nano == workshop.hold(job_id).charged_nano == steps.cost_nano == first.plan.cost_nano
+        assert budget.charged_nano == workshop.hold(job_id).charged_nano == steps.cost_nano == plan.cost_nano
         assert told(workshop, job_id) == (steps.cost_nano, {steps.name: made})
     workshop.give_back(job_id)
-    context = workshop.context(workshop.claim(job_id))
-    second = workshop.do(read_training, attempt=context.attempt)
-    workshop.do(ledger.arm, hold_id=second.hold_id, attempt=2, now=datetime.now(UTC))
-    budget = HeldBudget(context, second)
+    budget, _ = armed(workshop, job_id)
     for count, fits in ((11, False), (10, True), (1, False)):  # one step more than planned, and no more
         with nullcontext() if fits else pytest.raises(BudgetExceeded):
             budget.charge(replace(steps.event, count=count), steps.name)
