@@ -72,7 +72,7 @@ def board(factory: SessionFactory, now: datetime, open_account: Callable[..., st
 # --- two people and a reason ----------------------------------------------------------------------------------------
 
 
-def test_a_second_person_raises_the_limit_and_the_log_names_both(board: Board) -> None:
+def test_a_second_person_raises_the_limit_and_the_log_names_both(board):
     request_id = board.ask(12.0, reason="a second study")
     approved = board.approve(request_id)
     assert (approved.state, approved.decided_with) == (DecisionState.APPROVED, board.bob)
@@ -101,9 +101,7 @@ def test_a_second_person_raises_the_limit_and_the_log_names_both(board: Board) -
     }
 
 
-def test_a_raise_changes_the_rate_for_what_comes_and_counts_what_was_given(
-    factory: SessionFactory, now: datetime, open_account: Callable[..., str]
-) -> None:
+def test_a_raise_changes_the_rate_for_what_comes_and_counts_what_was_given(factory, now, open_account):
     board = Board(factory, now, open_account, epsilon=2.0)
     opened = open_filter(2.0, 1e-5)
     board.spend(opened.capacity_nano)
@@ -119,7 +117,7 @@ def test_a_raise_changes_the_rate_for_what_comes_and_counts_what_was_given(
 
 
 @pytest.mark.parametrize(("asks", "approves"), [("alice", "alice"), ("alice", "alices"), ("alices", "alice")])
-def test_one_person_with_two_keys_raises_nothing(board: Board, asks: str, approves: str) -> None:
+def test_one_person_with_two_keys_raises_nothing(board, asks, approves):
     request_id = board.ask(by=getattr(board, asks))
     with pytest.raises(Forbidden, match="two people"):
         board.approve(request_id, by=getattr(board, approves))
@@ -131,7 +129,7 @@ def test_one_person_with_two_keys_raises_nothing(board: Board, asks: str, approv
 
 
 @pytest.mark.parametrize("approves", ["alice", "alices"])
-def test_the_database_refuses_one_person_for_both_roles(board: Board, approves: str) -> None:
+def test_the_database_refuses_one_person_for_both_roles(board, approves):
     board.ask()
     forged = update(Decision).values(
         state=DecisionState.APPROVED,
@@ -144,13 +142,13 @@ def test_the_database_refuses_one_person_for_both_roles(board: Board, approves: 
 
 
 @pytest.mark.parametrize("epsilon", [8.0, 7.0, 0.0, -1.0, 1000.1, float("nan"), float("inf")])
-def test_only_a_higher_limit_within_bounds_can_be_asked_for(board: Board, epsilon: float) -> None:
+def test_only_a_higher_limit_within_bounds_can_be_asked_for(board, epsilon):
     with pytest.raises(InvalidInput):
         board.ask(epsilon)
 
 
 @pytest.mark.parametrize("reason", ["", "  ", "x" * 501])
-def test_a_raise_and_a_freeze_need_a_reason(board: Board, reason: str) -> None:
+def test_a_raise_and_a_freeze_need_a_reason(board, reason):
     for step in (lambda: board.ask(reason=reason), lambda: board.freeze(True, reason=reason)):
         with pytest.raises(InvalidInput, match="reason"):
             step()
@@ -159,7 +157,7 @@ def test_a_raise_and_a_freeze_need_a_reason(board: Board, reason: str) -> None:
 # --- the life of a request ------------------------------------------------------------------------------------------
 
 
-def test_a_request_is_approved_against_the_limit_it_was_asked_for(board: Board) -> None:
+def test_a_request_is_approved_against_the_limit_it_was_asked_for(board):
     request_id = board.ask(12.0)
     board.lower(2.0)
     with pytest.raises(Conflict, match="Decline this request"):
@@ -167,7 +165,7 @@ def test_a_request_is_approved_against_the_limit_it_was_asked_for(board: Board) 
     assert board.balance().limit_epsilon == 2.0
 
 
-def test_two_admins_at_once_raise_once(board: Board) -> None:
+def test_two_admins_at_once_raise_once(board):
     request_id = board.ask()
     others = [board.bob, board.key(), board.key()]
     ends = at_once(*(partial(board.approve, request_id, by=key_id) for key_id in others))
@@ -178,7 +176,7 @@ def test_two_admins_at_once_raise_once(board: Board) -> None:
 # --- the freeze switch and the absence of refreshes -----------------------------------------------------------------
 
 
-def test_an_account_frozen_by_a_lower_limit_stays_frozen_when_it_is_raised_again(board: Board) -> None:
+def test_an_account_frozen_by_a_lower_limit_stays_frozen_when_it_is_raised_again(board):
     board.spend(board.balance().capacity_nano // 2)
     board.lower(0.5)
     assert board.account().frozen
@@ -193,7 +191,7 @@ def test_an_account_frozen_by_a_lower_limit_stays_frozen_when_it_is_raised_again
     board.hold(1)
 
 
-def test_a_frozen_account_holds_nothing_and_the_log_says_who_froze_and_who_lowered(board: Board) -> None:
+def test_a_frozen_account_holds_nothing_and_the_log_says_who_froze_and_who_lowered(board):
     for frozen in (True, True, False, False):  # idempotent
         board.freeze(frozen, by=board.bob)
         if frozen:
@@ -208,7 +206,7 @@ def test_a_frozen_account_holds_nothing_and_the_log_says_who_froze_and_who_lower
     assert "by" not in board.log()[-1].details
 
 
-def test_nothing_but_a_limit_entry_changes_the_capacity_and_nothing_gives_spent_budget_back(board: Board) -> None:
+def test_nothing_but_a_limit_entry_changes_the_capacity_and_nothing_gives_spent_budget_back(board):
     board.spend(5000)
     board.give_back(board.hold(700))
     board.freeze(True)

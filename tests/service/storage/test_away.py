@@ -1,6 +1,5 @@
 """A service with a remote storage: it needs no folder, survives a storage that is away, and waits for keys."""
 
-import io
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -124,7 +123,7 @@ def test_an_attempt_whose_storage_is_lost_is_followed_by_another(shop, bucket):
     shop.assert_settled(job_id, JobState.SUCCEEDED)
 
 
-def test_a_job_waits_for_keys_that_are_on_their_way(shop, stream: io.StringIO):
+def test_a_job_waits_for_keys_that_are_on_their_way(shop, stream):
     job_id, key = shop.train(), Vault.of(shop.settings).key_path(shop.dataset_id)
 
     def claimed() -> bool:

@@ -1,6 +1,5 @@
 """The bucket keeps the contract, on a real server (OpenStack Swift); and what it adds: machines, faults, refusals."""
 
-import io
 import logging
 import os
 import signal
@@ -226,9 +225,7 @@ def _refusal(url: str, folder: Path) -> StorageUnavailable:
     ],
     ids=["secret", "key", "rights", "tls", "away", "none"],
 )
-def test_a_refusal_says_what_to_do_and_no_secret(
-    bucket_url, s3_url, tmp_path, monkeypatch, stream: io.StringIO, changed, why, says
-):
+def test_a_refusal_says_what_to_do_and_no_secret(bucket_url, s3_url, tmp_path, monkeypatch, stream, changed, why, says):
     configure_logging("DEBUG", stream)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     for name, value in changed.items():
