@@ -69,7 +69,7 @@ def test_images_go_from_every_dataset_of_the_account_and_no_key_opens_what_was(p
         with pytest.raises(NotFound):
             people.context.vault.open_dataset(each)
     assert people.books() == books, "no entry, no balance and no fingerprint has changed"
-    assert people.faults() == []
+    assert people.findings() == ()
 
 
 def test_labels_and_subjects_stay_with_their_images(people):
@@ -133,7 +133,7 @@ def test_later_uploads_are_accepted_without_them_and_other_accounts_refuse_them_
     assert len(people.records(later)) == 1
     with pytest.raises(SubjectsKnown):  # no second budget
         people.upload(people.account("patients of 2026"), ["anna"])
-    assert people.faults() == []
+    assert people.findings() == ()
 
 
 def test_what_cannot_be_written_anew_at_once_is_not_trained_on_before_it_is(people, monkeypatch):
@@ -249,7 +249,7 @@ def test_a_deletion_takes_all_that_there_is(people, monkeypatch):
         gone = people.delete(dataset_id, cancel_jobs=False)
         assert (gone.state, people.contents(dataset_id)) == (DatasetState.DELETED, [])
     people.go_on()
-    assert people.faults() == []
+    assert people.findings() == ()
 
 
 @pytest.mark.parametrize("key_returns", [False, True])
