@@ -149,11 +149,7 @@ def test_a_byte_changed_in_a_row_names_the_entry(file):
 
 @pytest.mark.parametrize(
     ("column", "index"),
-    [
-        ("account_id", "sqlite_autoindex_entries_1"),
-        ("job_id", "ix_entries_job_id"),
-        ("hold_id", "uq_entries_one_hold"),
-    ],
+    [("account_id", "sqlite_autoindex_entries_1"), ("job_id", "ix_entries_job_id"), ("hold_id", "uq_entries_one_hold")],
 )
 def test_a_row_that_differs_from_its_index_is_found(file, column, index):
     """SQLite takes a value from an index, not from the row, unless the query demands the row."""
@@ -180,10 +176,7 @@ def test_a_byte_changed_anywhere_in_a_table_is_found(file, table):
 
 
 def test_a_broken_file_stops_arming_or_cannot_be_written_to(file):
-    raw = bytearray(file.content)
-    root = file.roots["accounts"]
-    raw[(root - 1) * file.page_bytes] = 0xFF
-    file.path.write_bytes(raw)
+    file.flip((file.roots["accounts"] - 1) * file.page_bytes, 0xFF)
     assert file.findings() is None or FindingCode.DATABASE_DAMAGED in {f.code for f in file.findings() or ()}
     inspect_at_start(file.settings, file.factory, now=NOW)
     file.factory.kw["bind"].dispose()

@@ -227,12 +227,9 @@ def test_a_witness_that_agrees_is_no_finding(book, patients):
     sequence, digest, _spent_nano = book.verify().heads[patients]
     for full in (True, False):
         assert book.found(known=(Witness(patients, sequence, digest, "a receipt"),), full=full) == []
-        ahead = Witness(patients, sequence + 1, digest, "a receipt")
-        assert book.found(known=(ahead,), full=full) == [(FindingCode.OLDER_THAN_RECEIPT, sequence + 1)]
-        early = Witness(patients, 2, digest, "a receipt")
-        assert book.found(known=(early,), full=full) == [(FindingCode.OLDER_THAN_RECEIPT, 2)]
-        stranger = Witness(new_id("acc"), 1, digest, "a receipt")
-        assert book.found(known=(stranger,), full=full) == [(FindingCode.OLDER_THAN_RECEIPT, 1)]
+        for account_id, place in ((patients, sequence + 1), (patients, 2), (new_id("acc"), 1)):
+            wrong = Witness(account_id, place, digest, "a receipt")
+            assert book.found(known=(wrong,), full=full) == [(FindingCode.OLDER_THAN_RECEIPT, place)]
 
 
 # --- from a checkpoint on -------------------------------------------------------------------------------------------

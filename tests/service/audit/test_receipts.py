@@ -5,7 +5,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -43,24 +44,17 @@ def changed(value: Any) -> Any:
 
 def tampered(receipt: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
     """Yield receipts with a field changed, removed, or added at each level."""
-    for path in leaves(receipt):
-        for action in ("change", "remove"):
+    levels = ((), ("statement",), ("statement", "entry"), ("statement", "account"))
+    for action, paths in (("change", leaves(receipt)), ("remove", leaves(receipt)), ("add", levels)):
+        for path in paths:
             forged = copy.deepcopy(receipt)
-            parent = forged
-            for name in path[:-1]:
-                parent = parent[name]
-            if action == "change":
-                parent[path[-1]] = changed(parent[path[-1]])
+            *parents, name = (*path, "more") if action == "add" else path
+            parent = reduce(getitem, parents, forged)
+            if action == "remove":
+                del parent[name]
             else:
-                del parent[path[-1]]
+                parent[name] = changed(parent.get(name))
             yield (*path, action), forged
-    for path in ((), ("statement",), ("statement", "entry"), ("statement", "account")):
-        forged = copy.deepcopy(receipt)
-        parent = forged
-        for name in path:
-            parent = parent[name]
-        parent["more"] = 1
-        yield (*path, "add"), forged
 
 
 # --- offline --------------------------------------------------------------------------------------------------------
@@ -95,8 +89,7 @@ def test_what_is_no_receipt_at_all_is_not_genuine(book, tmp_path):
 
 
 def test_the_script_refuses_a_receipt_changed_in_any_field(book, tmp_path):
-    receipt = book.train("patients")
-    key = book.key.key_id
+    receipt, key = book.train("patients"), book.key.key_id
     # One process checks them all, isolated like the script: it imports the script's own function.
     path = tmp_path / "forged.json"
     forged = [(list(where), document) for where, document in tampered(receipt)]

@@ -292,16 +292,14 @@ def test_a_private_dataset_under_other_terms_is_found(world, edit):
     assert FindingCode.JOB_MISMATCH in {code for code, _ in world.found_after(edit)}
 
 
+OTHER_THAN_HELD = ["dataset_id = :other", "evaluation_dataset_id = :other", "epsilon = 9.0", "recipe = 'dpgan'"]
+OTHER_THAN_HELD += ["options = '{}'", "plan = '{}'", "account_id = 'acc_x'"]
+
+
 @pytest.mark.parametrize(
     "edit",
     [
-        "UPDATE jobs SET dataset_id = :other WHERE id = :job",
-        "UPDATE jobs SET evaluation_dataset_id = :other WHERE id = :job",
-        "UPDATE jobs SET epsilon = 9.0 WHERE id = :job",
-        "UPDATE jobs SET recipe = 'dpgan' WHERE id = :job",
-        "UPDATE jobs SET options = '{}' WHERE id = :job",
-        "UPDATE jobs SET plan = '{}' WHERE id = :job",
-        "UPDATE jobs SET account_id = 'acc_x' WHERE id = :job",
+        *(f"UPDATE jobs SET {change} WHERE id = :job" for change in OTHER_THAN_HELD),
         "UPDATE datasets SET records_declared = 1000000 WHERE id = :dataset",
         "UPDATE datasets SET content_sha256 = '1' WHERE id = :dataset",
         "UPDATE datasets SET vault_key_id = '1' WHERE id = :dataset",
