@@ -8,7 +8,7 @@ from obscura.wire.budgets import EPSILON_LEAST
 from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import attacker_certainty_max
 from service import ledger
-from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput
+from service.errors import AccountFrozen, Conflict, InsufficientBudget
 from tests.service.ledger.account_book import CAPACITY
 
 # --- admission --------------------------------------------------------------------------------------------------------
@@ -135,10 +135,3 @@ def test_what_is_promised_is_the_limit_or_what_is_spent_and_held_where_that_is_m
     later = account_book.balance()
     assert later.spent_epsilon == later.guaranteed_epsilon == promised.guaranteed_epsilon
     assert later.attacker_certainty_max == promised.attacker_certainty_max
-
-
-@pytest.mark.parametrize("epsilon", [8.0, 9.0, float("nan"), float("inf"), 0.0, -1.0])
-def test_only_a_lower_limit_can_be_set(account_book, epsilon):
-    with pytest.raises(InvalidInput):
-        account_book.lower(epsilon)
-    assert account_book.money() == (0, 0, CAPACITY)

@@ -1,6 +1,7 @@
 """The ledger, step by step, on both databases: opening, the two phases, attempts."""
 
 from collections.abc import Callable
+from math import inf, nan
 
 import pytest
 
@@ -19,36 +20,18 @@ def test_opening_writes_the_account_and_its_first_entry(account_book):
     (first,) = account_book.log()
     assert first.kind is EntryKind.OPEN
     assert (first.sequence, first.previous_hash, first.amount_nano) == (1, GENESIS_HASH, CAPACITY)
-    assert first.details == {
-        "name": "patients",
-        "owner": "clinic",
-        "epsilon": 8.0,
-        "delta": 1e-5,
-        "unit": "record",
-        "adjacency": "add_remove",
-        "rate": open_filter(8.0, 1e-5).rate,
-    }
+    terms = {"name": "patients", "owner": "clinic", "epsilon": 8.0, "delta": 1e-5}
+    terms |= {"unit": "record", "adjacency": "add_remove"}
+    assert first.details == terms | {"rate": open_filter(8.0, 1e-5).rate}
     assert account_book.money() == (0, 0, CAPACITY)
     assert first.created_at == account_book.now
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"epsilon": 0.0},
-        {"epsilon": -1.0},
-        {"epsilon": float("nan")},
-        {"epsilon": float("inf")},
-        {"delta": 0.0},
-        {"delta": 1.0},
-        {"delta": float("nan")},
-        {"unit": "household"},
-        {"adjacency": "replace_one"},
-        {"name": "  "},
-        {"name": "x" * 201},
-        {"owner": "a\nb"},
-    ],
-)
+IMPOSSIBLE = {"epsilon": [0.0, -1.0, nan, inf], "delta": [0.0, 1.0, nan], "unit": ["household"]}
+IMPOSSIBLE |= {"adjacency": ["replace_one"], "name": ["  ", "x" * 201], "owner": ["a\nb"]}
+
+
+@pytest.mark.parametrize("change", [{name: value} for name, values in IMPOSSIBLE.items() for value in values])
 def test_an_account_that_cannot_be_right_is_refused(factory, open_account, change):
     with pytest.raises(InvalidInput):
         open_account(factory, **change)
@@ -121,7 +104,7 @@ def test_unknown_rows_are_not_found(account_book, now):
             look()
 
 
-@pytest.mark.parametrize("amount", [0, -1, 1.0, float("nan"), True, "1", 2**63])
+@pytest.mark.parametrize("amount", [0, -1, 1.0, nan, True, "1", 2**63])
 def test_prices_are_whole_numbers_above_zero(account_book, amount):
     with pytest.raises(InvalidInput):
         account_book.hold(amount)
