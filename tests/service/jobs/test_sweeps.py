@@ -10,12 +10,7 @@ from service import jobs, ledger
 from service.db.job_tables import Job, Sweep
 from service.db.ledger_tables import Hold
 from service.db.session import transaction
-from service.errors import (
-    IdempotencyMismatch,
-    InsufficientBudget,
-    InvalidInput,
-    SweepTooExpensive,
-)
+from service.errors import IdempotencyMismatch, InsufficientBudget, InvalidInput, SweepTooExpensive
 from service.identity.access import find
 from tests.service.jobs.shop import Shop
 from tests.together import PATIENCE_SECONDS, at_once

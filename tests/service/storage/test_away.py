@@ -103,12 +103,10 @@ def test_an_unknown_storage_is_refused(tmp_path):
 def test_a_storage_that_is_away_is_no_finding(shop, bucket):
     shop.train()
     bucket.is_away = True
-    with pytest.raises(StorageUnavailable):
-        inspect_at_start(shop.settings, shop.factory, now=NOW)
-    with pytest.raises(StorageUnavailable):
-        verify_again(shop.settings, shop.factory, full=False, now=NOW)
-    with pytest.raises(StorageUnavailable):
-        claim_next(shop.settings, shop.factory, kind="train", worker="test", now=NOW)
+    training = {"kind": "train", "worker": "test"}
+    for act, facts in ((inspect_at_start, {}), (verify_again, {"full": False}), (claim_next, training)):
+        with pytest.raises(StorageUnavailable):
+            act(shop.settings, shop.factory, now=NOW, **facts)
     assert shop.do(arming_stops) == []
 
 
