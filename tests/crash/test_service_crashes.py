@@ -58,7 +58,8 @@ def test_a_doorbell_that_died_is_rung_again_and_twice_is_harmless(scene, place, 
     ask(scene, place, linger=True).killed()
     (job_id,) = jobs_of(scene)
     assert rung(scene) == [job_id] * heard
-    bell, shop = list[str](), scene.shop
+    bell: list[str] = []
+    shop = scene.shop
     reconcile(shop.settings, shop.factory, send=lambda _, args: bell.append(args[0]), now=shop.job(job_id).created_at)
     assert bell == [job_id]
     claims = [scene.claim(job_id) for _ in range(heard + 1)]  # one for each message
