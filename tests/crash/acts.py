@@ -71,12 +71,7 @@ def request(method: str, path: str, bell: str, linger: bool = False, **sent: Any
             time.sleep(0.01)
 
 
-ACTS: dict[str, Callable[..., int | None]] = {
-    "attempt": attempt,
-    "work": work,
-    "message": message,
-    "request": request,
-}
+ACTS: dict[str, Callable[..., int | None]] = {act.__name__: act for act in (attempt, work, message, request)}
 
 
 def main() -> int | None:

@@ -71,6 +71,10 @@ class Scene:
         """Run a web process for one request."""
         return self.order("request", die_at=die_at, method=method, path=path, bell=str(self.folder / "bell"), **sent)
 
+    def told(self, method: str, path: str, **sent: Any) -> Any:
+        """Return what a web process answers that survives."""
+        return json.loads(self.request(method, path, **sent).survived().said)
+
     def attempt(self, job_id: str, *, die_at: str = "", now: datetime | None = None) -> Ended:
         claimed = self.claim(job_id, now=now)
         assert claimed is not None

@@ -30,8 +30,7 @@ def ask(scene: Any, die_at: str = "", **more: Any) -> Any:
 
 
 def jobs_of(scene: Any) -> list[str]:
-    with transaction(scene.shop.factory, read_only=True) as session:
-        return list(session.scalars(select(Job.id)))
+    return scene.shop.do(lambda session: list(session.scalars(select(Job.id))))
 
 
 def rung(scene: Any) -> list[str]:
@@ -85,7 +84,7 @@ def test_a_killed_upload_leaves_a_declared_dataset_that_takes_another(scene, pla
     assert not vault.Vault.of(settings).key_path(dataset_id).exists()
     assert list((settings.data_dir / "quarantine").iterdir()) == []
 
-    assert json.loads(scene.request(**sent).survived().said)["state"] == "ready"
+    assert scene.told(**sent)["state"] == "ready"
     assert np.array_equal(vault.Vault.of(settings).open_dataset(dataset_id)[0], images)
 
 
@@ -112,4 +111,4 @@ def declare(scene: Any) -> str:
 
 
 def state(scene: Any, dataset_id: str) -> Any:
-    return json.loads(scene.request("GET", f"/v1/datasets/{dataset_id}").survived().said)["state"]
+    return scene.told("GET", f"/v1/datasets/{dataset_id}")["state"]

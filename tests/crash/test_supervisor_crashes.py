@@ -8,17 +8,11 @@ from sqlalchemy import select
 
 from obscura.wire.words import EntryKind, HoldState, JobState
 from service.db.access_tables import Outbox
-from service.db.session import transaction
 from tests.crash.conftest import on_both_databases
 from tests.workers.conftest import TINY_RUNNER
 
 FAILS = ["false"]  # a runner that dies at once
 LEASE = timedelta(seconds=601)
-
-
-def messages(scene: Any) -> int:
-    with transaction(scene.shop.factory, read_only=True) as session:
-        return len(session.scalars(select(Outbox.id)).all())
 
 
 def finish(scene: Any, job_id: str, *, attempts: int, lost: int, **claim: Any) -> None:
@@ -66,7 +60,7 @@ def test_a_supervisor_killed_around_its_verdict_costs_the_attempt_and_nothing_el
     job_id = scene.train()
     scene.order("work", die_at=place, command=FAILS).killed()
     assert scene.shop.job(job_id).state is JobState.RUNNING
-    assert messages(scene) == rung
+    assert len(scene.shop.do(lambda session: session.scalars(select(Outbox.id)).all())) == rung
     lease_until = scene.shop.job(job_id).lease_until
     finish(scene, job_id, attempts=2, lost=1, **({} if free else {"now": lease_until}))
 

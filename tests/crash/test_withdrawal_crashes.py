@@ -1,6 +1,5 @@
 """A web process is killed while subjects withdraw: the old or the new content remains, and the next start continues."""
 
-import json
 import shutil
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from obscura.wire.words import DatasetState
 from service.datasets import vault
 from service.db.dataset_tables import Dataset
-from service.db.session import transaction
 from service.ingest.array_files import IMAGES_NAME
 from service.sealing import SealBroken
 from service.storage.interface import key_of
@@ -22,23 +20,18 @@ DECLARED = {"name": "people", "visibility": "private", "classes": ["a"], "height
 DECLARED |= {"records_declared": 10, "subjects_declared": 10, "subjects_recognised": True}
 
 
-def told(scene: Any, *given: Any, **sent: Any) -> Any:
-    return json.loads(scene.request(*given, **sent).survived().said)
-
-
 def row(scene: Any, dataset_id: str) -> Dataset:
-    with transaction(scene.shop.factory, read_only=True) as session:
-        return session.get_one(Dataset, dataset_id)
+    return scene.shop.do(lambda session: session.get_one(Dataset, dataset_id))
 
 
 @pytest.mark.parametrize(("place", "left"), [("withdraw.after", 4), ("anew.before", 4), ("anew.after", 2)])
 def test_a_withdrawal_that_was_begun_is_gone_on_with(scene, place, left):
     settings, images = scene.shop.settings, np.arange(4 * 8 * 8, dtype=np.uint8).reshape(4, 8, 8)
-    account_id = told(scene, "POST", "/v1/accounts", json=TERMS | {"name": "people"})["id"]
-    dataset_id = told(scene, "POST", "/v1/datasets", json=DECLARED | {"account_id": account_id})["id"]
+    account_id = scene.told("POST", "/v1/accounts", json=TERMS | {"name": "people"})["id"]
+    dataset_id = scene.told("POST", "/v1/datasets", json=DECLARED | {"account_id": account_id})["id"]
     (scene.folder / "people.npz").write_bytes(npz(images, np.zeros(4, np.int64), subjects=np.array(IDS)))
     sent = {"params": {"format": "npz"}, "file": str(scene.folder / "people.npz")}
-    assert told(scene, "PUT", f"/v1/datasets/{dataset_id}/content", **sent)["state"] == "ready"
+    assert scene.told("PUT", f"/v1/datasets/{dataset_id}/content", **sent)["state"] == "ready"
     old = shutil.copytree(settings.data_dir / key_of(dataset_id), scene.folder / "old")
 
     leaving = {"json": {"subjects": ["anna"]}}
@@ -52,6 +45,6 @@ def test_a_withdrawal_that_was_begun_is_gone_on_with(scene, place, left):
     for path in settings.keys_path.rglob("*.key"):
         with pytest.raises(SealBroken):
             vault.SealedArray(old, dataset_id, IMAGES_NAME, vault.read_key(path))
-    again = told(scene, "POST", f"/v1/accounts/{account_id}/withdrawals", **leaving)
+    again = scene.told("POST", f"/v1/accounts/{account_id}/withdrawals", **leaving)
     assert again == {"account_id": account_id, "dataset_ids": [dataset_id], "not_recognised": [], "waiting": False}
     scene.assert_sound()

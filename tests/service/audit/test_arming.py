@@ -1,7 +1,6 @@
 """Consequences of a verification: arming stops, work that continues under one, and checkpoints."""
 
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 
 import pytest
 
@@ -9,19 +8,16 @@ from obscura.wire.words import HoldState
 from service import jobs, ledger
 from service.audit.findings import Finding, FindingCode, Report, clear_stops, verifications
 from service.audit.proofs import newest_checkpoint
-from service.db.session import SessionFactory, transaction
+from service.db.session import transaction
 from service.inspection import follow_up, inspect_at_start, watch_over
 from service.ledger.stops import ArmingStopped, arming_stops
-from service.settings import Settings
 from tests.service.audit.book import LedgerBook
 from workers.supervise.attempts import claim_next
 
 EVERYTHING = Report(full=True, findings=(Finding(FindingCode.CHECKPOINT_BROKEN, "Checkpoint 1 is missing."),))
 
 
-def test_a_stopped_account_arms_nothing_and_its_jobs_wait(
-    factory: SessionFactory, tmp_path: Path, now: datetime
-) -> None:
+def test_a_stopped_account_arms_nothing_and_its_jobs_wait(factory, tmp_path, now):
     book = LedgerBook(factory, tmp_path / "var", now)
     book.open("patients")
     book.open("pupils")
@@ -45,9 +41,7 @@ def test_a_stopped_account_arms_nothing_and_its_jobs_wait(
     assert book.read(ledger.get_hold, stopped_hold).state is HoldState.ARMED
 
 
-def test_armed_work_is_charged_and_captured_under_a_stop(
-    factory: SessionFactory, tmp_path: Path, now: datetime
-) -> None:
+def test_armed_work_is_charged_and_captured_under_a_stop(factory, tmp_path, now):
     """A stop refunds nothing: armed jobs continue, pay, and publish."""
     book = LedgerBook(factory, tmp_path / "var", now)
     book.open("patients")
@@ -68,7 +62,7 @@ def test_armed_work_is_charged_and_captured_under_a_stop(
     assert balance.reserved_nano == holds[2].amount_nano
 
 
-def test_a_finding_without_an_account_stops_everything(book: LedgerBook, settings: Settings) -> None:
+def test_a_finding_without_an_account_stops_everything(book, settings):
     job_id, hold_id = book.hold("patients")
     book.claim(job_id)
     follow_up(book.factory, EVERYTHING, now=book.now)
@@ -79,13 +73,13 @@ def test_a_finding_without_an_account_stops_everything(book: LedgerBook, setting
     assert claim_next(settings, book.factory, kind="train", worker="w", now=book.now) is None
 
 
-def test_a_file_that_somebody_hands_in_stops_nothing(book: LedgerBook) -> None:
+def test_a_file_that_somebody_hands_in_stops_nothing(book):
     doubt = Finding(FindingCode.RECEIPT_REFUSED, "refused", None, stops=False)
     follow_up(book.factory, Report(full=True, findings=(doubt,)), now=book.now)
     assert book.stops() == []
 
 
-def test_checkpoints_are_signed_when_due_and_never_over_a_finding(book: LedgerBook, settings: Settings) -> None:
+def test_checkpoints_are_signed_when_due_and_never_over_a_finding(book, settings):
     def newest() -> int:
         checkpoint = book.read(newest_checkpoint)
         return 0 if checkpoint is None else checkpoint.sequence
@@ -106,7 +100,7 @@ def test_checkpoints_are_signed_when_due_and_never_over_a_finding(book: LedgerBo
     assert [code for _, code in book.stops()] == [FindingCode.ACCOUNT_MISMATCH]
 
 
-def test_the_whole_is_verified_once_a_day(book: LedgerBook, settings: Settings) -> None:
+def test_the_whole_is_verified_once_a_day(book, settings):
     def read(kind: str) -> tuple[int, int] | None:
         return next(((v.entries, v.findings) for v in book.read(verifications) if v.kind == kind), None)
 
@@ -123,14 +117,14 @@ def test_the_whole_is_verified_once_a_day(book: LedgerBook, settings: Settings) 
     assert (stop.code, stop.sequence) == (FindingCode.HASH_MISMATCH, 3)
 
 
-def test_what_cannot_be_verified_is_stopped(book: LedgerBook, settings: Settings) -> None:
+def test_what_cannot_be_verified_is_stopped(book, settings):
     (book.key_path.parent).mkdir(parents=True, exist_ok=True)
     book.key_path.with_suffix(".pub.pem").write_text("nothing")
     inspect_at_start(settings, book.factory, now=book.now)
     assert book.stops() == [("*", FindingCode.NOT_VERIFIABLE)]
 
 
-def test_a_key_that_cannot_be_used_stops_what_needs_verifying(book: LedgerBook, settings: Settings) -> None:
+def test_a_key_that_cannot_be_used_stops_what_needs_verifying(book, settings):
     book.checkpoint()
     book.key_path.chmod(0o644)  # others may have read it: nothing is signed with it
     book.open("pupils")
@@ -143,7 +137,7 @@ def test_a_key_that_cannot_be_used_stops_what_needs_verifying(book: LedgerBook, 
     assert [code for _, code in book.stops()] == [FindingCode.NOT_VERIFIABLE]
 
 
-def test_a_checkpoint_that_is_no_json_is_found_by_the_watch(book: LedgerBook, settings: Settings) -> None:
+def test_a_checkpoint_that_is_no_json_is_found_by_the_watch(book, settings):
     book.checkpoint()
     book.corrupt("UPDATE checkpoints SET heads = '{'")
     watch_over(settings, book.factory, now=book.now)

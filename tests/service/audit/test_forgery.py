@@ -17,7 +17,7 @@ from service.db.base import new_id
 from service.db.session import transaction
 from service.storage.folder import FolderStorage
 from tests.service.audit.book import EVENT, LedgerBook
-from tests.service.audit.forgery import Change, in_details, rewritten
+from tests.service.audit.forgery import in_details, rewritten
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def as_it_was(_body: dict[str, Any]) -> None:
 # --- what the entries mean ------------------------------------------------------------------------------------------
 
 
-def test_a_log_hashed_again_as_it_was_has_no_findings(book: LedgerBook, patients: str) -> None:
+def test_a_log_hashed_again_as_it_was_has_no_findings(book, patients):
     """Control: rewriting alone is not found."""
     assert book.found_after(*rewritten(book, patients, as_it_was)) == []
 
@@ -89,9 +89,7 @@ def overdraw(body: dict[str, Any]) -> None:
         (in_details("limit", lambda details: details.update(frozen=True)), FindingCode.TRANSITION_REFUSED, 9),
     ],
 )
-def test_a_forged_meaning_is_found_though_hashes_and_rows_agree(
-    book: LedgerBook, patients: str, change: Change, code: FindingCode, sequence: int
-) -> None:
+def test_a_forged_meaning_is_found_though_hashes_and_rows_agree(book, patients, change, code, sequence):
     assert book.found_after(*rewritten(book, patients, change))[0] == (code, sequence)
 
 
@@ -111,7 +109,7 @@ def test_a_forged_meaning_is_found_though_hashes_and_rows_agree(
         lambda details: details.pop("requested_at"),
     ],
 )
-def test_a_raise_without_two_people_is_found(book: LedgerBook, change: Change) -> None:
+def test_a_raise_without_two_people_is_found(book, change):
     forged = rewritten(book, book.accounts["pupils"], in_details("limit", change))
     assert (FindingCode.RAISE_UNAPPROVED, 2) in book.found_after(*forged)
 
@@ -119,7 +117,7 @@ def test_a_raise_without_two_people_is_found(book: LedgerBook, change: Change) -
 # --- what was signed ------------------------------------------------------------------------------------------------
 
 
-def test_a_rewritten_chain_is_found_by_a_checkpoint(book: LedgerBook, patients: str, kept: Signed) -> None:
+def test_a_rewritten_chain_is_found_by_a_checkpoint(book, patients, kept):
     # A freeze is covered by no receipt of a release before it.
     excuse = in_details("freeze", lambda details: details.update(reason="other"))
     forged = rewritten(book, patients, excuse)
@@ -128,7 +126,7 @@ def test_a_rewritten_chain_is_found_by_a_checkpoint(book: LedgerBook, patients: 
     assert (FindingCode.OLDER_THAN_CHECKPOINT, head) in book.found_after(*forged, full=False)
 
 
-def test_a_rewritten_chain_is_found_by_a_receipt(book: LedgerBook, patients: str) -> None:
+def test_a_rewritten_chain_is_found_by_a_receipt(book, patients):
     receipt = book.releases()[0].receipt["statement"]
     witness = Witness(patients, receipt["entry"]["sequence"], receipt["entry_hash"], "a receipt")
 
@@ -141,9 +139,7 @@ def test_a_rewritten_chain_is_found_by_a_receipt(book: LedgerBook, patients: str
     assert book.found_after(*forged, known=(witness,)) == [(FindingCode.OLDER_THAN_RECEIPT, witness.sequence)]
 
 
-def test_a_truncated_log_is_found_by_its_head_and_by_a_checkpoint(
-    book: LedgerBook, patients: str, kept: Signed
-) -> None:
+def test_a_truncated_log_is_found_by_its_head_and_by_a_checkpoint(book, patients, kept):
     length, head = book.verify().heads[patients][0], kept.heads[patients][0]
     cut = f"DELETE FROM entries WHERE account_id = '{patients}' AND sequence = {length}"
     assert book.found_after(cut)[0] == (FindingCode.ENTRY_MISSING, length)
@@ -152,7 +148,7 @@ def test_a_truncated_log_is_found_by_its_head_and_by_a_checkpoint(
     assert (FindingCode.OLDER_THAN_CHECKPOINT, head) in book.found_after(*forged, full=False)
 
 
-def test_what_was_cut_off_after_the_newest_witness_is_not_found(book: LedgerBook, patients: str, kept: Signed) -> None:
+def test_what_was_cut_off_after_the_newest_witness_is_not_found(book, patients, kept):
     """A known gap: the newest entries are not missed if everything that repeats them is removed as well.
 
     What they paid for is in the world, so this matters; a checkpoint or a receipt kept elsewhere would tell.
@@ -182,7 +178,7 @@ def test_what_was_cut_off_after_the_newest_witness_is_not_found(book: LedgerBook
     assert book.found_after(*cut, known=(held,)) == [(FindingCode.OLDER_THAN_RECEIPT, held.sequence)]
 
 
-def test_a_lost_account_is_found_by_a_checkpoint(book: LedgerBook, kept: Signed) -> None:
+def test_a_lost_account_is_found_by_a_checkpoint(book, kept):
     gone = book.accounts["pupils"]
     tables = ("releases", "jobs", "holds", "entries", "decisions")
     lost = [f"DELETE FROM {table} WHERE account_id = '{gone}'" for table in tables]
@@ -195,7 +191,7 @@ def test_a_lost_account_is_found_by_a_checkpoint(book: LedgerBook, kept: Signed)
     }
 
 
-def test_an_altered_or_deleted_checkpoint_is_found(book: LedgerBook) -> None:
+def test_an_altered_or_deleted_checkpoint_is_found(book):
     values = {name: f"replace({name}, substr({name}, 3, 1), 'z')" for name in ("previous_hash", "hash", "key_id")}
     values |= {
         "signature": "replace(signature, substr(signature, 3, 1), 'z')",
@@ -212,7 +208,7 @@ def test_an_altered_or_deleted_checkpoint_is_found(book: LedgerBook) -> None:
     assert found[0] == (FindingCode.CHECKPOINT_BROKEN, None)
 
 
-def test_checkpoints_that_were_removed_are_missed_by_the_kept_one(book: LedgerBook, kept: Signed) -> None:
+def test_checkpoints_that_were_removed_are_missed_by_the_kept_one(book, kept):
     for removed in ("DELETE FROM checkpoints WHERE sequence = 2", "DELETE FROM checkpoints"):
         assert book.found_after(removed) == []  # the log itself is as it was
         for full in (True, False):
@@ -221,28 +217,25 @@ def test_checkpoints_that_were_removed_are_missed_by_the_kept_one(book: LedgerBo
     assert book.verify(kept=kept).clean
 
 
-def test_what_an_unknown_key_has_signed_is_not_believed(book: LedgerBook) -> None:
+def test_what_an_unknown_key_has_signed_is_not_believed(book):
     with transaction(book.factory, read_only=True, snapshot=True) as session:
         codes = {finding.code for finding in verify(session, trusted={}).findings}
     assert codes == {FindingCode.CHECKPOINT_BROKEN, FindingCode.RECEIPT_MISMATCH}
 
 
-def test_a_witness_that_agrees_is_no_finding(book: LedgerBook, patients: str) -> None:
+def test_a_witness_that_agrees_is_no_finding(book, patients):
     sequence, digest, _spent_nano = book.verify().heads[patients]
     for full in (True, False):
         assert book.found(known=(Witness(patients, sequence, digest, "a receipt"),), full=full) == []
-        ahead = Witness(patients, sequence + 1, digest, "a receipt")
-        assert book.found(known=(ahead,), full=full) == [(FindingCode.OLDER_THAN_RECEIPT, sequence + 1)]
-        early = Witness(patients, 2, digest, "a receipt")
-        assert book.found(known=(early,), full=full) == [(FindingCode.OLDER_THAN_RECEIPT, 2)]
-        stranger = Witness(new_id("acc"), 1, digest, "a receipt")
-        assert book.found(known=(stranger,), full=full) == [(FindingCode.OLDER_THAN_RECEIPT, 1)]
+        for account_id, place in ((patients, sequence + 1), (patients, 2), (new_id("acc"), 1)):
+            wrong = Witness(account_id, place, digest, "a receipt")
+            assert book.found(known=(wrong,), full=full) == [(FindingCode.OLDER_THAN_RECEIPT, place)]
 
 
 # --- from a checkpoint on -------------------------------------------------------------------------------------------
 
 
-def test_verification_from_a_checkpoint_reads_only_what_came_after(book: LedgerBook, patients: str) -> None:
+def test_verification_from_a_checkpoint_reads_only_what_came_after(book, patients):
     everything, later = book.verify(), book.verify(full=False)
     assert later.clean
     assert not later.full
@@ -257,7 +250,7 @@ def test_verification_from_a_checkpoint_reads_only_what_came_after(book: LedgerB
     assert [code for code, _ in book.found_after(opened, full=False)] == [FindingCode.HOLD_MISMATCH]
 
 
-def test_it_is_known_what_the_partial_verification_leaves_out(book: LedgerBook, patients: str) -> None:
+def test_it_is_known_what_the_partial_verification_leaves_out(book, patients):
     """Control: only a full verification finds a change before the checkpoint."""
     early = f"UPDATE entries SET amount_nano = 5 WHERE account_id = '{patients}' AND sequence = 4"
     assert book.found_after(early, full=False) == []

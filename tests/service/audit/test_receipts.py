@@ -5,7 +5,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,7 @@ import pytest
 from service.audit.proofs import check_receipt
 from service.audit.signing import SignatureRefused, SigningKeyUnusable, make_signing_key, open_signing_key, trusted_keys
 from service.inspection import inspect_ledger
-from service.settings import Settings
 from service.storage.files import digest_directory
-from tests.service.audit.book import LedgerBook
 from tests.together import at_once
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "verify_receipt.py"
@@ -45,30 +44,23 @@ def changed(value: Any) -> Any:
 
 def tampered(receipt: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
     """Yield receipts with a field changed, removed, or added at each level."""
-    for path in leaves(receipt):
-        for action in ("change", "remove"):
+    levels = ((), ("statement",), ("statement", "entry"), ("statement", "account"))
+    for action, paths in (("change", leaves(receipt)), ("remove", leaves(receipt)), ("add", levels)):
+        for path in paths:
             forged = copy.deepcopy(receipt)
-            parent = forged
-            for name in path[:-1]:
-                parent = parent[name]
-            if action == "change":
-                parent[path[-1]] = changed(parent[path[-1]])
+            *parents, name = (*path, "more") if action == "add" else path
+            parent = reduce(getitem, parents, forged)
+            if action == "remove":
+                del parent[name]
             else:
-                del parent[path[-1]]
+                parent[name] = changed(parent.get(name))
             yield (*path, action), forged
-    for path in ((), ("statement",), ("statement", "entry"), ("statement", "account")):
-        forged = copy.deepcopy(receipt)
-        parent = forged
-        for name in path:
-            parent = parent[name]
-        parent["more"] = 1
-        yield (*path, "add"), forged
 
 
 # --- offline --------------------------------------------------------------------------------------------------------
 
 
-def test_a_receipt_is_checked_offline_with_a_pinned_key(book: LedgerBook, tmp_path: Path) -> None:
+def test_a_receipt_is_checked_offline_with_a_pinned_key(book, tmp_path):
     folder = tmp_path / "artifact"
     (folder / "inner").mkdir(parents=True)
     (folder / "generator.json").write_text("{}")
@@ -85,7 +77,7 @@ def test_a_receipt_is_checked_offline_with_a_pinned_key(book: LedgerBook, tmp_pa
     assert check_offline(receipt, tmp_path, str(tmp_path / "missing.pem")).returncode == 2
 
 
-def test_what_is_no_receipt_at_all_is_not_genuine(book: LedgerBook, tmp_path: Path) -> None:
+def test_what_is_no_receipt_at_all_is_not_genuine(book, tmp_path):
     receipt, key = json.dumps(book.train("patients")), book.key.key_id
     assert check_offline(receipt, tmp_path, key).returncode == 0
     twice = receipt.replace('{"statement":', '{"statement": {"release_id": "another"}, "statement":', 1)
@@ -96,9 +88,8 @@ def test_what_is_no_receipt_at_all_is_not_genuine(book: LedgerBook, tmp_path: Pa
         assert "NOT GENUINE" in answer.stderr
 
 
-def test_the_script_refuses_a_receipt_changed_in_any_field(book: LedgerBook, tmp_path: Path) -> None:
-    receipt = book.train("patients")
-    key = book.key.key_id
+def test_the_script_refuses_a_receipt_changed_in_any_field(book, tmp_path):
+    receipt, key = book.train("patients"), book.key.key_id
     # One process checks them all, isolated like the script: it imports the script's own function.
     path = tmp_path / "forged.json"
     forged = [(list(where), document) for where, document in tampered(receipt)]
@@ -117,7 +108,7 @@ def test_the_script_refuses_a_receipt_changed_in_any_field(book: LedgerBook, tmp
     assert check_offline(forged[0][1], tmp_path, key).returncode == 1
 
 
-def test_the_service_refuses_a_receipt_changed_in_any_field(book: LedgerBook) -> None:
+def test_the_service_refuses_a_receipt_changed_in_any_field(book):
     receipt, trusted = book.train("patients"), {book.key.key_id: book.key.public}
     assert check_receipt(receipt, trusted) == receipt["statement"]
     for _, forged in tampered(receipt):
@@ -128,7 +119,7 @@ def test_the_service_refuses_a_receipt_changed_in_any_field(book: LedgerBook) ->
             check_receipt(nothing, trusted)
 
 
-def test_another_key_cannot_sign_for_this_one(book: LedgerBook, tmp_path: Path) -> None:
+def test_another_key_cannot_sign_for_this_one(book, tmp_path):
     receipt = book.train("patients")
     stranger = make_signing_key(tmp_path / "other" / "ledger.pem")
     statement = {name: value for name, value in receipt["statement"].items() if name != "key_id"}
@@ -138,7 +129,7 @@ def test_another_key_cannot_sign_for_this_one(book: LedgerBook, tmp_path: Path) 
         check_receipt(forged, {book.key.key_id: book.key.public})
 
 
-def test_the_receipt_states_the_terms_and_the_entry(book: LedgerBook) -> None:
+def test_the_receipt_states_the_terms_and_the_entry(book):
     statement = book.train("patients")["statement"]
     assert statement["account"]["epsilon"] == 8.0
     assert (statement["account"]["unit"], statement["account"]["adjacency"]) == ("record", "add_remove")
@@ -149,20 +140,20 @@ def test_the_receipt_states_the_terms_and_the_entry(book: LedgerBook) -> None:
 # --- the key --------------------------------------------------------------------------------------------------------
 
 
-def test_services_that_start_at_once_get_one_key(tmp_path: Path) -> None:
+def test_services_that_start_at_once_get_one_key(tmp_path):
     path = tmp_path / "keys" / "ledger.pem"
     assert len({key.key_id for key in at_once(*[partial(make_signing_key, path)] * 6)}) == 1
     assert path.stat().st_mode & 0o777 == 0o600
     assert sorted(found.name for found in path.parent.iterdir()) == ["ledger.pem", "ledger.pub.pem"]
 
 
-def test_reading_the_key_makes_none(tmp_path: Path) -> None:
+def test_reading_the_key_makes_none(tmp_path):
     with pytest.raises(SigningKeyUnusable, match="no signing key"):
         open_signing_key(tmp_path / "keys" / "ledger.pem")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_key_that_others_can_read_or_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_key_that_others_can_read_or_that_is_none_is_refused(tmp_path):
     path = tmp_path / "ledger.pem"
     make_signing_key(path)
     assert "private" not in repr(open_signing_key(path)).replace("PrivateKey", "")
@@ -175,7 +166,7 @@ def test_a_key_that_others_can_read_or_that_is_none_is_refused(tmp_path: Path) -
         open_signing_key(path)
 
 
-def test_the_public_half_of_a_retired_key_still_counts(book: LedgerBook, settings: Settings) -> None:
+def test_the_public_half_of_a_retired_key_still_counts(book, settings):
     book.train("patients")
     retired = book.key_path.with_suffix(".pub.pem")
     retired.rename(retired.with_name("ledger-2030.pub.pem"))
@@ -185,7 +176,7 @@ def test_the_public_half_of_a_retired_key_still_counts(book: LedgerBook, setting
     assert inspect_ledger(settings, book.factory).clean
 
 
-def test_a_receipt_says_the_release_that_its_entry_paid_for(book: LedgerBook, tmp_path: Path) -> None:
+def test_a_receipt_says_the_release_that_its_entry_paid_for(book, tmp_path):
     """A statement about another release than the entry's is refused, even if it is signed."""
     receipt = book.train("patients")
     assert receipt["statement"]["entry"]["details"]["release"]["id"] == receipt["statement"]["release_id"]

@@ -1,7 +1,5 @@
 """The replay has rules for every kind of entry, and computes the same hash as the writer."""
 
-from datetime import datetime
-
 import pytest
 
 from obscura.wire.words import EntryKind
@@ -15,7 +13,7 @@ REFUSED = {FindingCode.TRANSITION_REFUSED, FindingCode.AMOUNT_MISMATCH, FindingC
 
 
 @pytest.mark.parametrize("kind", EntryKind)
-def test_every_kind_of_entry_is_hashed_alike_has_rules_and_a_name(kind: EntryKind, now: datetime) -> None:
+def test_every_kind_of_entry_is_hashed_alike_has_rules_and_a_name(kind, now):
     balances = {"capacity_nano": 9, "spent_nano": 0, "reserved_nano": 0}
     entry = Entry(
         account_id="acc_" + "a" * 20,

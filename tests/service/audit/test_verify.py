@@ -22,7 +22,7 @@ def book(filled_book: LedgerBook) -> LedgerBook:
     return filled_book
 
 
-def test_a_sound_ledger_has_no_findings(book: LedgerBook) -> None:
+def test_a_sound_ledger_has_no_findings(book):
     report = book.verify()
     assert report.findings == ()
     assert (report.accounts, report.releases, report.checkpoints, report.full) == (2, 3, 2, True)
@@ -31,7 +31,7 @@ def test_a_sound_ledger_has_no_findings(book: LedgerBook) -> None:
     assert (report.entries, report.holds) == (counted["entries"], counted["holds"])
 
 
-def test_no_statement_reads_the_whole_log_for_each_page_or_hold(book: LedgerBook) -> None:
+def test_no_statement_reads_the_whole_log_for_each_page_or_hold(book):
     """Otherwise a million entries would be read thousands of times before the service answers."""
     if not book.sqlite:
         pytest.skip("PostgreSQL chooses by the size of tables, and these are small")
@@ -57,7 +57,7 @@ def test_no_statement_reads_the_whole_log_for_each_page_or_hold(book: LedgerBook
 # --- entries --------------------------------------------------------------------------------------------------------
 
 
-def test_another_byte_in_any_column_of_an_entry_is_found(book: LedgerBook) -> None:
+def test_another_byte_in_any_column_of_an_entry_is_found(book):
     """Every column of an entry of each kind on SQLite; on PostgreSQL a third of them, to save time."""
     trusted, dice, missed, changes = trusted_keys(book.key_path), Random(7), [], 0
     with book.tampered() as session:
@@ -83,7 +83,7 @@ def test_another_byte_in_any_column_of_an_entry_is_found(book: LedgerBook) -> No
     assert changes > (11 if book.sqlite else 3) * len(rows) > 90 / (1 if book.sqlite else 4)
 
 
-def test_no_byte_of_a_charge_can_change_unseen(book: LedgerBook) -> None:
+def test_no_byte_of_a_charge_can_change_unseen(book):
     """Bytes along every text column of an entry, changed to any value, on SQLite."""
     if not book.sqlite:
         pytest.skip("on SQLite alone")
@@ -103,13 +103,13 @@ def test_no_byte_of_a_charge_can_change_unseen(book: LedgerBook) -> None:
         assert len(places) > 50
 
 
-def test_the_same_details_in_another_spelling_are_found(book: LedgerBook, patients: str) -> None:
+def test_the_same_details_in_another_spelling_are_found(book, patients):
     value = "replace(CAST(details AS TEXT), '\\:', '\\: ')" + ("" if book.sqlite else "::json")
     found = book.found_after(f"UPDATE entries SET details = {value} WHERE account_id = '{patients}' AND sequence = 4")
     assert found == [(FindingCode.HASH_MISMATCH, 4)]
 
 
-def test_times_that_databases_read_alike_are_not_alike(book: LedgerBook, patients: str) -> None:
+def test_times_that_databases_read_alike_are_not_alike(book, patients):
     values = (
         ["CAST(created_at AS BLOB)", "replace(created_at, ' ', 'T')", "created_at || '0'", "1", "NULL"]
         if book.sqlite
@@ -135,7 +135,7 @@ def _without_rules(book: LedgerBook) -> list[str]:
     ]
 
 
-def test_swapped_and_inserted_entries_are_found(book: LedgerBook, patients: str) -> None:
+def test_swapped_and_inserted_entries_are_found(book, patients):
     swap = [
         f"UPDATE entries SET sequence = {target} WHERE account_id = '{patients}' AND sequence = {source}"
         for target, source in ((-1, 5), (5, 6), (6, -1))
@@ -149,7 +149,7 @@ def test_swapped_and_inserted_entries_are_found(book: LedgerBook, patients: str)
         assert found[0][1] == first_bad, place
 
 
-def test_entries_of_no_account_are_found(book: LedgerBook) -> None:
+def test_entries_of_no_account_are_found(book):
     found = book.found_after(f"DELETE FROM accounts WHERE id = '{book.accounts['pupils']}'")
     assert (FindingCode.ORPHAN_ENTRIES, 1) in found
 
@@ -157,25 +157,25 @@ def test_entries_of_no_account_are_found(book: LedgerBook) -> None:
 # --- balances, holds, limits ----------------------------------------------------------------------------------------
 
 
-def test_an_account_with_an_id_of_another_form_is_found(book: LedgerBook, patients: str) -> None:
+def test_an_account_with_an_id_of_another_form_is_found(book, patients):
     codes = {code for code, _ in book.found_after(f"UPDATE accounts SET id = 'someone' WHERE id = '{patients}'")}
     assert {FindingCode.ACCOUNT_MISMATCH, FindingCode.ORPHAN_ENTRIES} <= codes
 
 
-def test_a_lost_hold_and_an_invented_one_are_found(book: LedgerBook) -> None:
+def test_a_lost_hold_and_an_invented_one_are_found(book):
     found = book.found_after(f"UPDATE holds SET id = 'hold_invented' WHERE id = '{book.hold_ids[0]}'")
     lost = {(FindingCode.HOLD_MISMATCH, 2), (FindingCode.ORPHAN_HOLD, None), (FindingCode.JOB_MISMATCH, None)}
     assert lost <= set(found)
 
 
-def test_an_approval_that_raised_nothing_is_found(book: LedgerBook) -> None:
+def test_an_approval_that_raised_nothing_is_found(book):
     names = "action, account_id, epsilon_before, epsilon, reason, state, requested_by, requested_with, requested_at"
     names += ", decided_by, decided_with, decided_at"
     copy = f"INSERT INTO decisions (id, {names}) SELECT 'dec_invented', {names} FROM decisions"
     assert book.found_after(copy) == [(FindingCode.RAISE_UNAPPROVED, None)]
 
 
-def test_a_release_without_its_capture_is_found(book: LedgerBook) -> None:
+def test_a_release_without_its_capture_is_found(book):
     release = book.releases()[0]
     sequence = release.receipt["statement"]["entry"]["sequence"]
     other = f"UPDATE releases SET artifact_sha256 = '{'cd' * 32}' WHERE id = '{release.id}'"
@@ -186,7 +186,7 @@ def test_a_release_without_its_capture_is_found(book: LedgerBook) -> None:
     assert (FindingCode.RELEASE_UNPAID, None) in book.found_after(f"DELETE FROM jobs WHERE id = '{release.job_id}'")
 
 
-def test_an_altered_receipt_is_found(book: LedgerBook) -> None:
+def test_an_altered_receipt_is_found(book):
     first, second, _third = book.releases()
     changed = "replace(CAST(receipt AS TEXT), 'add_remove', 'replace_one')" + ("" if book.sqlite else "::json")
     another = f"(SELECT r.receipt FROM releases r WHERE r.id = '{second.id}')"

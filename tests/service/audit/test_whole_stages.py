@@ -72,47 +72,38 @@ def test_no_more_is_released_than_was_priced_however_often_it_is_tried(shared):
     assert of_account(book) == []
 
 
-def cheaper(details):
-    details["stages"][0]["event"]["noise_multiplier"] *= 0.99
+def add(facts, name, amount):
+    facts[name] += amount
 
 
-def longer(details):
-    details["stages"][0]["event"]["count"] += 1
-
-
-def repeated(details):
-    details["stages"][0]["repeats"] += 1
-
-
-def miscounted(details):
-    details["released"]["steps"] -= 1
-
-
-def uncounted(details):
-    del details["released"]
-
-
-def beyond(details):
-    details["event"]["count"] = details["released"]["steps"] = STEPS.count + REPEATS + 1
+BEYOND = STEPS.count + REPEATS + 1
+FORGED = {
+    "cheaper": lambda details: add(details["stages"][0]["event"], "noise_multiplier", -0.01),
+    "longer": lambda details: add(details["stages"][0]["event"], "count", 1),
+    "repeated": lambda details: add(details["stages"][0], "repeats", 1),
+    "miscounted": lambda details: add(details["released"], "steps", -1),
+    "uncounted": lambda details: details.pop("released"),
+    "beyond": lambda details: details.update(event=details["event"] | {"count": BEYOND}, released={"steps": BEYOND}),
+}
 
 
 @pytest.mark.parametrize(
     ("kind", "which", "change", "code"),
     [
-        ("hold", 0, cheaper, FindingCode.PRICE_MISMATCH),
-        ("hold", 0, longer, FindingCode.PRICE_MISMATCH),
-        ("hold", 0, repeated, FindingCode.PRICE_MISMATCH),
-        ("charge", 0, miscounted, FindingCode.AMOUNT_MISMATCH),
-        ("charge", 1, miscounted, FindingCode.AMOUNT_MISMATCH),
-        ("charge", 0, uncounted, FindingCode.PRICE_MISMATCH),
-        ("charge", 1, uncounted, FindingCode.AMOUNT_MISMATCH),
-        ("charge", 0, beyond, FindingCode.PRICE_MISMATCH),
-        ("arm", 1, miscounted, FindingCode.AMOUNT_MISMATCH),
-        ("arm", 1, uncounted, FindingCode.AMOUNT_MISMATCH),
+        ("hold", 0, "cheaper", FindingCode.PRICE_MISMATCH),
+        ("hold", 0, "longer", FindingCode.PRICE_MISMATCH),
+        ("hold", 0, "repeated", FindingCode.PRICE_MISMATCH),
+        ("charge", 0, "miscounted", FindingCode.AMOUNT_MISMATCH),
+        ("charge", 1, "miscounted", FindingCode.AMOUNT_MISMATCH),
+        ("charge", 0, "uncounted", FindingCode.PRICE_MISMATCH),
+        ("charge", 1, "uncounted", FindingCode.AMOUNT_MISMATCH),
+        ("charge", 0, "beyond", FindingCode.PRICE_MISMATCH),
+        ("arm", 1, "miscounted", FindingCode.AMOUNT_MISMATCH),
+        ("arm", 1, "uncounted", FindingCode.AMOUNT_MISMATCH),
     ],
 )
 def test_a_forged_price_or_count_is_found(book, account_id, kind, which, change, code):
-    forged = rewritten(book, account_id, in_details(kind, change, which))
+    forged = rewritten(book, account_id, in_details(kind, FORGED[change], which))
     assert of_account(book, *forged)[0][0] is code
 
 
@@ -122,9 +113,9 @@ def test_a_forged_rate_is_found(shared, name):
     book = train(shared, name)
     book.raise_limit(name, 12.0)
 
-    def generous(details):
-        details[name] = details[name] * 2 + 1e-9
-
-    forged = rewritten(book, book.accounts[name], in_details("open" if name == "rate" else "limit", generous))
+    generous = in_details(
+        "open" if name == "rate" else "limit", lambda details: add(details, name, details[name] + 1e-9)
+    )
+    forged = rewritten(book, book.accounts[name], generous)
     assert of_account(book) == []
     assert of_account(book, *forged)[0][0] is FindingCode.CAPACITY_MISMATCH

@@ -39,7 +39,7 @@ from service.storage import storage_of
 from service.storage.interface import Storage
 from service.storage.journals import Journal, journalled, journalled_jobs
 from tests.service.audit.book import LedgerBook
-from tests.service.datasets.uploading import npz
+from tests.service.datasets.uploading import npz, pictures
 from tests.service.orders import release_with_files
 from tests.service.people import make_key
 
@@ -86,12 +86,6 @@ class Installed(LedgerBook):
     def key_of(self, scope: str) -> str:
         """Return the token of a new key; each with the scope admin is another admin's."""
         return str(self.do(make_key, name="key", scopes=[scope])[1])
-
-    def publish_kept(self) -> ledger.Account:
-        """Publish a release whose receipt is kept; return the account."""
-        release_with_files(self, "patients", generator="{}")
-        self.read(keep_newest, self.storage)
-        return self.account()
 
     def sign(self) -> None:
         settings = self.settings()
@@ -183,8 +177,7 @@ def test_backups_while_somebody_spends_are_sound(book):
         stop.set()
         thread.join()
     book.lose_everything()
-    restored = book.restore(keep_files=False)
-    assert restored.report.findings == ()
+    assert book.restore(keep_files=False).report.findings == ()
 
 
 def test_a_database_that_comes_back_beside_its_files_is_charged_with_what_they_prove(book):
@@ -231,7 +224,9 @@ def test_the_same_backup_restored_again_lacks_everything_again(lone):
 def test_signed_spending_is_recorded_where_no_journal_shows_it(lone, proof):
     token = lone.key_of("admin")
     lone.back_up()
-    spent = lone.publish_kept()
+    release_with_files(lone, "patients", generator="{}")
+    lone.read(keep_newest, lone.storage)
+    spent = lone.account()
     if proof != "receipt":
         lone.sign()
     if proof == "checkpoint":
@@ -303,25 +298,24 @@ def test_a_locked_installation_claims_nothing_and_removes_nothing(lone):
 def test_images_and_subjects_of_after_the_backup_get_no_second_budget_in_another_account(lone, unit):
     settings, ids = lone.settings(), np.arange(40)
     first, second = (lone.open(name, unit=unit) for name in ("first", "second"))
-    pictures = np.random.default_rng(7).integers(0, 256, (2, 40, 4, 4), dtype=np.uint8)
 
     def upload(account_id: str, images: np.ndarray) -> Dataset:
         facts = {"name": "faces", "classes": ["a", "b"], "height": 4, "width": 4, "channels": 1, "records_declared": 50}
-        facts |= {"visibility": "private", "subjects_recognised": unit == "subject"}
-        facts |= {"subjects_declared": 50 if unit == "subject" else None}
-        dataset_id = lone.do(states.declare, settings, DatasetRequest(account_id=account_id, **facts)).id
+        facts |= {"subjects_declared": 50, "subjects_recognised": True} if unit == "subject" else {}
+        request = DatasetRequest(account_id=account_id, visibility="private", **facts)
+        dataset_id = lone.do(states.declare, settings, request).id
         subjects = {"subjects": ids} if unit == "subject" else {}
         sent = Sent(iter([npz(images, np.zeros(len(images), np.int64), **subjects)]), "npz")
         return receiving.receive(DatasetContext(settings, lone.factory, lone.tick), dataset_id, sent)
 
     token = lone.key_of("admin")
     lone.back_up()
-    lost = upload(first, pictures[0])
+    lost = upload(first, pictures(40))
     assert lost.account_id == first
     lone.lose_and_restore()
     assert lone.codes() == {"dataset_unknown"}
     with pytest.raises(InstallationLocked):
-        upload(second, pictures[0])
+        upload(second, pictures(40))
     key = vault.Vault.of(settings).key_path(lost.id)
     kept = key.rename(key.with_suffix(".away"))
     with pytest.raises(Conflict, match="1 uploads cannot be fingerprinted"):
@@ -330,7 +324,7 @@ def test_images_and_subjects_of_after_the_backup_get_no_second_budget_in_another
     assert not lone.accept_all(token)[-1].locked
     assert lone.is_sound()
     try:  # the same images, or new images of the same subjects
-        account_id = upload(second, pictures[0 if unit == "record" else 1]).account_id
+        account_id = upload(second, pictures(40, seed=0 if unit == "record" else 1)).account_id
     except (InvalidInput, Conflict):
         return
     assert account_id == first

@@ -224,7 +224,7 @@ def test_names_go_from_every_row_list_and_page_and_the_log_still_holds(world, wi
         assert "GIVEN" not in stored_texts(world)
         assert "mistake" not in stored_texts(world)
         assert listed(world) == []
-        assert world.faults() == []
+        assert world.findings() == ()
     with transaction(on_behalf(world.factory, lambda: None)) as session, pytest.raises(NotFound):
         find(session, Dataset, dataset_id)
 
@@ -240,7 +240,7 @@ def test_pictures_that_nothing_read_move_to_an_account_that_protects_people(worl
     for seed in (0, 1):
         moved = pushed(world, people, seed=seed, subjects=True)
         assert (moved.account_id, moved.joined) == (people, False)
-    assert world.faults() == []
+    assert world.findings() == ()
     with pytest.raises(OverlapRefused):  # and are held there from now on
         pushed(world, records)
     with pytest.raises(KnownAsPrivate):
@@ -256,7 +256,7 @@ def test_pictures_of_an_account_that_was_read_stay_where_they_are(world):
     assert listed(world).count(dataset.id) == 0
     with pytest.raises(OverlapRefused):
         pushed(world, people, subjects=True)
-    assert world.faults() == []
+    assert world.findings() == ()
 
 
 def test_what_a_training_was_asked_for_keeps_its_declaration_for_ever(world):
@@ -266,7 +266,7 @@ def test_what_a_training_was_asked_for_keeps_its_declaration_for_ever(world):
     assert (deleted.state, deleted.classes, deleted.erased_at) == (DatasetState.DELETED, PEOPLE, None)
     assert listed(world) == [dataset.id]
     assert world.job(job_id).state is JobState.CANCELLED
-    assert world.faults() == []
+    assert world.findings() == ()
 
 
 def test_one_of_two_datasets_with_the_same_pictures_keeps_its_fingerprints(world):

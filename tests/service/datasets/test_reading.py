@@ -71,12 +71,11 @@ def test_content_is_stored_and_described_without_its_count(settings):
         f"datasets/{DATASET}/labels.npy.sealed",
         f"keys/datasets/{DATASET}.key",
     ]
-    assert "3" not in vars(type(received)).get("__slots__", ())
+    assert 3 not in [getattr(received, name) for name in received.__slots__]
 
 
 def test_a_refused_upload_changes_nothing_and_may_be_tried_again(settings):
-    refused = assert_refused(settings, Fault.LABEL_RANGE, in_chunks(npz(labels=[0, 1, 2])))
-    assert refused.numbers == {"fault": "label_range"}
+    assert_refused(settings, Fault.LABEL_RANGE, in_chunks(npz(labels=[0, 1, 2])))
     assert list((settings.data_dir / "datasets").iterdir()) == []
     receive(settings, FACTS, in_chunks(npz()))
 
@@ -192,7 +191,7 @@ CANARY_UPLOADS = {
 }
 
 
-@pytest.mark.parametrize("data", CANARY_UPLOADS.values(), ids=CANARY_UPLOADS.keys())
+@pytest.mark.parametrize("data", CANARY_UPLOADS.values(), ids=CANARY_UPLOADS)
 def test_no_error_says_what_was_in_the_upload(settings, data, capfd):
     with pytest.raises(ObscuraError) as refused:
         receive(settings, FACTS, in_chunks(data), None, "zip")

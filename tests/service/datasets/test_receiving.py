@@ -22,7 +22,6 @@ from service.db.session import DatabaseBusy, SessionFactory, open_sessions, tran
 from service.errors import AccountClosed, Conflict
 from service.settings import Settings
 from tests.service.datasets.uploading import npz, pictures
-from tests.service.datasets.world import World
 from tests.together import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.usefixtures("read_here")
@@ -191,7 +190,7 @@ def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(factory
 KNOWN, FRESH = (pictures(6, seed=seed) for seed in (1, 2))
 
 
-def test_a_closed_account_takes_neither_declaration_nor_upload_until_it_is_open_again(world: World) -> None:
+def test_a_closed_account_takes_neither_declaration_nor_upload_until_it_is_open_again(world):
     account_id = world.account("2025")
     declared = world.declare(account_id)
     world.close(account_id)
@@ -211,7 +210,7 @@ def test_a_closed_account_takes_neither_declaration_nor_upload_until_it_is_open_
 
 
 @pytest.mark.parametrize("images", [FRESH, KNOWN], ids=["new images", "images of a public dataset"])
-def test_closing_while_an_upload_arrives_refuses_it_in_the_same_words(world: World, images: Any) -> None:
+def test_closing_while_an_upload_arrives_refuses_it_in_the_same_words(world, images):
     """Whether the images are known is not said, for nothing is looked up."""
     world.send(world.declare(None), KNOWN)
     account_id = world.account("2025")
@@ -225,7 +224,7 @@ def test_closing_while_an_upload_arrives_refuses_it_in_the_same_words(world: Wor
             world.send(dataset_id, images)
 
 
-def test_whoever_closes_at_the_last_moment_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_closes_at_the_last_moment_is_waited_for(world, monkeypatch):
     """Between the look at the images and the lock on the account that pays, somebody else closes it."""
     account_id = world.account("2025")
     dataset_id, looked = world.declare(account_id), fingerprints.look_up
@@ -241,7 +240,7 @@ def test_whoever_closes_at_the_last_moment_is_waited_for(world: World, monkeypat
     assert world.has_nothing_of(dataset_id)
 
 
-def test_an_upload_that_would_join_a_closed_account_is_refused_as_where_none_may_pay(world: World) -> None:
+def test_an_upload_that_would_join_a_closed_account_is_refused_as_where_none_may_pay(world):
     first, second = world.account("2025"), world.account("2026")
     world.send(world.declare(first), KNOWN)
     world.close(first)

@@ -16,8 +16,7 @@ def test_a_dataset_of_a_subject_account_declares_its_subjects(factory, open_acco
         dataset_id = declare(account_id, subjects_declared=subjects)
         with transaction(factory) as session:
             assert find(session, Dataset, dataset_id).subjects_declared == subjects
-            facts = states.begin_upload(session, dataset_id, now=now, lease_seconds=60)
-            assert facts.subjects_declared == subjects
+            assert states.begin_upload(session, dataset_id, now=now, lease_seconds=60).subjects_declared == subjects
     with pytest.raises(InvalidInput, match="a public upper bound on the number of subjects"):
         declare(account_id)
 

@@ -7,6 +7,7 @@ other shapes, types or labels, a record without a subject, or a file that is not
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from service.errors import NotFound
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, create_array
 from service.ingest.request import IngestRequest
 from service.sealing import new_key
-from service.settings import Settings
 from tests.service.datasets.uploading import DATASET, begun, receive, stored_subjects
 from tests.service.ingest.conftest import npy
 
@@ -41,25 +41,9 @@ def store(request: IngestRequest, arrays: Arrays) -> None:
             stored.append(array)
 
 
-def take_over(monkeypatch: pytest.MonkeyPatch, act: Callable[[IngestRequest], None]) -> None:
-    """Let `act` do what the confined process would have done. It says "ok"."""
-    monkeypatch.setattr(reading, "_run_ingest", act)
-
-
-def assert_refused(settings: Settings, facts: Dataset = FACTS) -> None:
-    with pytest.raises(UploadFailed) as failed:
-        receive(settings, facts, [b"anything"])
-    assert failed.value.numbers == {"fault": Fault.INTERNAL}
-    assert failed.value.__cause__ is None
-    with pytest.raises(NotFound):
-        Vault.of(settings).open_dataset(DATASET)
-    left = [path for path in settings.data_dir.rglob("*") if path.is_file()]
-    assert left == [fingerprint_key_path(settings)], "no key, no array and no quarantined file is left"
-
-
 def test_honest_arrays_pass(settings, monkeypatch):
     """Control of everything below."""
-    take_over(monkeypatch, lambda request: store(request, GOOD))
+    monkeypatch.setattr(reading, "_run_ingest", lambda request: store(request, GOOD))
     receive(settings, FACTS, [b"anything"])
     images, labels = Vault.of(settings).open_dataset(DATASET)
     for seen, stored in ((images, IMAGES), (labels, LABELS), (stored_subjects(settings, DATASET), SUBJECTS)):
@@ -94,28 +78,8 @@ BROKEN: dict[str, Arrays] = {
 }
 
 
-@pytest.mark.parametrize("changes", BROKEN.values(), ids=BROKEN.keys())
-def test_arrays_that_break_a_declared_rule_are_not_believed(settings, monkeypatch, changes):
-    take_over(monkeypatch, lambda request: store(request, GOOD | changes))
-    assert_refused(settings)
-
-
-@pytest.mark.parametrize("name", GOOD)
-def test_every_array_must_be_there(settings, monkeypatch, name):
-    take_over(monkeypatch, lambda request: store(request, {key: GOOD[key] for key in GOOD if key != name}))
-    assert_refused(settings)
-
-
-def test_subjects_that_nobody_declared_are_not_believed(settings, monkeypatch):
-    take_over(monkeypatch, lambda request: store(replace(request, subjects_declared=3), GOOD))
-    assert_refused(settings, begun())
-
-
-def test_arrays_under_another_key_are_not_believed(settings, monkeypatch):
-    take_over(monkeypatch, lambda request: store(replace(request, target_key=new_key()), GOOD))
-    assert_refused(settings)
-
-
+STORED = {wrong: GOOD | changes for wrong, changes in BROKEN.items()}
+STORED |= {f"no {name}": {key: GOOD[key] for key in GOOD if key != name} for name in GOOD}
 ASIDE = "aside"
 # What is done to the file of the images.
 TAMPERED: dict[str, Callable[[Path], object]] = {
@@ -128,11 +92,28 @@ TAMPERED: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("tamper", TAMPERED.values(), ids=TAMPERED)
-def test_files_that_are_not_the_arrays_are_not_believed(settings, monkeypatch, tamper):
-    def act(request: IngestRequest) -> None:
-        store(request, GOOD)
-        tamper(request.target / f"{IMAGES_NAME}{SEALED_SUFFIX}")
+def tampered(request: IngestRequest, tamper: Callable[[Path], object]) -> None:
+    store(request, GOOD)
+    tamper(request.target / f"{IMAGES_NAME}{SEALED_SUFFIX}")
 
-    take_over(monkeypatch, act)
-    assert_refused(settings)
+
+# What the process does in place of reading, for a dataset with these facts; it says "ok".
+ACTS: dict[str, tuple[Dataset, Callable[[IngestRequest], None]]] = {
+    **{wrong: (FACTS, partial(store, arrays=arrays)) for wrong, arrays in STORED.items()},
+    **{wrong: (FACTS, partial(tampered, tamper=tamper)) for wrong, tamper in TAMPERED.items()},
+    "another key": (FACTS, lambda request: store(replace(request, target_key=new_key()), GOOD)),
+    "subjects not declared": (begun(), lambda request: store(replace(request, subjects_declared=3), GOOD)),
+}
+
+
+@pytest.mark.parametrize(("facts", "act"), ACTS.values(), ids=ACTS)
+def test_what_breaks_a_declared_rule_is_not_believed(settings, monkeypatch, facts, act):
+    monkeypatch.setattr(reading, "_run_ingest", act)
+    with pytest.raises(UploadFailed) as failed:
+        receive(settings, facts, [b"anything"])
+    assert failed.value.numbers == {"fault": Fault.INTERNAL}
+    assert failed.value.__cause__ is None
+    with pytest.raises(NotFound):
+        Vault.of(settings).open_dataset(DATASET)
+    left = [path for path in settings.data_dir.rglob("*") if path.is_file()]
+    assert left == [fingerprint_key_path(settings)], "no key, no array and no quarantined file is left"

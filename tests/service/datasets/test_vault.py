@@ -1,6 +1,5 @@
 """Images at rest: nothing readable below the data folder, a key for each dataset, deletion by destroying the key."""
 
-import io
 import os
 import shutil
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from service.ingest.array_files import SEALED_SUFFIX, ArrayFile, context_of
 from service.sealing import KEY_BYTES, SealBroken, SealedWriter, new_key
 from service.settings import Settings
 from tests.service.datasets.uploading import DATASET, begun, npz, receive
+from tests.service.ingest.conftest import npy_header
 from tests.together import at_once
 
 pytestmark = pytest.mark.usefixtures("read_here")
@@ -171,12 +171,6 @@ def test_batches_are_the_array_in_bounded_pieces(tmp_path, values):
     np.testing.assert_array_equal(np.concatenate(batches) if batches else values, values)
 
 
-def header(**claims: object) -> bytes:
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, **claims})
-    return file.getvalue()
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -184,7 +178,7 @@ def header(**claims: object) -> bytes:
         b"no array",
         b"\x93NUMPY\x02\x00" + bytes(100),
         b"\x93NUMPY\x01\x00\x10\x00{'descr': '|O'} ",
-        header(shape=(2**60,)),
+        npy_header("|u1", (2**60,)),
     ],
     ids=["empty", "text", "version", "objects", "a claim of too much, for which nothing is allocated"],
 )

@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from service.sealing import new_key
 from service.storage import storage_of
 from service.storage.journals import read_withdrawn
 from tests.service.datasets.uploading import pictures, stored_subjects
-from tests.service.datasets.world import SubjectWorld
 
 pytestmark = pytest.mark.usefixtures("read_here")
 
@@ -52,9 +50,7 @@ def dying_at(monkeypatch: pytest.MonkeyPatch, place: str) -> Iterator[None]:
     raise AssertionError(f"{place} was not passed")
 
 
-def test_images_go_from_every_dataset_of_the_account_and_no_key_opens_what_was(
-    people: SubjectWorld, tmp_path: Path
-) -> None:
+def test_images_go_from_every_dataset_of_the_account_and_no_key_opens_what_was(people, tmp_path):
     account_id = people.account("patients")
     first, second = people.upload(account_id, ["anna", "bert", "anna"]), people.upload(account_id, ["carl", "anna"])
     before, books = {each: people.records(each) for each in (first, second)}, people.books()
@@ -73,10 +69,10 @@ def test_images_go_from_every_dataset_of_the_account_and_no_key_opens_what_was(
         with pytest.raises(NotFound):
             people.context.vault.open_dataset(each)
     assert people.books() == books, "no entry, no balance and no fingerprint has changed"
-    assert people.faults() == []
+    assert people.findings() == ()
 
 
-def test_labels_and_subjects_stay_with_their_images(people: SubjectWorld) -> None:
+def test_labels_and_subjects_stay_with_their_images(people):
     account_id, ids = people.account("patients"), ["a", "b", "c", "b", "d"] * 3
     dataset_id = people.declare(account_id, **FACTS, subjects_recognised=True)
     images = pictures(len(ids))
@@ -100,7 +96,7 @@ def test_labels_and_subjects_stay_with_their_images(people: SubjectWorld) -> Non
     assert people.records(dataset_id) == []
 
 
-def test_whoever_was_not_there_withdraws_alike(people: SubjectWorld) -> None:
+def test_whoever_was_not_there_withdraws_alike(people):
     """Neighbours: what is answered, stored by name, written down and said by the log is the same."""
 
     def seen(name: str, ids: list[str]) -> list[Any]:
@@ -121,7 +117,7 @@ def test_whoever_was_not_there_withdraws_alike(people: SubjectWorld) -> None:
     assert seen("with her", ["anna", "bert", "anna"]) == seen("without her", ["carl", "emil", "fred"])
 
 
-def test_later_uploads_are_accepted_without_them_and_other_accounts_refuse_them_as_before(people: SubjectWorld) -> None:
+def test_later_uploads_are_accepted_without_them_and_other_accounts_refuse_them_as_before(people):
     account_id = people.account("patients of 2025")
     people.upload(account_id, ["anna", "bert"])
     people.withdraw(account_id, "anna")
@@ -137,12 +133,10 @@ def test_later_uploads_are_accepted_without_them_and_other_accounts_refuse_them_
     assert len(people.records(later)) == 1
     with pytest.raises(SubjectsKnown):  # no second budget
         people.upload(people.account("patients of 2026"), ["anna"])
-    assert people.faults() == []
+    assert people.findings() == ()
 
 
-def test_what_cannot_be_written_anew_at_once_is_not_trained_on_before_it_is(
-    people: SubjectWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_written_anew_at_once_is_not_trained_on_before_it_is(people, monkeypatch):
     account_id = people.account("patients")
     people.upload(account_id, ["bert"])
     people.withdraw(account_id, "anna")
@@ -158,7 +152,7 @@ def test_what_cannot_be_written_anew_at_once_is_not_trained_on_before_it_is(
     people.train(later)
 
 
-def test_where_nobody_is_recognised_it_says_how_to_withdraw(people: SubjectWorld, open_account: Any) -> None:
+def test_where_nobody_is_recognised_it_says_how_to_withdraw(people, open_account):
     records = open_account(people.factory, name="records")
     with pytest.raises(InvalidInput, match=r"protects single records.*push it again without the image"):
         people.withdraw(records, "anna")
@@ -178,7 +172,7 @@ def test_where_nobody_is_recognised_it_says_how_to_withdraw(people: SubjectWorld
     assert len(done.not_recognised) == 2
 
 
-def test_from_then_on_a_dataset_of_the_account_recognises_subjects(people: SubjectWorld) -> None:
+def test_from_then_on_a_dataset_of_the_account_recognises_subjects(people):
     """Otherwise whoever has withdrawn could come back unseen: declared now, or declared before."""
     account_id = people.account("patients")
     people.upload(account_id, ["bert"])
@@ -192,7 +186,7 @@ def test_from_then_on_a_dataset_of_the_account_recognises_subjects(people: Subje
     people.upload(people.account("others"), ["x"], subjects_recognised=False)
 
 
-def test_an_upload_that_arrives_while_somebody_withdraws_is_written_anew(people: SubjectWorld) -> None:
+def test_an_upload_that_arrives_while_somebody_withdraws_is_written_anew(people):
     account_id = people.account("patients")
     people.upload(account_id, ["bert"])
     dataset_id = people.declare(account_id, subjects_declared=10, subjects_recognised=True)
@@ -201,7 +195,7 @@ def test_an_upload_that_arrives_while_somebody_withdraws_is_written_anew(people:
     assert people.records(dataset_id) == [images[1].tobytes()]
 
 
-def test_trainings_are_waited_for_or_stopped_and_what_they_charged_stays(people: SubjectWorld) -> None:
+def test_trainings_are_waited_for_or_stopped_and_what_they_charged_stays(people):
     account_id = people.account("patients")
     dataset_id = people.upload(account_id, ["anna", "bert"], **FACTS)
     job_id = people.train(dataset_id)
@@ -223,9 +217,7 @@ def test_trainings_are_waited_for_or_stopped_and_what_they_charged_stays(people:
     people.train(dataset_id)
 
 
-def test_who_withdraws_while_it_is_written_anew_is_left_out_as_well(
-    people: SubjectWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_withdraws_while_it_is_written_anew_is_left_out_as_well(people, monkeypatch):
     account_id = people.account("patients")
     dataset_id = people.upload(account_id, ["anna", "bert", "carl"])
     with dying_at(monkeypatch, "withdraw.after"):
@@ -246,7 +238,7 @@ def test_who_withdraws_while_it_is_written_anew_is_left_out_as_well(
     assert people.contents(dataset_id) == [people.row(dataset_id).content]
 
 
-def test_a_deletion_takes_all_that_there_is(people: SubjectWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_takes_all_that_there_is(people, monkeypatch):
     account_id = people.account("patients")
     ready, broken = people.upload(account_id, ["anna", "bert"]), people.upload(account_id, ["carl"])
     people.withdraw(account_id, "anna")
@@ -257,11 +249,11 @@ def test_a_deletion_takes_all_that_there_is(people: SubjectWorld, monkeypatch: p
         gone = people.delete(dataset_id, cancel_jobs=False)
         assert (gone.state, people.contents(dataset_id)) == (DatasetState.DELETED, [])
     people.go_on()
-    assert people.faults() == []
+    assert people.findings() == ()
 
 
 @pytest.mark.parametrize("key_returns", [False, True])
-def test_a_database_of_a_backup_from_before_is_told_who_has_withdrawn(people: SubjectWorld, key_returns: bool) -> None:
+def test_a_database_of_a_backup_from_before_is_told_who_has_withdrawn(people, key_returns):
     """Files, and the list beside the journals, have survived; of the keys, perhaps an old copy comes back."""
     account_id = people.account("patients")
     dataset_id = people.upload(account_id, ["anna", "bert"])
@@ -287,7 +279,7 @@ def test_a_database_of_a_backup_from_before_is_told_who_has_withdrawn(people: Su
         assert people.contents(dataset_id) == [people.row(dataset_id).content]
 
 
-def test_a_list_of_another_database_is_passed_over(people: SubjectWorld) -> None:
+def test_a_list_of_another_database_is_passed_over(people):
     account_id = people.account("patients")
     people.upload(account_id, ["anna", "bert"])
     people.withdraw(account_id, "anna")

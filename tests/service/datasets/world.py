@@ -11,7 +11,6 @@ from sqlalchemy import select
 
 from obscura.wire.words import DatasetState
 from service import jobs, ledger
-from service.audit.verify import verify
 from service.datasets import deletion, receiving, vault, withdrawal
 from service.datasets.reading import Sent
 from service.datasets.vault import DatasetContext, Vault
@@ -26,11 +25,12 @@ from service.settings import Settings
 from tests.service.datasets.uploading import npz, pictures, stored_subjects
 from tests.service.holds import charge
 from tests.service.orders import submit_training
+from tests.service.steps import Steps
 
 OPTIONS = {"teachers": 5, "top_k": 4, "images": 50}
 
 
-class World:
+class World(Steps):
     """A service that has started before, its database, and whoever uses it.
 
     Args:
@@ -93,8 +93,7 @@ class World:
         return str(claim.account_id)
 
     def job(self, job_id: str) -> Job:
-        job: Job = self.do(jobs.get_job, job_id)
-        return job
+        return self.read(jobs.get_job, job_id)
 
     def finish_cancelled(self, job_id: str) -> None:
         self.do(jobs.finish_cancelled, job_id=job_id, attempt=1, now=datetime.now(UTC))
@@ -104,24 +103,18 @@ class World:
         return deletion.delete(self.settings, self.factory, dataset_id, cancel_jobs=cancel_jobs, now=now)
 
     def row(self, dataset_id: str) -> Dataset:
-        with transaction(self.factory, read_only=True) as session:
-            return session.get_one(Dataset, dataset_id)
+        return self.read(lambda session: session.get_one(Dataset, dataset_id))
 
     def state(self, dataset_id: str) -> DatasetState:
         return self.row(dataset_id).state
 
     def prints(self, dataset_id: str) -> list[bytes]:
-        with transaction(self.factory, read_only=True) as session:
-            return list(session.scalars(select(Fingerprint.digest).where(Fingerprint.dataset_id == dataset_id)))
+        digests = select(Fingerprint.digest).where(Fingerprint.dataset_id == dataset_id)
+        return self.read(lambda session: list(session.scalars(digests)))
 
     def has_nothing_of(self, dataset_id: str) -> bool:
         """Whether a refused upload has left nothing."""
         return self.row(dataset_id).state is DatasetState.DECLARED and not self.prints(dataset_id)
-
-    def faults(self) -> list[str]:
-        """What a verification of the whole ledger finds."""
-        with transaction(self.factory, read_only=True) as session:
-            return [found.message for found in verify(session, trusted={}).findings]
 
     def books(self) -> list[Any]:
         """Every entry, every balance and every fingerprint."""
@@ -151,8 +144,8 @@ class SubjectWorld(World):
         return dict(zip(ids, stored_subjects(self.settings, dataset_id).tolist(), strict=True))
 
     def datasets(self, state: DatasetState) -> int:
-        with transaction(self.factory, read_only=True) as session:
-            return len(session.scalars(select(Dataset.id).where(Dataset.state == state)).all())
+        ids = select(Dataset.id).where(Dataset.state == state)
+        return len(self.read(lambda session: session.scalars(ids).all()))
 
     def withdraw(self, account_id: str, *ids: Any, cancel_jobs: bool = False) -> Withdrawal:
         now = datetime.now(UTC)

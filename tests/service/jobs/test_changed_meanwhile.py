@@ -60,7 +60,7 @@ def asked_in_between(shop: Shop, act: Callable[[], Any]) -> Iterator[tuple[Sessi
         answers.append(request.exception(PATIENCE_SECONDS) or request.result())
 
 
-def test_a_training_is_never_held_at_a_rate_from_before_a_raise(shop: Shop) -> None:
+def test_a_training_is_never_held_at_a_rate_from_before_a_raise(shop):
     before_nano = shop.plan(**STEPS).cost_nano
     with asked_in_between(shop, lambda: shop.train(key="k", **STEPS)) as (session, answers):
         raise_limit(session, shop.account_id, 12.0, shop.now)
@@ -72,7 +72,7 @@ def test_a_training_is_never_held_at_a_rate_from_before_a_raise(shop: Shop) -> N
     assert {name: shop.counts()[name] for name in ("jobs", "holds", "outbox")} == {"jobs": 1, "holds": 1, "outbox": 1}
 
 
-def test_no_trial_of_a_sweep_is_held_at_a_rate_from_before_a_raise(shop: Shop) -> None:
+def test_no_trial_of_a_sweep_is_held_at_a_rate_from_before_a_raise(shop):
     trials = [jobs.Trial(epsilon, STEPS["options"]) for epsilon in (0.5, 0.7)]
     with asked_in_between(shop, lambda: shop.sweep(key="k", trials=trials, recipe=STEPS["recipe"])) as (
         session,
@@ -85,20 +85,20 @@ def test_no_trial_of_a_sweep_is_held_at_a_rate_from_before_a_raise(shop: Shop) -
     assert [entry.amount_nano for entry in shop.entries()[-2:]] == costs_nano
 
 
-def test_a_limit_that_is_lowered_meanwhile_is_kept(shop: Shop) -> None:
+def test_a_limit_that_is_lowered_meanwhile_is_kept(shop):
     with asked_in_between(shop, lambda: shop.train(epsilon=1.5)) as (session, answers):
         ledger.lower_limit(session, account_id=shop.account_id, epsilon=1.0, reason="less", now=shop.now)
     assert isinstance(answers[0], InsufficientBudget)
     assert shop.log_kinds() == [EntryKind.OPEN, EntryKind.LIMIT]
 
 
-def test_an_account_that_is_frozen_meanwhile_takes_no_training(shop: Shop) -> None:
+def test_an_account_that_is_frozen_meanwhile_takes_no_training(shop):
     with asked_in_between(shop, shop.train) as (session, answers):
         ledger.set_frozen(session, account_id=shop.account_id, frozen=True, reason="audit", now=shop.now)
     assert isinstance(answers[0], AccountFrozen)
 
 
-def test_images_that_joined_another_account_meanwhile_are_paid_by_that_one(shop: Shop) -> None:
+def test_images_that_joined_another_account_meanwhile_are_paid_by_that_one(shop):
     """An upload ends while a training on its dataset is asked for: its images are those of another population."""
     other_id = shop.open_account("others")
     arriving_id = shop.declare(account_id=shop.account_id, records_declared=1000, **UNREADY)

@@ -10,14 +10,8 @@ from service import jobs, ledger
 from service.db.job_tables import Job, Sweep
 from service.db.ledger_tables import Hold
 from service.db.session import transaction
-from service.errors import (
-    IdempotencyMismatch,
-    InsufficientBudget,
-    InvalidInput,
-    SweepTooExpensive,
-)
+from service.errors import IdempotencyMismatch, InsufficientBudget, InvalidInput, SweepTooExpensive
 from service.identity.access import find
-from tests.service.jobs.shop import Shop
 from tests.together import PATIENCE_SECONDS, at_once
 
 
@@ -60,13 +54,6 @@ def test_what_does_not_fit_as_a_whole_is_refused_as_a_whole_with_every_number(sh
     shop.sweep(*[each] * 12)  # both ways out are ways out
 
 
-def fitting(shop: Shop) -> int:
-    """How many trials of epsilon 3 fit, as the refusal of too many says."""
-    with pytest.raises(SweepTooExpensive) as refused:
-        shop.sweep(*[3.0] * 12)
-    return int(str(refused.value.numbers["trials_affordable"]))
-
-
 @pytest.mark.parametrize("count", [0, 1, 65])
 def test_a_sweep_is_bounded(shop, count):
     with pytest.raises(InvalidInput, match="2 to 64"):
@@ -97,7 +84,9 @@ def test_the_same_key_and_body_give_the_same_sweep(shop):
 
 def test_nobody_squeezes_in_between_the_trials(shop):
     """The budget is enough for the sweep alone. Whoever asks while it is being accepted waits, and then is refused."""
-    trials, answers, asking = fitting(shop), list[str](), threading.Event()
+    with pytest.raises(SweepTooExpensive) as refused:
+        shop.sweep(*[3.0] * 12)
+    trials, answers, asking = refused.value.numbers["trials_affordable"], list[str](), threading.Event()
 
     def intrude() -> None:
         asking.set()

@@ -13,10 +13,7 @@ from service.db.session import SessionFactory, transaction
 from tests.service.ledger.model import COLUMNS, in_columns
 
 TABLES = (*("accounts", "entries", "holds", "decisions", "jobs", "releases", "samples", "idempotency", "outbox"),)
-ORDER = {
-    "entries": ("account_id", "sequence"),
-    "idempotency": ("principal", "key"),
-}
+ORDER = {"entries": ("account_id", "sequence"), "idempotency": ("principal", "key")}
 CHANGES_BY_ITSELF = frozenset(
     {"state", "attempt", "charged_nano", "armed_attempt", "captured_nano", "last_sequence", "updated_at"}
 )

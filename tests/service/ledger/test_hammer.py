@@ -6,7 +6,7 @@ HAMMER_REQUESTS=N makes N requests instead of 300.
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,9 +77,7 @@ class Told:
                 self.charged[asked["job"]] += amount * (asked["do"] == "charge")
 
 
-def test_killed_processes_never_overspend_lose_or_double(
-    factory: SessionFactory, database_url: str, open_account: Callable[..., str], warm: str, tmp_path: Path
-) -> None:
+def test_killed_processes_never_overspend_lose_or_double(factory, database_url, open_account, warm, tmp_path):
     account_id = open_account(factory, epsilon=SMALL_EPSILON)
     told = Told()
     journals = run_processes(warm, "safe", database_url, tmp_path / "journals", REQUESTS, account_id)
@@ -137,7 +135,7 @@ def granted(factory: SessionFactory) -> int:
     return total
 
 
-def test_read_then_write_in_default_transactions_overspends(database_url: str, warm: str, tmp_path: Path) -> None:
+def test_read_then_write_in_default_transactions_overspends(database_url, warm, tmp_path):
     with naive_tables(database_url) as factory:
         journals = run_processes(warm, "unsafe", database_url, tmp_path / "journals", 40)
         assert granted(factory) == sum(read_journal(path)[0]["done"] for path in journals)

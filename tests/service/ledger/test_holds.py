@@ -1,13 +1,13 @@
 """The ledger, step by step, on both databases: opening, the two phases, attempts."""
 
 from collections.abc import Callable
-from datetime import datetime
+from math import inf, nan
 
 import pytest
 
 from obscura.wire.words import EntryKind, HoldState
 from privacy.accounting.filter import open_filter
-from service.db.session import SessionFactory, transaction
+from service.db.session import transaction
 from service.errors import Conflict, HoldExhausted, InvalidInput, NotFound, StaleAttempt
 from service.ledger.chain import GENESIS_HASH
 from service.views.accounts import page
@@ -16,50 +16,30 @@ from tests.service.ledger.account_book import CAPACITY, SHA, AccountBook
 # --- opening ----------------------------------------------------------------------------------------------------------
 
 
-def test_opening_writes_the_account_and_its_first_entry(account_book: AccountBook) -> None:
+def test_opening_writes_the_account_and_its_first_entry(account_book):
     (first,) = account_book.log()
     assert first.kind is EntryKind.OPEN
     assert (first.sequence, first.previous_hash, first.amount_nano) == (1, GENESIS_HASH, CAPACITY)
-    assert first.details == {
-        "name": "patients",
-        "owner": "clinic",
-        "epsilon": 8.0,
-        "delta": 1e-5,
-        "unit": "record",
-        "adjacency": "add_remove",
-        "rate": open_filter(8.0, 1e-5).rate,
-    }
+    terms = {"name": "patients", "owner": "clinic", "epsilon": 8.0, "delta": 1e-5}
+    terms |= {"unit": "record", "adjacency": "add_remove"}
+    assert first.details == terms | {"rate": open_filter(8.0, 1e-5).rate}
     assert account_book.money() == (0, 0, CAPACITY)
     assert first.created_at == account_book.now
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"epsilon": 0.0},
-        {"epsilon": -1.0},
-        {"epsilon": float("nan")},
-        {"epsilon": float("inf")},
-        {"delta": 0.0},
-        {"delta": 1.0},
-        {"delta": float("nan")},
-        {"unit": "household"},
-        {"adjacency": "replace_one"},
-        {"name": "  "},
-        {"name": "x" * 201},
-        {"owner": "a\nb"},
-    ],
-)
-def test_an_account_that_cannot_be_right_is_refused(
-    factory: SessionFactory, open_account: Callable[..., str], change: dict[str, object]
-) -> None:
+IMPOSSIBLE = {"epsilon": [0.0, -1.0, nan, inf], "delta": [0.0, 1.0, nan], "unit": ["household"]}
+IMPOSSIBLE |= {"adjacency": ["replace_one"], "name": ["  ", "x" * 201], "owner": ["a\nb"]}
+
+
+@pytest.mark.parametrize("change", [{name: value} for name, values in IMPOSSIBLE.items() for value in values])
+def test_an_account_that_cannot_be_right_is_refused(factory, open_account, change):
     with pytest.raises(InvalidInput):
         open_account(factory, **change)
     with transaction(factory, read_only=True) as session:
         assert page(session, after=None, limit=10) == ([], None)
 
 
-def test_two_accounts_cannot_share_a_name(account_book: AccountBook, open_account: Callable[..., str]) -> None:
+def test_two_accounts_cannot_share_a_name(account_book, open_account):
     with pytest.raises(Conflict, match="exists already"):
         open_account(account_book.factory)
 
@@ -67,7 +47,7 @@ def test_two_accounts_cannot_share_a_name(account_book: AccountBook, open_accoun
 # --- the two phases ---------------------------------------------------------------------------------------------------
 
 
-def test_hold_arm_charge_capture_spends_what_was_charged_and_returns_the_rest(account_book: AccountBook) -> None:
+def test_hold_arm_charge_capture_spends_what_was_charged_and_returns_the_rest(account_book):
     hold_id = account_book.hold(1000, attempt=1)
     assert account_book.money() == (0, 1000, CAPACITY - 1000)
     assert account_book.arm(hold_id, 1) is HoldState.ARMED
@@ -83,7 +63,7 @@ def test_hold_arm_charge_capture_spends_what_was_charged_and_returns_the_rest(ac
     assert (row.charged_nano, row.captured_nano, row.amount_nano) == (700, 700, 1000)
 
 
-def test_every_step_out_of_order_is_refused_and_changes_nothing(account_book: AccountBook) -> None:
+def test_every_step_out_of_order_is_refused_and_changes_nothing(account_book):
     held, released = account_book.hold(10, attempt=1), account_book.hold(10, attempt=1)
     account_book.give_back(released)
     armed, captured = account_book.armed(10, charged_nano=1), account_book.armed(10, charged_nano=1)
@@ -111,7 +91,7 @@ def test_every_step_out_of_order_is_refused_and_changes_nothing(account_book: Ac
     assert (account_book.money(), len(account_book.log())) == (before, length)
 
 
-def test_unknown_rows_are_not_found(account_book: AccountBook, now: datetime) -> None:
+def test_unknown_rows_are_not_found(account_book, now):
     nowhere = AccountBook(account_book.factory, "acc_none", now)
     for look in (
         lambda: account_book.arm("hold_none", 1),
@@ -124,17 +104,17 @@ def test_unknown_rows_are_not_found(account_book: AccountBook, now: datetime) ->
             look()
 
 
-@pytest.mark.parametrize("amount", [0, -1, 1.0, float("nan"), True, "1", 2**63])
-def test_prices_are_whole_numbers_above_zero(account_book: AccountBook, amount: object) -> None:
+@pytest.mark.parametrize("amount", [0, -1, 1.0, nan, True, "1", 2**63])
+def test_prices_are_whole_numbers_above_zero(account_book, amount):
     with pytest.raises(InvalidInput):
-        account_book.hold(amount)  # type: ignore[arg-type]
+        account_book.hold(amount)
     hold_id = account_book.armed(10)
     with pytest.raises(InvalidInput):
-        account_book.charge(hold_id, 1, amount)  # type: ignore[arg-type]
+        account_book.charge(hold_id, 1, amount)
     assert account_book.money() == (0, 10, CAPACITY - 10)
 
 
-def test_a_job_has_one_hold(account_book: AccountBook) -> None:
+def test_a_job_has_one_hold(account_book):
     account_book.hold(1)
     account_book.jobs -= 1
     with pytest.raises(Conflict, match="already"):
@@ -145,7 +125,7 @@ def test_a_job_has_one_hold(account_book: AccountBook) -> None:
 # --- attempts and charge-ahead ----------------------------------------------------------------------------------------
 
 
-def test_a_later_attempt_shuts_out_the_earlier_one(account_book: AccountBook) -> None:
+def test_a_later_attempt_shuts_out_the_earlier_one(account_book):
     hold_id = account_book.armed(1000, charged_nano=100)
     account_book.fence(hold_id, 2)
     for stale in (
@@ -165,7 +145,7 @@ def test_a_later_attempt_shuts_out_the_earlier_one(account_book: AccountBook) ->
     assert account_book.money() == (150, 0, CAPACITY - 150)
 
 
-def test_charges_never_exceed_the_hold(account_book: AccountBook) -> None:
+def test_charges_never_exceed_the_hold(account_book):
     hold_id = account_book.armed(100, charged_nano=60)
     with pytest.raises(HoldExhausted) as caught:
         account_book.charge(hold_id, 1, 41)

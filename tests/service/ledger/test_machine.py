@@ -4,7 +4,6 @@ OBSCURA_MACHINE_EXAMPLES=N runs N random examples on each database instead of a 
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,16 +66,14 @@ def place(engine: Engine, tmp_path: Path) -> Place:
     return Place(engine, Settings(data_dir=tmp_path / "data"), empty)
 
 
-def test_every_step_is_what_the_model_says(place: Place) -> None:
+def test_every_step_is_what_the_model_says(place):
     chosen = profile(int(EXHAUSTIVE), random=True) if EXHAUSTIVE else profile(EXAMPLES[place.engine.dialect.name])
     run_state_machine_as_test(lambda: LedgerMachine(place), settings=chosen)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
-def test_a_broken_ledger_is_found_out(
-    broken: Callable[[pytest.MonkeyPatch], None], place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_ledger_is_found_out(broken, place, monkeypatch):
     broken(monkeypatch)
 
     def machine() -> LedgerMachine:

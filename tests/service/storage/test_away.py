@@ -1,6 +1,5 @@
 """A service with a remote storage: it needs no folder, survives a storage that is away, and waits for keys."""
 
-import io
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -104,12 +103,10 @@ def test_an_unknown_storage_is_refused(tmp_path):
 def test_a_storage_that_is_away_is_no_finding(shop, bucket):
     shop.train()
     bucket.is_away = True
-    with pytest.raises(StorageUnavailable):
-        inspect_at_start(shop.settings, shop.factory, now=NOW)
-    with pytest.raises(StorageUnavailable):
-        verify_again(shop.settings, shop.factory, full=False, now=NOW)
-    with pytest.raises(StorageUnavailable):
-        claim_next(shop.settings, shop.factory, kind="train", worker="test", now=NOW)
+    training = {"kind": "train", "worker": "test"}
+    for act, facts in ((inspect_at_start, {}), (verify_again, {"full": False}), (claim_next, training)):
+        with pytest.raises(StorageUnavailable):
+            act(shop.settings, shop.factory, now=NOW, **facts)
     assert shop.do(arming_stops) == []
 
 
@@ -124,7 +121,7 @@ def test_an_attempt_whose_storage_is_lost_is_followed_by_another(shop, bucket):
     shop.assert_settled(job_id, JobState.SUCCEEDED)
 
 
-def test_a_job_waits_for_keys_that_are_on_their_way(shop, stream: io.StringIO):
+def test_a_job_waits_for_keys_that_are_on_their_way(shop, stream):
     job_id, key = shop.train(), Vault.of(shop.settings).key_path(shop.dataset_id)
 
     def claimed() -> bool:

@@ -1,6 +1,5 @@
 """The bucket keeps the contract, on a real server (OpenStack Swift); and what it adds: machines, faults, refusals."""
 
-import io
 import logging
 import os
 import signal
@@ -19,7 +18,7 @@ from service.storage import storage_of
 from service.storage.files import digest_directory
 from service.storage.interface import StorageUnavailable
 from service.storage.journals import Journal, Journalled, all_journalled, journalled
-from tests.service.storage.contract import KEY, RELEASE, StorageContract, content_of, publish
+from tests.service.storage.contract import BIG, KEY, PART, RELEASE, SMALL, StorageContract, content_of, publish
 from tests.service.storage.faulty_proxy import HALF, LOST, PASS, SILENT, SLOW_DOWN, faulty
 from tests.together import status_of
 
@@ -28,9 +27,7 @@ from service.storage.s3.bucket import PATIENCE, Bucket, Listed, Patience
 from service.storage.s3.entries import KEYS, PARTS
 from service.storage.s3.storage import SMALL_BYTES, S3Storage
 
-PART, SMALL = 3000, 500
 ONE_TRY = Patience(seconds=0, tries=1, connect_seconds=5, read_seconds=20)
-BIG = {"a.json": b"{}", "inner/b.bin": os.urandom(2 * PART + 7), "c": os.urandom(PART), "empty": b""}
 
 
 @pytest.fixture
@@ -125,13 +122,8 @@ def test_a_file_that_is_replaced_leaves_nothing_of_the_one_before(divided):
 def test_faults_on_the_way_change_nothing_but_the_time(bucket_url, s3_url, tmp_path, monkeypatch):
     with faulty(s3_url) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
-        storage = S3Storage(
-            bucket_url,
-            tmp_path / "var",
-            part_bytes=PART,
-            small_bytes=SMALL,
-            bucket=Bucket(bucket_url, replace(PATIENCE, read_seconds=1.0)),
-        )
+        bucket = Bucket(bucket_url, replace(PATIENCE, read_seconds=1.0))
+        storage = S3Storage(bucket_url, tmp_path / "var", part_bytes=PART, small_bytes=SMALL, bucket=bucket)
         faults = (SLOW_DOWN, PASS, LOST, PASS, HALF, PASS)  # botocore's pauses grow with faults in a row
         proxy.faults.extend((LOST, SLOW_DOWN, PASS, SILENT, *faults))
         publish(storage, BIG)
@@ -226,9 +218,7 @@ def _refusal(url: str, folder: Path) -> StorageUnavailable:
     ],
     ids=["secret", "key", "rights", "tls", "away", "none"],
 )
-def test_a_refusal_says_what_to_do_and_no_secret(
-    bucket_url, s3_url, tmp_path, monkeypatch, stream: io.StringIO, changed, why, says
-):
+def test_a_refusal_says_what_to_do_and_no_secret(bucket_url, s3_url, tmp_path, monkeypatch, stream, changed, why, says):
     configure_logging("DEBUG", stream)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     for name, value in changed.items():

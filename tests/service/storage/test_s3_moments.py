@@ -7,15 +7,13 @@ from pathlib import Path
 import pytest
 
 from service.errors import Conflict, NotFound
-from tests.service.storage.contract import KEY, RELEASE, content_of, publish
+from tests.service.storage.contract import BIG, KEY, PART, RELEASE, SMALL, content_of, publish
 
 pytest.importorskip("botocore", reason="needs botocore: pip install '.[s3]'")
 from service.storage.s3.entries import PARTS
 from service.storage.s3.storage import S3Storage
 from tests.service.storage.memory_bucket import Dead, MemoryBucket
 
-PART, SMALL = 3000, 500
-BIG = {"a.json": b"{}", "inner/b.bin": os.urandom(2 * PART + 7), "c": os.urandom(PART), "empty": b""}
 MOMENTS_MAX = 100
 
 
