@@ -21,7 +21,7 @@ from obscura.wire.wording import values_in_words
 from privacy.plans.plan import Recipe
 from privacy.plans.private_steps import StepsConfig
 from privacy.plans.registry import RECIPES
-from service.api.problems import STATUSES
+from service.api.problems import STATUSES, title_of
 from service.audit.findings import FindingCode
 from service.dashboard.documentation import HASHES_FILE
 from service.errors import ObscuraError
@@ -284,13 +284,13 @@ def errors() -> str:
         "",
         "Every error is a problem document with a `code`; see [API conventions](api-conventions.md#errors).",
     ]
-    for code, (status, title) in sorted(STATUSES.items()):
+    for code, status in sorted(STATUSES.items()):
         meaning = meanings.get(code, "").split("\n\n")[0].replace("\n", " ")
         lines += [
             "",
             f"## `{code}` {{#{code}}}",
             "",
-            f"**{status} {title}.** {meaning}",
+            f"**{status} {title_of(code)}.** {meaning}",
             "",
             f"*Remedy.* {REMEDIES[code]}",
         ]

@@ -42,6 +42,8 @@ NOT_RUN = {
     'curl -sN $URL/v1/jobs/job_.../events -H "$AUTH"    # until its job has ended': "of the preview",
     "obscura webhooks test": "asks a server elsewhere; tests/service/api/routes/test_webhooks.py runs it",
     "obscura evaluate": "trains classifiers, which takes minutes; tests/service/cli/test_commands.py runs it small",
+    "obscura plan images --recipe moments --epsilon 1 --preview": "trains classifiers for minutes; "
+    "tests/workers/train/test_previewing.py runs it",
     "obscura sweep": "trains and measures six times; tests/service/cli/test_policy.py runs it small",
     **dict.fromkeys(
         [f"obscura releases {verb}" for verb in ("share", "unshare", "publish")],

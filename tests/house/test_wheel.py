@@ -179,7 +179,7 @@ def test_the_library_works_with_a_service_from_the_other_wheel(run, served, tmp_
     wanted = ["pets", "--recipe", "datalens", "--epsilon", "1"]
     for name, value in SMALL_DATALENS.items():
         wanted += ["--option", f"{name}={json.dumps(value)}"]
-    assert "price" in run("obscura", "plan", *wanted).stdout
+    assert "cost" in run("obscura", "plan", *wanted).stdout
     job = json.loads(run("obscura", "train", *wanted, "--wait", "--json").stdout)
     made = tmp_path / "made"
     run("obscura", "download", job["release_id"], "--count", "10", "--unpack", "--out", str(made))
