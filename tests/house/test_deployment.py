@@ -25,9 +25,17 @@ POSTGRESQL_NEEDS = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"]  # un
 SERVICES = {"postgresql", "redis", "migrate", "api", "worker"}
 
 
+def compose_command() -> list[str] | None:
+    """Return `docker compose`, or the older `docker-compose`; None if neither is installed."""
+    plugin = ["docker", "compose"]
+    if shutil.which("docker") and not subprocess.run([*plugin, "version"], capture_output=True, check=False).returncode:
+        return plugin
+    return ["docker-compose"] if shutil.which("docker-compose") else None
+
+
 def compose_config(env_file: Path, **secrets: str) -> subprocess.CompletedProcess[str]:
-    command = ["docker", "compose"]
-    if not shutil.which("docker") or subprocess.run([*command, "version"], capture_output=True, check=False).returncode:
+    command = compose_command()
+    if command is None:
         pytest.skip("no docker compose on this machine; the file is checked as YAML only")
     env_file.touch()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OBSCURA_", "COMPOSE_"))}
