@@ -140,7 +140,7 @@ def test_the_documents_show_these_odds() -> None:
     one = open_filter(1, 1e-5).capacity_nano
     assert "cost less than 2, about 1.47, because" in budget
     assert open_filter(1.46, 1e-5).capacity_nano < 2 * one < open_filter(1.48, 1e-5).capacity_nano
-    assert "those of an ε above 10" in budget  # of ten records, each of which moves a Gaussian by mu
+    assert "at an ε above 10" in budget  # of ten records, each of which moves a Gaussian by mu
     assert open_filter(10, 1e-5).capacity_nano < 10**2 * one
     for document in [root / "README.md", *(root / "docs").rglob("*.md")]:
         assert "that this bound does not hold" not in document.read_text(encoding="utf-8"), document
