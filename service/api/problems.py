@@ -203,11 +203,11 @@ def _on_obscura_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ObscuraError)
     if error.code not in STATUSES:
         return _on_unexpected_error(request, error)
-    message, numbers, headers = shown(error)
+    message, numbers, headers = describe_error(error)
     return problem_response(request, error.code, message, numbers=numbers, headers=headers)
 
 
-def shown(error: ObscuraError) -> tuple[str, Mapping[str, Any], Mapping[str, str]]:
+def describe_error(error: ObscuraError) -> tuple[str, Mapping[str, Any], Mapping[str, str]]:
     """Return the message, numbers and headers of the answer to an error. Details for the operator only are logged."""
     if error.code in OPERATOR_ONLY:
         get_logger(__name__).error("operator_needed", code=error.code, message=error.message, **error.numbers)

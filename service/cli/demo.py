@@ -109,7 +109,7 @@ def run_demo(
         images: "fashion-mnist", "digits" or None for the first available.
         keep: run the service until Ctrl-C.
         count: images to generate.
-        options: of both trainings, instead of those for the images; `teacher_options` are those of the second one.
+        options: of both trainings, in addition to those for the images; `teacher_options` are those of the second one.
     """
     seconds: dict[str, float] = {}
     began = time.monotonic()

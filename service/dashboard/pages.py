@@ -27,7 +27,7 @@ from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
-from service.api.problems import SECURITY_HEADERS, STATUSES, shown, title_of
+from service.api.problems import SECURITY_HEADERS, STATUSES, describe_error, title_of
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
 
@@ -118,7 +118,7 @@ def _error_page(request: Request, error: Exception) -> Response:
     code, message = "invalid_input", "A value of the form is missing or out of range."
     headers: Mapping[str, str] = {}
     if isinstance(error, ObscuraError):
-        code, (message, _, headers) = error.code, shown(error)
+        code, (message, _, headers) = error.code, describe_error(error)
         message = error.message if isinstance(error, AccountInDoubt) else message
     status = STATUSES.get(code, 409)
     response = page(request, "error.html", status_code=status, title=title_of(code), message=message)

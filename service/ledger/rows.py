@@ -149,8 +149,8 @@ def append(
 ) -> Entry:
     """Append an entry, move the account and the hold with it, and write all of it to the database.
 
-    Raise LedgerCorruption if a row is not the locked one, spent would decrease (I2), the account be overspent (I1), or
-    the hold contradict the log.
+    Raise LedgerCorruption if a row is not the locked one, or the hold contradicts the log. The same if spent would
+    decrease (I2), or the account would be overspent (I1).
 
     Args:
         account: locked.
