@@ -21,7 +21,7 @@ from obscura.wire.wording import values_in_words
 from privacy.plans.plan import Recipe
 from privacy.plans.private_steps import StepsConfig
 from privacy.plans.registry import RECIPES
-from service.api.problems import STATUSES, title_of
+from service.api.problems import STATUSES, TITLES
 from service.audit.findings import FindingCode
 from service.dashboard.documentation import HASHES_FILE
 from service.errors import ObscuraError
@@ -290,7 +290,7 @@ def errors() -> str:
             "",
             f"## `{code}` {{#{code}}}",
             "",
-            f"**{status} {title_of(code)}.** {meaning}",
+            f"**{status} {TITLES[code]}.** {meaning}",
             "",
             f"*Remedy.* {REMEDIES[code]}",
         ]

@@ -26,13 +26,16 @@ from starlette import responses
 from obscura.wire.schemas import ApiRecord, Page
 from service.api.deps import PageRequest, Service, authenticate_request, bearer
 from service.api.problems import RangeNotSatisfiable
+from service.db.base import Base
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
+from service.identity.access import find
 from service.views.rows import newest
 
 CHUNK_BYTES = 1 << 18
 JSON_VALUES_MAX = 12_000  # a value takes up to 10 microseconds of the thread that serves all connections
 REVALIDATE = "private, no-cache"
+_FOREIGN_CURSOR = "This cursor is not one that this list gave out. Start again without a cursor."
 Position = TypeVar("Position", str, int)
 
 
@@ -125,7 +128,7 @@ def decode_cursor(cursor: str | None, kind: type[Position]) -> Position | None:
         return value
     if type(value) is kind and isinstance(value, str) and len(value) <= 64 and value.isascii() and value.isprintable():
         return value
-    raise _foreign_cursor()
+    raise InvalidInput(_FOREIGN_CURSOR)
 
 
 def newest_page(
@@ -134,28 +137,24 @@ def newest_page(
     table: Any,
     show: Callable[[Session, Sequence[Any]], Sequence[ApiRecord]],
     *conditions: ColumnElement[bool],
+    of: tuple[type[Base], str] | None = None,
     columns: Select[*tuple[Any, ...]] | None = None,
     moment: str = "created_at",
+    **equal: Any,
 ) -> Page[Any]:
-    """Return a page of a table's rows that the caller may see, newest first.
+    """Return a page of a table's rows that the caller may see, newest first. Raise NotFound unless they see `of`.
 
-    `show` makes the records. A cursor holds an id, not a time: times are shown to the minute only.
+    `show` makes the records. `equal` are values of columns; None does not narrow. A cursor holds an id, not a time:
+    times are shown to the minute only.
     """
+    narrowed = [getattr(table, name) == value for name, value in equal.items() if value is not None]
     with transaction(service.factory, read_only=True) as session:
+        if of is not None:
+            find(session, *of)
         before = decode_cursor(page.cursor, str)
         try:
-            rows, last = newest(
-                session, table, *conditions, limit=page.limit, before=before, columns=columns, moment=moment
-            )
+            where = *conditions, *narrowed
+            rows, last = newest(session, table, *where, limit=page.limit, before=before, columns=columns, moment=moment)
         except NotFound:
-            raise _foreign_cursor() from None
+            raise InvalidInput(_FOREIGN_CURSOR) from None
         return Page[Any](items=list(show(session, rows)), next_cursor=last and encode_cursor(last))
-
-
-def narrowed(table: Any, **wanted: Any) -> list[ColumnElement[bool]]:
-    """Return equality conditions for the values that are not None."""
-    return [getattr(table, name) == value for name, value in wanted.items() if value is not None]
-
-
-def _foreign_cursor() -> InvalidInput:
-    return InvalidInput("This cursor is not one that this list gave out. Start again without a cursor.")

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from obscura.wire.words import Outcome
-from service.api.middleware import NOT_ANSWERED, Middleware, known, method_of, route_of
+from service.api.middleware import NOT_ANSWERED, Middleware, caller_of, method_of, route_of
 from service.api.problems import problem_response
 from service.api.rates import client_address
 from service.background import Background
@@ -219,7 +219,7 @@ class Note(Recorder):
     def event(self, outcome: Outcome) -> Event:
         object_id = next(iter(self.scope.get("path_params", {}).values()), None)
         action = f"{method_of(self.scope)} {route_of(self.scope)}"
-        return event_of(known(self.scope), action, id_in(object_id), outcome, at=self.requested_at)
+        return event_of(caller_of(self.scope), action, id_in(object_id), outcome, at=self.requested_at)
 
     def events(self, session: Session) -> list[Event]:
         """Return what a transaction must write: the event, if this is the request's first change, and its acts."""
@@ -243,7 +243,7 @@ class Audit(Middleware):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer, state = self._writer, scope.setdefault("state", {})
         clock = writer.clock
-        note = Note(writer.required, clock, lambda: known(scope), scope=scope, requested_at=clock())
+        note = Note(writer.required, clock, lambda: caller_of(scope), scope=scope, requested_at=clock())
         state["note"] = note
         status, refused = NOT_ANSWERED, False
 

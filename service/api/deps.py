@@ -8,25 +8,20 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Depends, Header, Query, Request, Security, params
+from fastapi import Depends, Header, Path, Query, Request, Security, params
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
 from sqlalchemy import Engine
 
 from obscura.wire.schemas import Identifier
-from service.api.browser import FORM_TOKEN, cookie_name, require_same_origin, require_token
-from service.api.events import StreamLimits
-from service.api.problems import MEDIA_TYPE, TooManyWrongKeys
+from service.api import browser, events, problems, slots, uploading
 from service.api.rates import Rates, WrongKeys, client_address
-from service.api.slots import Slots
-from service.api.uploading import UploadLimits
 from service.db.session import SessionFactory, transaction
 from service.dependencies import Dependencies
 from service.disk import DiskProbe
 from service.errors import InvalidInput, ObscuraError, Unauthorized
+from service.identity import auth, sessions
 from service.identity.access import Principal, Scope, on_behalf
-from service.identity.auth import KeyUses, authenticate, claimed_id
-from service.identity.sessions import SignedIn, find_session
 from service.ledger.stops import require_unlocked
 from service.metrics import Metrics
 from service.settings import Settings
@@ -39,7 +34,7 @@ if TYPE_CHECKING:
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {
         "description": "Any error, as a problem document.",
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
 }
 
@@ -53,13 +48,13 @@ class Service:
     settings: Settings
     engine: Engine
     factory: SessionFactory
-    streams: Slots[StreamLimits]
+    streams: slots.Slots[events.StreamLimits]
     clock: Callable[[], datetime]
-    uploads: Slots[UploadLimits]
+    uploads: slots.Slots[uploading.UploadLimits]
     ring: Callable[[], None]
     disks: DiskProbe
     dependencies: Dependencies
-    key_uses: KeyUses
+    key_uses: auth.KeyUses
     metrics: Metrics
     audit_trouble: Callable[[], str] = lambda: ""
     provider: Provider | None = None
@@ -93,25 +88,25 @@ def identify(service: Service, request: Request, token: str) -> Principal:
     now = service.clock()
     try:
         with transaction(service.factory, read_only=True) as session:
-            principal = authenticate(session, token, now=now)
+            principal = auth.authenticate(session, token, now=now)
     except Unauthorized as error:
-        wait_seconds = service.wrong_keys.count(client_address(request), claimed_id(token))
+        wait_seconds = service.wrong_keys.count(client_address(request), auth.claimed_id(token))
         if wait_seconds > 0:
-            raise TooManyWrongKeys(error.message, wait_seconds) from None
+            raise problems.TooManyWrongKeys(error.message, wait_seconds) from None
         raise
     service.key_uses.note(principal.id, now)
     request.state.known = principal
     return principal
 
 
-def signed_in_by_cookie(service: Service, request: Request) -> SignedIn | None:
+def signed_in_by_cookie(service: Running, request: Request) -> sessions.SignedIn | None:
     """Return who signed in with the session cookie of a request, or None."""
-    cookie = request.cookies.get(cookie_name(request))
+    cookie = request.cookies.get(browser.cookie_name(request))
     if cookie is None:
         return None
     now = service.clock()
     with transaction(service.factory, read_only=True) as session:
-        signed_in = find_session(session, cookie, now=now)
+        signed_in = sessions.find_session(session, cookie, now=now)
     if signed_in is not None:
         service.key_uses.note(signed_in.principal.id, now)
         request.state.known = signed_in.principal
@@ -126,11 +121,11 @@ def authenticate_request(service: Service, request: Request, credentials: Creden
     principal, needed = None, "Send an API key: 'Authorization: Bearer obs_...'."
     if credentials is not None:
         principal = identify(service, request, credentials.credentials)
-    elif FORM_TOKEN in request.headers:  # of a page's script
-        require_same_origin(request)
+    elif browser.FORM_TOKEN in request.headers:  # of a page's script
+        browser.require_same_origin(request)
         signed_in, needed = signed_in_by_cookie(service, request), "Your session has ended."
         if signed_in is not None:
-            require_token(request.headers[FORM_TOKEN], signed_in.form_token)
+            browser.require_token(request.headers[browser.FORM_TOKEN], signed_in.form_token)
             principal = signed_in.principal
     if principal is None:
         service.rates.pass_address(request)
@@ -221,6 +216,7 @@ Paging = Annotated[PageRequest, Depends(page_request)]
 
 
 OfAccount = Annotated[Identifier | None, Query(description="Of this account only.")]
+ReleaseId = Annotated[Identifier, Path(description="The release.")]
 
 
 async def idempotency_key(

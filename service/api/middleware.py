@@ -117,12 +117,12 @@ class Traffic(Middleware):
             method, route = method_of(scope), route_of(scope)
             self._count(method, route, status, seconds)
             if self._logged:
-                caller = known(scope)
+                caller = caller_of(scope)
                 key_id = caller and caller.id
                 get_logger(__name__).info("request", method=method, route=route, status=status, key_id=key_id)
 
 
-def known(scope: Scope) -> Principal | None:
+def caller_of(scope: Scope) -> Principal | None:
     """Return the caller whose valid key came with a request, or None."""
     principal: Principal | None = scope.get("state", {}).get("known")
     return principal

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
 from service.jobs import KINDS
 
 _MOMENT = "2026-03-02T09:30:00Z"
+_END_OF_ID = "_a2b3c4d5e6f7g2h3i4j5"
 _DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 # Prefixes of ids, by the word before `_id`.
 _PREFIXES = {"account": "acc", "admin": "adm", "dataset": "ds", "hold": "hld", "job": "job", "key": "key"}
 _PREFIXES |= {"project": "prj", "release": "rel", "request": "dec", "sample": "smp", "share": "shr", "sweep": "swp"}
 _PREFIXES |= {"webhook": "whk"}
-
-
-def _id(prefix: str) -> str:
-    return f"{prefix}_a2b3c4d5e6f7g2h3i4j5"
 
 
 _RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
@@ -62,7 +58,7 @@ EXAMPLES: dict[str, Any] = {
     "findings": 0,
     "format": "npz",
     "height": 28,
-    "id": _id("x"),
+    "id": f"x{_END_OF_ID}",
     "introduction": f"key_abcdefghijklmnopqrst:{_DIGEST}",
     "jobs_max": 4,
     "jobs_unfinished": 2,
@@ -148,7 +144,7 @@ for _prefix, _names in {
     "key": ("requested_with", "created_by", "decided_with"),
     "prj": ("shared_with",),
 }.items():
-    EXAMPLES |= dict.fromkeys(_names, _id(_prefix))
+    EXAMPLES |= dict.fromkeys(_names, f"{_prefix}{_END_OF_ID}")
 for _amount, _epsilon, _nano in (
     ("charged", 0.4, 9_000_000),
     ("reserved", 0.5, 12_000_000),
@@ -242,31 +238,27 @@ def _type_options(document: dict[str, Any]) -> None:
     """Replace each request body that names a recipe by one schema per recipe, with the options of that recipe."""
     schemas = document["components"]["schemas"]
     named = {name for name, schema in schemas.items() if "recipe" in schema.get("properties", {})}
-    for recipe in RECIPES.values():
-        schemas[f"{_camel(recipe)}Options"] = {"description": f"Options of the recipe {recipe.name}.", **recipe.options}
+    in_camel_case = {name: name.title().replace("_", "") for name in RECIPES}
+    for name, recipe in RECIPES.items():
+        schemas[f"{in_camel_case[name]}Options"] = {"description": f"Options of the recipe {name}.", **recipe.options}
     for operation in (operation for operations in document["paths"].values() for operation in operations.values()):
         body = operation.get("requestBody", {}).get("content", {}).get(_JSON, {"schema": {}})
         request = body["schema"].get("$ref", "").removeprefix(_PLACE)
         if request not in named:
             continue
         schema, mapping = schemas[request], {}
-        for recipe in RECIPES.values():
-            properties: dict[str, Any] = {"options": {"$ref": f"{_PLACE}{_camel(recipe)}Options"}}
+        for name, prefix in in_camel_case.items():
+            properties: dict[str, Any] = {"options": {"$ref": f"{_PLACE}{prefix}Options"}}
             if "trials" in schema["properties"]:
                 properties = {"trials": {"type": "array", "items": {"type": "object", "properties": properties}}}
-            narrowed = {"type": "object", "properties": {"recipe": {"const": recipe.name}, **properties}}
-            description = f"{schema['description']} By the recipe {recipe.name}."
-            name = f"{_camel(recipe)}{request}"
-            schemas[name] = {"description": description, "allOf": [{"$ref": _PLACE + request}, narrowed]}
-            mapping[recipe.name] = _PLACE + name
+            narrowed = {"type": "object", "properties": {"recipe": {"const": name}, **properties}}
+            description = f"{schema['description']} By the recipe {name}."
+            schemas[prefix + request] = {"description": description, "allOf": [{"$ref": _PLACE + request}, narrowed]}
+            mapping[name] = _PLACE + prefix + request
         body["schema"] = {
             "oneOf": [{"$ref": reference} for reference in mapping.values()],
             "discriminator": {"propertyName": "recipe", "mapping": mapping},
         }
-
-
-def _camel(recipe: Recipe) -> str:
-    return recipe.name.title().replace("_", "")
 
 
 def _known_example(schema: str, name: str) -> Any:
@@ -276,5 +268,5 @@ def _known_example(schema: str, name: str) -> Any:
     noun, _, end = name.rpartition("_")
     prefix = _PREFIXES.get(noun.rpartition("_")[2])
     if end == "id" and prefix is not None:
-        return _id(prefix)
+        return f"{prefix}{_END_OF_ID}"
     return _DIGEST if end in ("sha256", "hash") else _MOMENT if name.endswith("_at") else None

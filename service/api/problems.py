@@ -69,8 +69,7 @@ _BY_STATUS = {
     ),
 }
 STATUSES = {code: status for status, codes in _BY_STATUS.items() for code in codes}
-# Titles that say more than the code does.
-_TITLES = {
+TITLES = {code: code.replace("_", " ").capitalize() for code in STATUSES} | {
     "arming_stopped": "Trainings are stopped",
     "conflict": "Not possible now",
     "forbidden": "Permission denied",
@@ -81,6 +80,7 @@ _TITLES = {
 }
 _NOT_SOON = {"database_unsuitable", "uploads_stopped"}  # retrying helps only after an operator has acted
 RETRY_CODES = {code for code, status in STATUSES.items() if status in (429, 503)} - _NOT_SOON | {"pending"}
+_RETRY_HEADERS = {code: {"Retry-After": str(RETRY_SECONDS)} for code in RETRY_CODES}
 # The caller learns that an operator must act, and no details.
 OPERATOR_ONLY = {"ledger_corruption": NEEDS_OPERATOR, "storage_unavailable": NO_STORAGE}
 
@@ -143,18 +143,10 @@ class RangeNotSatisfiable(ObscuraError):
 
 def install(app: FastAPI) -> None:
     """Register the error handlers and describe problem documents in the OpenAPI document."""
-    for kind, handler in {
-        ObscuraError: _on_obscura_error,
-        PrivacyError: _on_privacy_error,
-        RequestValidationError: _on_validation_error,
-        HTTPException: _on_http_exception,
-        ClientDisconnect: _on_client_disconnect,
-        OperationalError: _on_database_error,
-        IntegrityError: _on_database_error,
-        DataError: _on_database_error,
-        Exception: _on_unexpected_error,
-    }.items():
-        app.add_exception_handler(kind, handler)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    for kind in (ObscuraError, PrivacyError, ClientDisconnect, OperationalError, IntegrityError, DataError, Exception):
+        app.add_exception_handler(kind, _on_error)
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -184,7 +176,7 @@ def problem_response(
     status = status or STATUSES.get(code, 500)
     problem = Problem(
         type=TYPE_PREFIX + code,
-        title=title or title_of(code),
+        title=title or TITLES[code],
         status=status,
         detail=detail,
         instance=request.scope["path"],
@@ -192,45 +184,53 @@ def problem_response(
         errors=errors,
         **{name: value for name, value in numbers.items() if name not in Problem.model_fields},
     )
-    all_headers = {**retry_headers(code), **headers}
+    all_headers = {**_RETRY_HEADERS.get(code, {}), **headers}
     if status == 401:
         all_headers.setdefault("WWW-Authenticate", 'Bearer realm="obscura"')
     body = problem.model_dump_json(exclude_none=True, fallback=str)
     return Response(body, status_code=status, headers=all_headers, media_type=MEDIA_TYPE)
 
 
-def _on_obscura_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ObscuraError)
-    if error.code not in STATUSES:
-        return _on_unexpected_error(request, error)
-    message, numbers, headers = describe_error(error)
-    return problem_response(request, error.code, message, numbers=numbers, headers=headers)
-
-
 def describe_error(error: ObscuraError) -> tuple[str, Mapping[str, Any], Mapping[str, str]]:
     """Return the message, numbers and headers of the answer to an error. Details for the operator only are logged."""
     if error.code in OPERATOR_ONLY:
         get_logger(__name__).error("operator_needed", code=error.code, message=error.message, **error.numbers)
-        return OPERATOR_ONLY[error.code], {}, retry_headers(error.code)
-    return error.message, error.numbers, retry_headers(error.code) | getattr(error, "headers", {})
+        return OPERATOR_ONLY[error.code], {}, _RETRY_HEADERS[error.code]
+    return error.message, error.numbers, _RETRY_HEADERS.get(error.code, {}) | getattr(error, "headers", {})
 
 
-def title_of(code: str) -> str:
-    """Return the short description of a kind of error."""
-    return _TITLES.get(code, code.replace("_", " ").capitalize())
-
-
-def retry_headers(code: str) -> dict[str, str]:
-    return {"Retry-After": str(RETRY_SECONDS)} if code in RETRY_CODES else {}
-
-
-def _on_privacy_error(request: Request, error: Exception) -> Response:
-    code, numbers = "invalid_parameter", dict[str, Any]()
-    if isinstance(error, InvalidParameter):
-        numbers = {"name": error.name, "value": error.value}
-    elif isinstance(error, BudgetExceeded):
-        code, numbers = "insufficient_budget", dict(vars(error))
-    return problem_response(request, code, str(error), numbers=numbers)
+def _on_error(request: Request, error: Exception) -> Response:
+    facts = {"path": request.scope["path"], "error": type(error).__name__}
+    match error:
+        case ObscuraError() if error.code in STATUSES:
+            message, numbers, headers = describe_error(error)
+            return problem_response(request, error.code, message, numbers=numbers, headers=headers)
+        case BudgetExceeded():
+            return problem_response(request, "insufficient_budget", str(error), numbers=vars(error))
+        case InvalidParameter():
+            numbers = {"name": error.name, "value": error.value}
+            return problem_response(request, "invalid_parameter", str(error), numbers=numbers)
+        case PrivacyError():
+            return problem_response(request, "invalid_parameter", str(error))
+        case ClientDisconnect():
+            get_logger(__name__).debug("client_disconnected", **facts)
+            return Response(status_code=400)
+        case IntegrityError() if is_duplicate(error):
+            message = "Another request made the same thing at the same moment."
+            return problem_response(request, "conflict", f"{message} Nothing was changed; check, and try again.")
+        case DataError():
+            get_logger(__name__).error("database_error", **facts)
+            message = "A value is outside what can be stored. Nothing was changed."
+            return problem_response(request, "invalid_input", message)
+        case OperationalError():  # a lock timeout, or a database that is away: nothing was written
+            get_logger(__name__).error("database_error", **facts)
+            message = "The database did not answer in time. Nothing was changed; try again."
+            return problem_response(request, "busy", message)
+    name = request.scope.get("obscura.request_id", "")
+    get_logger(__name__).error("unexpected_error", **facts, request_id=name)
+    # This answer is made outside all middleware, which would have added these headers.
+    headers = SECURITY_HEADERS | {"X-Request-Id": name}
+    return problem_response(request, "internal", FailureCode.INTERNAL.message, headers=headers)
 
 
 def _on_validation_error(request: Request, error: Exception) -> Response:
@@ -265,11 +265,6 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models(part)
 
 
-def _on_client_disconnect(request: Request, error: Exception) -> Response:
-    get_logger(__name__).debug("client_disconnected", path=request.scope["path"], error=type(error).__name__)
-    return Response(status_code=400)
-
-
 def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
@@ -284,25 +279,3 @@ def _on_http_exception(request: Request, error: Exception) -> Response:
     return problem_response(
         request, code, detail, status=error.status_code, title=phrase, headers=dict(error.headers or {})
     )
-
-
-def _on_database_error(request: Request, error: Exception) -> Response:
-    if isinstance(error, IntegrityError):
-        if not is_duplicate(error):
-            return _on_unexpected_error(request, error)
-        detail = "Another request made the same thing at the same moment. Nothing was changed; check, and try again."
-        return problem_response(request, "conflict", detail)
-    get_logger(__name__).error("database_error", path=request.scope["path"], error=type(error).__name__)
-    if isinstance(error, DataError):
-        return problem_response(request, "invalid_input", "A value is outside what can be stored. Nothing was changed.")
-    # A lock timeout, or a database that is away: worth another try, and nothing was written.
-    return problem_response(request, "busy", "The database did not answer in time. Nothing was changed; try again.")
-
-
-def _on_unexpected_error(request: Request, error: Exception) -> Response:
-    name = request.scope.get("obscura.request_id", "")
-    logged = {"path": request.scope["path"], "error": type(error).__name__, "request_id": name}
-    get_logger(__name__).error("unexpected_error", **logged)
-    # This answer is made outside all middleware, which would have added these headers.
-    detail = FailureCode.INTERNAL.message
-    return problem_response(request, "internal", detail, headers=SECURITY_HEADERS | {"X-Request-Id": name})

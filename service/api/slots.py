@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
@@ -69,12 +67,3 @@ class Slots(Generic[Limits]):
             self._taken[key_id, project_id] -= 1
             if self._taken[key_id, project_id] <= 0:
                 del self._taken[key_id, project_id]
-
-    @contextmanager
-    def taken(self, key_id: str, project_id: str | None = None) -> Iterator[None]:
-        """Hold a slot during a block."""
-        self.take(key_id, project_id)
-        try:
-            yield
-        finally:
-            self.give_back(key_id, project_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,8 +13,9 @@ from anyio import from_thread
 from fastapi import Request
 
 from service.api.problems import UploadStalled
-from service.api.slots import SlotLimits
+from service.api.slots import SlotLimits, Slots
 from service.errors import InvalidInput
+from service.identity.access import Principal
 
 BLOCK_BYTES = 2**20  # passed to the worker thread at a time, because each switch of threads costs
 DRAINED_BYTES_MAX = 4 * 2**20  # of a refused body: lets a client finish sending a small one and read why
@@ -90,3 +91,17 @@ class Body:
                 if keep and part:
                     parts.append(part)
         return b"".join(parts)
+
+
+@contextmanager
+def take_body(request: Request, slots: Slots[UploadLimits], caller: Principal) -> Iterator[Body]:
+    """Hold a slot while the body of an upload is read, and drain it after an error."""
+    body = Body(request, slots.limits)
+    slots.take(caller.id, caller.project_id)
+    try:
+        yield body
+    except BaseException:
+        body.drain()
+        raise
+    finally:
+        slots.give_back(caller.id, caller.project_id)

@@ -23,6 +23,6 @@ def add_commands(app: typer.Typer, admins: typer.Typer) -> None:
 
 def installed_recipes() -> list[RecipeRecord]:
     from privacy.plans.registry import RECIPES
-    from service.api.routes.jobs import describe_recipe
+    from service.views.plans import describe_recipe
 
     return [describe_recipe(recipe) for recipe in RECIPES.values()]

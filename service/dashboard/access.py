@@ -9,10 +9,10 @@ from urllib.parse import parse_qsl
 from fastapi import Depends, Request
 
 from service.api.browser import require_same_origin, require_token
-from service.api.deps import Running, Service, require_open_to, signed_in_by_cookie
+from service.api.deps import Running, require_open_to, signed_in_by_cookie
 from service.dashboard.pages import SignInNeeded
 from service.db.session import transaction
-from service.errors import Forbidden, InvalidInput, Unauthorized
+from service.errors import Forbidden, InvalidInput
 from service.identity import projects
 from service.identity.access import Principal, Scope, covers
 from service.identity.sessions import SignedIn
@@ -51,12 +51,11 @@ class Viewer:
         return principal
 
 
-def find_member(request: Request, service: Running) -> Viewer:
+BySession = Annotated[SignedIn | None, Depends(signed_in_by_cookie)]
+
+
+def find_member(request: Request, service: Running, signed_in: BySession) -> Viewer:
     """Return the signed-in viewer, whatever their role. Raise SignInNeeded without a session."""
-    return _admit(request, service, signed_in_by_cookie(service, request))
-
-
-def _admit(request: Request, service: Service, signed_in: SignedIn | None) -> Viewer:
     if signed_in is None:
         raise SignInNeeded
     principal = request.state.caller = signed_in.principal
@@ -68,15 +67,14 @@ def _admit(request: Request, service: Service, signed_in: SignedIn | None) -> Vi
     return viewer
 
 
-def find_viewer(request: Request, service: Running) -> Viewer:
+def find_viewer(request: Request, service: Running, signed_in: BySession) -> Viewer:
     """Return the viewer: a session, or anyone if the dashboard is public. Raise SignInNeeded otherwise."""
-    signed_in = signed_in_by_cookie(service, request)
     if signed_in is None and service.settings.dashboard_public:
         service.rates.pass_address(request)
         viewer = request.state.viewer = Viewer(principal=None, form_token="")
         request.state.caller = None
         return viewer
-    viewer = _admit(request, service, signed_in)
+    viewer = find_member(request, service, signed_in)
     if not viewer.may(Scope.READ):
         raise Forbidden("Your role opens no page but *You* (/you), where you make keys for programs.")
     return viewer
@@ -113,11 +111,3 @@ def find_acting(viewer: Member, form: Form) -> Principal:
 
 
 Acting = Annotated[Principal, Depends(find_acting)]
-
-
-def still_signed_in(request: Request, service: Service) -> bool:
-    """Return whether the session behind a long request, such as an event stream, is still valid."""
-    try:
-        return signed_in_by_cookie(service, request) is not None
-    except Unauthorized:  # the provider no longer confirms the person, or does not respond
-        return False

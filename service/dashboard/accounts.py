@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.admin_schemas import DecisionRecord
-from obscura.wire.words import DatasetState, DecisionAction, DecisionState, Visibility
+from obscura.wire.words import DatasetState, Visibility
 from privacy.plans.registry import RECIPES
+from service import errors, wording
 from service.api.deps import Running
 from service.dashboard.access import Viewer, find_viewer
 from service.dashboard.charts import spend_chart
@@ -22,22 +22,14 @@ from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import Account
-from service.db.project_tables import Project
 from service.db.session import transaction
-from service.errors import NotFound
 from service.identity.access import visible
-from service.identity.decisions import pending_first
-from service.identity.projects import PROJECTS_MAX
 from service.ledger.stops import arming_stops
-from service.views import accounts, datasets, jobs, releases, sweeps
-from service.views.admins import decisions
-from service.views.rows import ROWS_MAX
-from service.wording import NONE_SHOWN
+from service.views import accounts, admins, datasets, jobs, releases, rows, sweeps
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
 
-REQUESTS_MAX = 8
 ACCOUNT_PARTS = ("overview", "data", "jobs", "ledger", "controls")
 ACCOUNTS_A_PAGE = 25
 RECENT = 6  # jobs and releases that pages about other things show
@@ -50,7 +42,7 @@ def overview(request: Request, service: Running, after: Place = None) -> HTMLRes
     with transaction(service.factory, read_only=True) as session:
         now = service.clock()
         values = {name: value for part in _PARTS.values() for name, value in part(session, now, after).items()}
-        values["requests"] = _pending_raises(session, now)
+        values["requests"] = admins.pending_raises(session, now)
         values["stopped"] = bool(arming_stops(session))
         viewer: Viewer = request.state.viewer
         values["disk_short"] = viewer.runs_installation and service.disks.is_short()
@@ -67,17 +59,11 @@ def overview(request: Request, service: Running, after: Place = None) -> HTMLRes
     return page(request, "overview.html", **values)
 
 
-def _pending_raises(session: Session, now: datetime, *conditions: ColumnElement[bool]) -> list[DecisionRecord]:
-    chosen = Decision.action == DecisionAction.RAISE, Decision.state == DecisionState.PENDING, *conditions
-    shown = decisions(session, pending_first(session, *chosen, limit=REQUESTS_MAX), now)
-    return [asked for asked in shown if asked.state == DecisionState.PENDING]
-
-
 @router.get("/parts/{name}")
 def overview_part(request: Request, service: Running, name: str, after: Place = None) -> HTMLResponse:
     """Render one part of the overview again, for the refreshing script."""
     if name not in _PARTS:
-        raise NotFound("There is no such part of a page.")
+        raise errors.NotFound("There is no such part of a page.")
     with transaction(service.factory, read_only=True) as session:
         values = _PARTS[name](session, service.clock(), after)
     return page(request, f"_{name}.html", **values)
@@ -86,8 +72,7 @@ def overview_part(request: Request, service: Running, name: str, after: Place = 
 @router.get("/accounts/new")
 def new_account(request: Request, service: Running) -> HTMLResponse:
     with transaction(service.factory, read_only=True) as session:
-        shown = visible(session, Project).order_by(Project.name).limit(PROJECTS_MAX)
-        choices = [(project.id, project.name) for project in session.scalars(shown)]
+        choices = list(admins.project_names(session).items())
     return page(request, "account_new.html", projects=choices)
 
 
@@ -102,16 +87,16 @@ def account(
 ) -> HTMLResponse:
     """Show one tab of an account: overview, data, jobs, ledger or controls."""
     if part not in ACCOUNT_PARTS:
-        raise NotFound("There is no such part of an account's page.")
+        raise errors.NotFound("There is no such part of an account's page.")
     now = service.clock()
     with transaction(service.factory, read_only=True) as session:
         shown = accounts.read(session, account_id)
         if isinstance(shown, accounts.DoubtfulAccount):
-            raise AccountInDoubt(f"The figures of account {shown.name} contradict its log. {NONE_SHOWN}")
+            raise AccountInDoubt(f"The figures of account {shown.name} contradict its log. {wording.NONE_SHOWN}")
         values: dict[str, Any] = {
             "account": shown,
             "stopped": bool(arming_stops(session)),
-            "requests": _pending_raises(session, now, Decision.account_id == account_id),
+            "requests": admins.pending_raises(session, now, Decision.account_id == account_id),
             "now": now,
         }
         match part:
@@ -121,11 +106,12 @@ def account(
                 values["releases"], _ = releases.views(session, Release.account_id == account_id, limit=RECENT)
             case "data":
                 private = Dataset.account_id == account_id, Dataset.visibility == Visibility.PRIVATE
-                rows = visible(session, Dataset).where(*private).order_by(Dataset.created_at).limit(ROWS_MAX)
-                values["datasets"] = [datasets.dataset(row) for row in session.scalars(rows)]
+                first = visible(session, Dataset).where(*private).order_by(Dataset.created_at).limit(rows.ROWS_MAX)
+                values["datasets"] = [datasets.dataset(row) for row in session.scalars(first)]
             case "jobs":
                 values["sweeps"] = sweeps.newest_rows(session, account_id)
-                values["jobs"] = jobs.recent(session, now, Job.account_id == account_id, limit=JOBS_OF_ACCOUNT)
+                of_account = Job.account_id == account_id
+                values["jobs"], _ = jobs.page(session, now, of_account, limit=JOBS_OF_ACCOUNT, in_total=True)
             case "ledger":
                 values["log"] = accounts.newest_entries(session, account_id, before)
     return page(request, f"account_{part}.html", **values)
@@ -138,6 +124,6 @@ def _budgets(session: Session, _now: datetime, after: str | None) -> dict[str, A
 
 _PARTS: dict[str, Callable[[Session, datetime, str | None], dict[str, Any]]] = {
     "budgets": _budgets,
-    "jobs": lambda session, now, _: {"jobs": jobs.recent(session, now, limit=RECENT)},
+    "jobs": lambda session, now, _: {"jobs": jobs.page(session, now, limit=RECENT, in_total=True)[0]},
     "releases": lambda session, _now, _: {"releases": releases.views(session, limit=RECENT)[0]},
 }

@@ -18,7 +18,6 @@ from service.db.session import transaction
 from service.db.webhook_tables import Webhook
 from service.identity import admins, decisions, people, projects
 from service.identity.access import Scope, visible
-from service.identity.projects import PROJECTS_MAX
 from service.views import admins as views
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -37,7 +36,7 @@ def show_admins(request: Request, service: Running, viewer: Reader) -> HTMLRespo
         names = projects.names(session, {id for row in rows for id in (row.id, row.requested_by, row.approved_by)})
         newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(SHOWN_MAX)
         keys = views.keys(session, session.scalars(newest_keys).all())
-        departments = session.scalars(visible(session, Project).limit(PROJECTS_MAX)).all()
+        departments = views.project_names(session)
         members = people.members(session, MEMBERS_SHOWN_MAX)
     return page(
         request,
@@ -46,7 +45,7 @@ def show_admins(request: Request, service: Running, viewer: Reader) -> HTMLRespo
         members=members,
         names=names,
         keys=keys,
-        projects={project.id: project.name for project in departments} if len(departments) > 1 else {},
+        projects=departments if len(departments) > 1 else {},
         shown_max=SHOWN_MAX,
         now=service.clock(),
     )

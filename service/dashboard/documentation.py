@@ -24,7 +24,9 @@ class Documentation(StaticFiles):
         scripts = hashes.read_text("ascii").split() if hashes.is_file() else []
         allowed = " ".join(["script-src 'self'", *(f"'{each}'" for each in scripts)])
         policy = CONTENT_POLICY.replace("script-src 'self'", allowed)
-        self._headers = HEADERS | {"Content-Security-Policy": f"{policy}; font-src 'self'; worker-src 'self'"}
+        policy = f"{policy}; font-src 'self'; worker-src 'self'"
+        # Browsers keep the public pages, and ask by ETag whether they have changed.
+        self._headers = HEADERS | {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
 
     async def check_config(self) -> None:
         """Accept a missing folder, which has no page."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeVar
@@ -14,9 +15,13 @@ from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.grids import json_or_text
+from obscura.wire.meanings import identifiers_in, is_part, why_personal
+from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState, JobState
 from privacy.errors import InvalidParameter, PrivacyError
 from privacy.plans.registry import RECIPES
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
 from service.db.ledger_tables import Account
 from service.errors import InvalidInput, ObscuraError
 from service.identity.access import visible
@@ -24,6 +29,7 @@ from service.views.rows import ROWS_MAX
 from service.wording import JOB_STATES
 
 Body = TypeVar("Body", bound=BaseModel)
+NAMES_SHOWN_MAX = 5  # in a refusal
 OPTION = "option."  # prefix of the fields of a recipe's options
 SEARCHED_MAX = 2000  # newest rows whose names a search looks at: it must not read a whole table
 Text = Annotated[str, Query(max_length=100)]
@@ -47,6 +53,30 @@ def read_body(schema: type[Body], fields: Mapping[str, Any]) -> Body:
         raise FieldsRefused(
             {str(item["loc"][0]): _WORDS.get(item["type"], f"{item['msg']}.") for item in error.errors()}
         ) from None
+
+
+def read_declaration(form: Mapping[str, str]) -> DatasetRequest:
+    """Return the request that declares a dataset. Raise FieldsRefused, also for names of classes that look personal."""
+    fields: dict[str, Any] = {name: form.get(name, "").strip() for name in DatasetRequest.model_fields}
+    if not fields["account_id"]:
+        raise FieldsRefused({"account_id": "Choose whose images these are."})
+    public = fields["account_id"] == "public"  # the choice for public datasets, instead of an account
+    fields |= {"visibility": "public", "account_id": None} if public else {"visibility": "private"}
+    classes = [name.strip() for name in re.split(r"[,\n]", form.get("classes", "")) if name.strip()]
+    fields["classes"] = classes
+    fields["channels"] = int(fields["channels"]) if fields["channels"].isdecimal() else None
+    if form.get("stated") != "yes":
+        people = [name for name in classes if why_personal(name)] or identifiers_in(classes, few=False)
+        odd = people or [name for name in classes if is_part(name)]
+        if odd:
+            like = "people" if people else "parts of a collection"
+            raise FieldsRefused(
+                {
+                    "classes": f"These look like {like}: {', '.join(odd[:NAMES_SHOWN_MAX])}. Names of classes become "
+                    "public forever. Rename the folders; or, if these are the classes, say so with the box below."
+                }
+            )
+    return read_body(DatasetRequest, fields)
 
 
 def problems_of(error: ObscuraError | PrivacyError) -> tuple[dict[str, str], str]:
@@ -73,12 +103,6 @@ def read_options(text: str) -> dict[str, Any]:
     return options
 
 
-def _as_text(value: Any) -> str:
-    # In quotes if `json_or_text` would otherwise read something else, such as the number 7 for the text 7.
-    bare = isinstance(value, str) and value == value.strip() and json_or_text(value) == value
-    return str(value) if bare else json.dumps(value)
-
-
 def read_option_fields(schema: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
     """Parse the fields `option.NAME` of a form by a recipe's JSON Schema; empty ones count as absent."""
     texts = {name: fields.get(f"{OPTION}{name}", "").strip() for name in schema["properties"]}
@@ -90,8 +114,9 @@ def read_option_fields(schema: Mapping[str, Any], fields: Mapping[str, str]) -> 
 
 
 def write_options(options: Mapping[str, Any]) -> str:
-    """Format options for `read_options`."""
-    return "\n".join(f"{name} = {_as_text(value)}" for name, value in options.items())
+    """Format options for `read_options`. A text is quoted if it would be read as something else, such as a number."""
+    bare = {name for name, value in options.items() if isinstance(value, str) and json_or_text(value.strip()) == value}
+    return "\n".join(f"{name} = {value if name in bare else json.dumps(value)}" for name, value in options.items())
 
 
 @dataclass(frozen=True)
@@ -109,7 +134,7 @@ class Filters:
         chosen = {name: value for name, value in self._texts().items() if value}
         return f"{path}?{urlencode(chosen)}" if chosen else path
 
-    def shown(self, session: Session, path: str) -> dict[str, Any]:
+    def template_values(self, session: Session, path: str) -> dict[str, Any]:
         """Return the template values that every list needs: filters, choices and position."""
         named = visible(session, Account, select(Account.id, Account.name))
         choices = named.order_by(Account.name).limit(ROWS_MAX)
@@ -123,10 +148,8 @@ class Filters:
     def _texts(self) -> dict[str, str]:
         return {name: value for name, value in asdict(self).items() if name != "before"}
 
-    def conditions(
-        self, session: Session, table: Any, by: Sequence[str], *, states: Sequence[str] = ()
-    ) -> list[ColumnElement[bool]]:
-        """Return the conditions on a table that has the columns `by` and rows in `states`.
+    def conditions(self, session: Session, table: Any, by: Sequence[str]) -> list[ColumnElement[bool]]:
+        """Return the conditions on a table that has the columns `by`.
 
         Raise InvalidInput for unknown values and filters that do not apply.
         """
@@ -135,7 +158,7 @@ class Filters:
             raise InvalidInput(f"This list cannot be narrowed by {' and '.join(foreign)}, only by {', '.join(by)}.")
         conditions: list[ColumnElement[bool]] = []
         if self.state:
-            conditions.append(table.state == _one_of("state", self.state, states))
+            conditions.append(table.state == _one_of("state", self.state, [state for state, _ in STATES[table]]))
         if self.recipe:
             conditions.append(table.recipe == _one_of("recipe", self.recipe, list(RECIPES)))
         if self.account:
@@ -150,8 +173,10 @@ class Filters:
 
 
 Filtered = Annotated[Filters, Depends()]
-DATASET_STATES = [(state.value, state.value.capitalize()) for state in DatasetState]
-JOB_STATE_CHOICES = [(state.value, JOB_STATES[state]) for state in JobState]
+STATES: dict[Any, list[tuple[str, str]]] = {
+    Dataset: [(state.value, state.value.capitalize()) for state in DatasetState],
+    Job: [(state.value, JOB_STATES[state]) for state in JobState],
+}
 RECIPE_CHOICES = [(recipe.name, recipe.title) for recipe in RECIPES.values()]
 
 

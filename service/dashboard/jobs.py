@@ -5,17 +5,17 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse
 
-from obscura.wire.words import JobState
 from service import jobs
-from service.api.deps import Running
+from service.api.deps import Running, signed_in_by_cookie
 from service.api.events import Snapshot
 from service.api.routes.jobs import stream_events
-from service.dashboard.access import Reader, find_viewer, still_signed_in
+from service.dashboard.access import Reader, find_viewer
 from service.dashboard.charts import sweep_chart
-from service.dashboard.forms import JOB_STATE_CHOICES, RECIPE_CHOICES, Filtered
+from service.dashboard.forms import RECIPE_CHOICES, STATES, Filtered
 from service.dashboard.pages import PageRoute, page
 from service.db.job_tables import Job
 from service.db.session import transaction
+from service.errors import Unauthorized
 from service.views import jobs as views
 from service.views import sweeps
 
@@ -28,20 +28,12 @@ def job_list(request: Request, service: Running, filters: Filtered) -> HTMLRespo
     now = service.clock()
     first = filters.before is None
     with transaction(service.factory, read_only=True) as session:
-        narrowed = filters.conditions(session, Job, ("state", "account", "recipe"), states=list(JobState))
+        narrowed = filters.conditions(session, Job, ("state", "account", "recipe"))
         searches = sweeps.newest_rows(session) if first and not narrowed else []
         listed, older_than = views.page(session, now, *narrowed, limit=JOBS_A_PAGE, before=filters.before)
-        shown = filters.shown(session, "/jobs")
-    return page(
-        request,
-        "jobs.html",
-        **shown,
-        states=JOB_STATE_CHOICES,
-        recipe_choices=RECIPE_CHOICES,
-        jobs=listed,
-        sweeps=searches,
-        older_than=older_than,
-    )
+        values = filters.template_values(session, "/jobs")
+    values |= {"states": STATES[Job], "recipe_choices": RECIPE_CHOICES}
+    return page(request, "jobs.html", **values, jobs=listed, sweeps=searches, older_than=older_than)
 
 
 @router.get("/jobs/{job_id}")
@@ -58,7 +50,10 @@ def follow_job(request: Request, service: Running, viewer: Reader, job_id: str) 
     """Stream events to the page's script, as the API does."""
 
     def read() -> Snapshot | None:
-        if viewer.principal is not None and not still_signed_in(request, service):
+        try:
+            if viewer.principal is not None and signed_in_by_cookie(service, request) is None:
+                return None
+        except Unauthorized:  # the provider no longer confirms the person, or does not respond
             return None
         with transaction(service.factory, read_only=True) as session:
             job = jobs.get_job(session, job_id)

@@ -27,7 +27,7 @@ from obscura.wire.words import Outcome
 from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
-from service.api.problems import SECURITY_HEADERS, STATUSES, describe_error, title_of
+from service.api.problems import SECURITY_HEADERS, STATUSES, TITLES, describe_error
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 from service.jobs import kinds
 
@@ -35,10 +35,6 @@ _HERE = Path(__file__).parent
 CONTENT_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-# A report is self-contained: inline styles and images, no script.
-REPORT_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; base-uri 'none'; frame-ancestors 'none'"
 )
 # Swagger UI has inline images in its styles.
 REFERENCE_POLICY = CONTENT_POLICY.replace("img-src 'self'", "img-src 'self' data:")
@@ -64,15 +60,16 @@ class PageRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
+            wants_problem = PROBLEM in request.headers.get("accept", "")  # as the pages' own scripts do
             try:
                 response = await handler(request)
             except SignInNeeded:
-                if wants_problem(request):
+                if wants_problem:
                     raise
                 request.state.outcome = Outcome.REFUSED
                 response = RedirectResponse(f"/login?next={quote(request.scope['path'])}", status_code=303)
             except (ObscuraError, PrivacyError, RequestValidationError) as error:
-                if wants_problem(request):
+                if wants_problem:
                     raise
                 response = _error_page(request, error)
             for name, value in HEADERS.items():
@@ -80,11 +77,6 @@ class PageRoute(APIRoute):
             return response
 
         return handle
-
-
-def wants_problem(request: Request) -> bool:
-    """Return whether the page's own script asks; it reads problem documents."""
-    return PROBLEM in request.headers.get("accept", "")
 
 
 def answer_unknown_with_pages(app: FastAPI) -> None:
@@ -120,8 +112,7 @@ def _error_page(request: Request, error: Exception) -> Response:
     if isinstance(error, ObscuraError):
         code, (message, _, headers) = error.code, describe_error(error)
         message = error.message if isinstance(error, AccountInDoubt) else message
-    status = STATUSES.get(code, 409)
-    response = page(request, "error.html", status_code=status, title=title_of(code), message=message)
+    response = page(request, "error.html", status_code=STATUSES[code], title=TITLES[code], message=message)
     response.headers.update(headers)
     return response
 

@@ -15,15 +15,14 @@ from service.api.deps import Running
 from service.api.routes import releases as api
 from service.dashboard.access import find_viewer
 from service.dashboard.forms import Filtered
-from service.dashboard.pages import REPORT_POLICY, PageRoute, page
+from service.dashboard.pages import PageRoute, page
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
 from service.identity import projects
 from service.storage.interface import key_of
+from service.views import datasets, sweeps
 from service.views import releases as views
-from service.views.datasets import evaluable_like
-from service.views.sweeps import differing
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RELEASES_A_PAGE = 30
@@ -38,7 +37,7 @@ def release_list(request: Request, service: Running, filters: Filtered) -> HTMLR
     with transaction(service.factory, read_only=True) as session:
         narrowed = filters.conditions(session, Release, ("q", "account"))
         shown, older_than = views.views(session, *narrowed, limit=RELEASES_A_PAGE, before=filters.before)
-        values = filters.shown(session, "/releases")
+        values = filters.template_values(session, "/releases")
     return page(request, "releases.html", **values, releases=shown, older_than=older_than)
 
 
@@ -53,7 +52,7 @@ def compare(
     with transaction(service.factory, read_only=True) as session:
         compared = [views.view(session, release_id) for release_id in dict.fromkeys(release)]
     measures = list(dict.fromkeys(name for one in compared for name in one.release.summary.get("accuracy", {})))
-    options = differing([one.options for one in compared])
+    options = sweeps.differing([one.options for one in compared])
     return page(request, "compare.html", compared=compared, measures=measures, options=options)
 
 
@@ -62,7 +61,7 @@ def release(request: Request, service: Running, release_id: str) -> HTMLResponse
     with transaction(service.factory, read_only=True) as session:
         view = views.view(session, release_id)
         samples, evaluations = views.samples(session, release_id), views.evaluations(session, release_id)
-        public = evaluable_like(session, view.dataset)
+        public = datasets.evaluable_like(session, view.dataset)
         shares = views.shares(session, jobs.shares(session, release_id))
         project = projects.names(session, [view.release.project_id])[view.release.project_id]
     present = set()
@@ -89,14 +88,19 @@ def release(request: Request, service: Running, release_id: str) -> HTMLResponse
     )
 
 
-router.get("/releases/{release_id}/grid.png")(api.read_grid)
+@router.get("/releases/{release_id}/grid.png")
+def grid(service: Running, request: Request, release_id: str) -> Response:
+    """Serve the grid, which never changes; lists show many of them."""
+    response = api.read_grid(service, request, release_id)
+    response.headers["Cache-Control"] = "private, max-age=3600"
+    return response
 
 
 @router.get("/releases/{release_id}/report")
 def report(service: Running, release_id: str) -> Response:
-    """Serve the report under its own policy: it is self-contained and runs no script."""
+    """Serve the report in a sandbox, because it has the origin of the session's cookie."""
     response = api.read_report_page(service, release_id)
-    response.headers["Content-Security-Policy"] = REPORT_POLICY
+    response.headers["Content-Security-Policy"] = f"{api.REPORT_POLICY}; sandbox"
     return response
 
 

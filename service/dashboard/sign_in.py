@@ -41,6 +41,10 @@ KEYS_SHOWN_MAX = 100
 DAYS = (7, 30, 90, 365)
 OVERLAP_HOURS = (0, 1, 24, 168)
 REFERENCE_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
+_LINK_OVER = (
+    f"This link was used before, or is older than {LINK_SECONDS // 60} minutes. Sign in with an API key, or start "
+    "`obscura up` again for another link."
+)
 _FILES = {path.name: path for path in (*_STATIC.iterdir(), *(Path(swagger_ui_path, name) for name in REFERENCE_FILES))}
 
 
@@ -78,7 +82,7 @@ def login_page(request: Request, target: str, message: str | None = None, status
 def link(request: Request, secret: str) -> HTMLResponse:
     """Show the button that uses a one-time link. Mail programs that only open the address do not use it up."""
     if not request.app.state.links.is_open(secret, now_seconds=time.monotonic()):
-        raise _over()
+        raise NotFound(_LINK_OVER)
     return page(request, "link.html", secret=secret)
 
 
@@ -86,7 +90,7 @@ def link(request: Request, secret: str) -> HTMLResponse:
 def use_link(request: Request, service: Running, secret: str) -> Response:
     """Begin a session of the first admin by the link that `obscura up` has printed."""
     if not request.app.state.links.use(secret, now_seconds=time.monotonic()):
-        raise _over()
+        raise NotFound(_LINK_OVER)
     try:
         token = service.settings.admin_key_path.read_text("ascii").strip()
         with transaction(service.factory, read_only=True) as session:
@@ -94,13 +98,6 @@ def use_link(request: Request, service: Running, secret: str) -> Response:
     except (OSError, UnicodeDecodeError, Unauthorized):
         raise Unauthorized("The first admin's key is no longer valid. Sign in with a key of your own.") from None
     return _begin(request, service, principal.id, RedirectResponse("/", status_code=303))
-
-
-def _over() -> NotFound:
-    return NotFound(
-        f"This link was used before, or is older than {LINK_SECONDS // 60} minutes. Sign in with an API key, or start "
-        "`obscura up` again for another link."
-    )
 
 
 def _begin(request: Request, service: Service, key_id: str, response: Response) -> Response:
@@ -207,7 +204,7 @@ def make_key(request: Request, service: Running, principal: Acting, form: Form) 
     with transaction(service.factory) as session:
         now = service.clock()
         asked = {"created_by": principal.id, "admin_id": principal.admin_id, "project_id": principal.project_id}
-        end = now + timedelta(days=_chosen(form, "days", DAYS))
+        end = now + timedelta(days=_choice(form, "days", DAYS))
         name = form.get("name", "").strip()
         _key, token = auth.create_key(session, name=name, scopes=scopes, now=now, expires_at=end, **asked)
     return _page(request, service, principal, token)
@@ -221,8 +218,8 @@ def rotate_key(request: Request, service: Running, principal: Acting, form: Form
         _key, token = auth.rotate_key(
             session,
             key_id=key_id,
-            overlap_seconds=3600 * _chosen(form, "overlap", OVERLAP_HOURS),
-            expires_at=now + timedelta(days=_chosen(form, "days", DAYS)),
+            overlap_seconds=3600 * _choice(form, "overlap", OVERLAP_HOURS),
+            expires_at=now + timedelta(days=_choice(form, "days", DAYS)),
             created_by=principal.id,
             admin_id=principal.admin_id,
             now=now,
@@ -259,7 +256,7 @@ def _person_of(principal: Principal) -> str:
     return principal.person_id
 
 
-def _chosen(form: Form, field: str, choices: tuple[int, ...]) -> int:
+def _choice(form: Form, field: str, choices: tuple[int, ...]) -> int:
     text = form.get(field, "")
     if text not in map(str, choices):
         raise InvalidInput("Choose one of the spans that the form offers.")

@@ -8,43 +8,29 @@ import shlex
 from itertools import zip_longest
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from obscura.wire.grids import EPSILON, GridRefused, trials_of
+from obscura.wire import grids, wording
 from obscura.wire.job_schemas import JobRequest, PreviewRequest, SweepRequest
-from obscura.wire.wording import show_epsilon, values_in_words
 from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
-from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
-from service import jobs
+from service import errors, jobs
 from service.api.deps import Running
-from service.api.routes.jobs import describe_recipe
-from service.api.routes.orders import read_image
+from service.api.routes.orders import image_endpoint
+from service.dashboard import forms, pages
 from service.dashboard.access import Viewer, find_viewer
-from service.dashboard.forms import (
-    Body,
-    FieldsRefused,
-    problems_of,
-    read_body,
-    read_option_fields,
-    read_options,
-    write_options,
-)
-from service.dashboard.pages import PageRoute, page
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
 from service.db.session import transaction
-from service.errors import NotFound, ObscuraError
 from service.identity.access import find, visible
-from service.jobs.kind import Kind, Reading
 from service.views import accounts, datasets, plans, releases
 
-router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+router = APIRouter(route_class=pages.PageRoute, dependencies=[Depends(find_viewer)])
 FREE_RELEASES = 3  # offered when no budget is left
 PART_PREFILLED = 1 / 3  # of the epsilon that is left
 PART_CONFIRMED = 1 / 2  # of the epsilon that is left: a higher price needs a confirmation
@@ -85,22 +71,22 @@ class TrainingForm(BaseModel, frozen=True):
         pairs = ((each.strip(), tried.strip()) for each, tried in zip_longest(self.vary, self.values, fillvalue=""))
         return [" ".join(f"{each}={tried}".split()) for each, tried in pairs if each or tried]
 
-    def body(self, schema: type[Body]) -> Body:
+    def body(self, schema: type[forms.Body]) -> forms.Body:
         """Return the request that the API would get.
 
         Raise FieldsRefused with names of the request's fields; `values-1` is the first option with several values, and
         `grids` stands for all of them.
         """
         fields: dict[str, Any] = {"dataset_id": self.dataset, "recipe": self.recipe, "epsilon": self.epsilon}
-        fields |= {"evaluation_dataset_id": self.evaluation, "options": read_options(self.options)}
+        fields |= {"evaluation_dataset_id": self.evaluation, "options": forms.read_options(self.options)}
         if schema is SweepRequest:
             try:
-                fields["trials"] = trials_of(self.grids, fields["options"])
-            except GridRefused as error:
+                fields["trials"] = grids.trials_of(self.grids, fields["options"])
+            except grids.GridRefused as error:
                 place = "grids" if error.position is None else f"values-{error.position + 1}"
-                raise FieldsRefused({place: str(error)}) from None
+                raise forms.FieldsRefused({place: str(error)}) from None
             fields["name"] = self.name.strip() or "; ".join(self.grids)[:NAME_MAX]
-        return read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
+        return forms.read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
 
     def bodies(self) -> dict[str, dict[str, Any]]:
         """Return the JSON bodies of the requests that the page's forms send to the API."""
@@ -112,7 +98,7 @@ class TrainingForm(BaseModel, frozen=True):
         """Return the command that does the same."""
         words = ["obscura", "sweep" if self.grids else "train", self.dataset]
         words += ["--recipe", self.recipe, "--epsilon", self.epsilon]
-        for line in write_options(read_options(self.options)).splitlines():
+        for line in forms.write_options(forms.read_options(self.options)).splitlines():
             words += ["--option", line.replace(" = ", "=", 1)]
         for line in self.grids:
             words += ["--grid", line]
@@ -120,15 +106,15 @@ class TrainingForm(BaseModel, frozen=True):
         words += ["--evaluate", self.evaluation] if self.evaluation else []
         return shlex.join([*words, "--wait"])
 
-    def parts(self, recipe: Recipe | None) -> dict[str, Any]:
+    def parts(self) -> dict[str, Any]:
         """Return the options that have fields, as texts, and the other lines."""
         try:
-            options = read_options(self.options)
-        except ObscuraError:
+            options = forms.read_options(self.options)
+        except errors.ObscuraError:
             return {"given": {}, "other": self.options}
-        known = {} if recipe is None else recipe.options["properties"]
+        known = RECIPES[self.recipe].options["properties"] if self.recipe in RECIPES else {}
         given = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
-        other = write_options({name: value for name, value in options.items() if name not in known})
+        other = forms.write_options({name: value for name, value in options.items() if name not in known})
         return {"given": {name: text for name, text in given.items() if name in known}, "other": other}
 
 
@@ -138,19 +124,19 @@ def read_query(request: Request, service: Running, form: Annotated[TrainingForm,
         with transaction(service.factory, read_only=True) as session:
             job = jobs.get_job(session, form.again)
             if not jobs.KINDS[job.kind].planned:
-                raise NotFound("There is no such training.")
+                raise errors.NotFound("There is no such training.")
             return TrainingForm(
                 dataset=job.dataset_id or "",
                 recipe=job.recipe,
                 epsilon=f"{job.epsilon:g}" if job.epsilon is not None else "",
                 evaluation=(job.evaluation_dataset_id or "") if job.kind == TRAIN else "",
-                options=write_options(job.options),
+                options=forms.write_options(job.options),
             )
     if not form.shown:
         return form
     if form.shown != form.recipe or form.recipe not in RECIPES:
         return form.model_copy(update={"options": "", **NO_GRIDS})
-    fields = write_options(read_option_fields(RECIPES[form.recipe].options, request.query_params))
+    fields = forms.write_options(forms.read_option_fields(RECIPES[form.recipe].options, request.query_params))
     return form.model_copy(update={"options": "\n".join(filter(None, (form.options, fields)))})
 
 
@@ -162,7 +148,7 @@ Chosen = Annotated[TrainingForm, Depends(read_query)]
 def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLResponse:
     """Show the planning form, or the price alone, for the script that follows the slider."""
     price_alone = request.scope["path"].endswith("/price")
-    refused: ObscuraError | PrivacyError | None = None
+    wrong, message = dict[str, str](), ""
     viewer: Viewer = request.state.viewer
     if not viewer.may("train"):
         chosen = chosen.model_copy(update=NO_GRIDS)  # planning a sweep takes long: only for those who may start one
@@ -175,7 +161,7 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
             most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
             part = PART_PREFILLED * most  # rounded down to a step of the slider, or to three digits below one
             part = math.floor(part / EPSILON_STEP) * EPSILON_STEP if part >= EPSILON_STEP else part
-            prefilled = show_epsilon(part, up=False) if most > 0 else "1"
+            prefilled = wording.show_epsilon(part, up=False) if most > 0 else "1"
             chosen = chosen.model_copy(update={"dataset": dataset.id, "epsilon": chosen.epsilon or prefilled})
             if not price_alone:  # it is requested at every step of the slider
                 values["public"] = datasets.evaluable_like(session, datasets.dataset(dataset))
@@ -191,25 +177,24 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
                         values["plan"] = plans.plan(session, service.settings, chosen.body(JobRequest))
                     values |= {"command": chosen.command(), "part": values["search"] or values["plan"]}
                     values["bodies"] = chosen.bodies()
-                except (ObscuraError, PrivacyError) as error:
-                    refused = error
-    wrong, message = problems_of(refused) if refused is not None else ({}, "")
+                except (errors.ObscuraError, PrivacyError) as error:
+                    wrong, message = forms.problems_of(error)
     tried = [line.partition("=")[::2] for line in chosen.grids]
     places = {option: f"values-{number}" for number, (option, _) in enumerate(tried, start=1)}
-    places["trials"] = places.pop(EPSILON, "grids")  # of a trial the request's schema validates epsilon alone
+    places["trials"] = places.pop(grids.EPSILON, "grids")  # of a trial the request's schema validates epsilon alone
     recipe = RECIPES.get(chosen.recipe)
-    return page(
+    return pages.page(
         request,
         "_price.html" if price_alone else "train.html",
-        status_code=200 if refused is None else 422,
+        status_code=422 if message else 200,
         chosen=chosen,
         datasets=names,
         choices_max=CHOICES_MAX,
         recipes=RECIPES,
-        recipe=None if recipe is None else describe_recipe(recipe),
-        **chosen.parts(recipe),
+        recipe=None if recipe is None else plans.describe_recipe(recipe),
+        **chosen.parts(),
         tried=[*tried, *[("", "")] * (GRIDS_SHOWN - len(tried))],
-        in_words=values_in_words,
+        in_words=wording.values_in_words,
         wrong={places.get(name, name): fault for name, fault in wrong.items()},
         message=message,
         part_confirmed=PART_CONFIRMED,
@@ -217,16 +202,10 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
     )
 
 
-def _add_image(kind: Kind, place: Reading) -> None:
-    def send(request: Request, service: Running, made_id: str) -> Response:
-        return read_image(service, request, kind, made_id)
-
-    router.get(f"{place.path.removeprefix('/v1')}/{{made_id}}/{place.image}.png")(send)
-
-
 for _kind in jobs.KINDS.values():
-    if _kind.reading is not None and _kind.reading.image:
-        _add_image(_kind, _kind.reading)
+    if (_place := _kind.reading) is not None and _place.image:
+        _path = f"{_place.path.removeprefix('/v1')}/{{made_id}}/{_place.image}.png"
+        router.get(_path)(image_endpoint(_kind, _place, "made_id"))
 
 
 def _names(session: Session, chosen: str) -> dict[str, str]:
@@ -237,6 +216,6 @@ def _names(session: Session, chosen: str) -> dict[str, str]:
     if chosen and chosen not in names:
         row = find(session, Dataset, chosen)
         if row.visibility is not Visibility.PRIVATE:
-            raise NotFound("There is no such private dataset.")
+            raise errors.NotFound("There is no such private dataset.")
         names = {row.id: row.name, **names}
     return names

@@ -90,9 +90,9 @@ class Payments:
 
     def epsilon_of(self, account_id: str) -> Callable[[int], float]:
         """Return the function from nano-units to epsilon at an account's delta; 0 for an account in doubt."""
-        return (
-            (lambda _nano: 0.0) if account_id in self.faults else ledger.filter_of(self.accounts[account_id]).epsilon_of
-        )
+        if account_id in self.faults:
+            return lambda _nano: 0.0
+        return ledger.filter_of(self.accounts[account_id]).epsilon_of
 
 
 def read(session: Session, account_id: str) -> Payer:
@@ -117,18 +117,9 @@ def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer
 class EntriesPage:
     """Part of an account's log, newest first, with its chain verified."""
 
-    entries: Sequence[EntryRecord]
+    groups: Sequence[Sequence[EntryRecord]]  # consecutive charges of one job and stage; others alone
     older_before: int | None
     newer_before: int | None
-
-    @property
-    def groups(self) -> list[list[EntryRecord]]:
-        """The entries, with consecutive charges of one job and stage grouped."""
-
-        def run_of(row: EntryRecord) -> object:
-            return (row.job_id, row.details.get("stage")) if row.kind == EntryKind.CHARGE else row.sequence
-
-        return [list(run) for _, run in groupby(self.entries, run_of)]
 
 
 def newest_entries(session: Session, account_id: str, before: int | None) -> EntriesPage:
@@ -138,7 +129,11 @@ def newest_entries(session: Session, account_id: str, before: int | None) -> Ent
     start = max(end - 1 - ENTRIES_A_PAGE, 0)
     rows = ledger.entries(session, account_id, start, end - 1 - start) if end - 1 > start else []
     newer = min(end + ENTRIES_A_PAGE, head + 1) if end <= head else None
-    return EntriesPage([record_of(EntryRecord, row) for row in reversed(rows)], start + 1 if start > 0 else None, newer)
+    shown = [record_of(EntryRecord, row) for row in reversed(rows)]
+    runs = groupby(
+        shown, lambda row: (row.job_id, row.details.get("stage")) if row.kind == EntryKind.CHARGE else row.sequence
+    )
+    return EntriesPage([list(run) for _, run in runs], start + 1 if start > 0 else None, newer)
 
 
 @dataclass(frozen=True)

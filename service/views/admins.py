@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.admin_schemas import (
@@ -17,6 +17,7 @@ from obscura.wire.admin_schemas import (
     WebhookRecord,
 )
 from obscura.wire.schemas import record_of
+from obscura.wire.words import DecisionAction, DecisionState
 from service import quotas
 from service.db.access_tables import ApiKey, Decision, Person
 from service.db.audit_tables import AuditEvent
@@ -25,9 +26,12 @@ from service.db.webhook_tables import Webhook
 from service.errors import NotFound
 from service.identity import admins
 from service.identity.access import visible
-from service.identity.decisions import REQUEST_LIFETIME, state_at
+from service.identity.decisions import REQUEST_LIFETIME, pending_first, state_at
+from service.identity.projects import PROJECTS_MAX
 from service.identity.projects import names as names_of
 from service.webhooks.delivering import states_of
+
+RAISES_MAX = 8
 
 
 def decisions(session: Session, rows: Sequence[Decision], now: datetime) -> list[DecisionRecord]:
@@ -51,9 +55,17 @@ def decisions(session: Session, rows: Sequence[Decision], now: datetime) -> list
     ]
 
 
-def decision(session: Session, row: Decision, now: datetime) -> DecisionRecord:
-    (record,) = decisions(session, [row], now)
-    return record
+def pending_raises(session: Session, now: datetime, *conditions: ColumnElement[bool]) -> list[DecisionRecord]:
+    """Return the latest requests for a higher limit that can still be approved."""
+    chosen = Decision.action == DecisionAction.RAISE, Decision.state == DecisionState.PENDING, *conditions
+    shown = decisions(session, pending_first(session, *chosen, limit=RAISES_MAX), now)
+    return [asked for asked in shown if asked.state == DecisionState.PENDING]
+
+
+def project_names(session: Session) -> dict[str, str]:
+    """Return the names of the caller's projects by id, in their order."""
+    rows = session.scalars(visible(session, Project).order_by(Project.name).limit(PROJECTS_MAX))
+    return {row.id: row.name for row in rows}
 
 
 def project_uses(session: Session, rows: Sequence[Project]) -> list[ProjectUseRecord]:

@@ -19,11 +19,9 @@ from service.db.job_tables import Job, Sample
 from service.db.ledger_tables import Account
 from service.errors import NotFound
 from service.identity.access import visible
-from service.jobs import charged_before_useful
+from service.jobs import KINDS, charged_before_useful, get_job, made_by
 from service.jobs.kind import failure_of
-from service.jobs.kinds import KINDS
 from service.jobs.lifecycle import SILENT_MINUTES, blocked
-from service.jobs.lookup import get_job, made_by
 from service.views.accounts import Payer, Payments
 from service.views.rows import newest
 
@@ -42,8 +40,6 @@ ON_PAGES = (
     .outerjoin(Account, Account.id == Job.account_id)
     .outerjoin(Dataset, Dataset.id == Job.dataset_id)
 )
-# Literal, because SQLite uses the partial index on open jobs only if it sees the states.
-_IS_UNFINISHED = text("jobs.state IN ('queued', 'running')")
 
 
 def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
@@ -52,15 +48,11 @@ def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
     return _records(session, rows, paid, samples_of(session, rows), with_plans=True)
 
 
-def record(session: Session, row: Job) -> JobRecord:
-    return records(session, [row])[0]
-
-
 def made(session: Session, row: Job) -> Any:
     """Return the record of a job's result, or of the job itself."""
     kind = KINDS[row.kind]
     if kind.makes is None or kind.show is None:
-        return record(session, row)
+        return records(session, [row])[0]
     return kind.show(made_by(session, kind.makes, row.id), row)
 
 
@@ -197,32 +189,25 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[WholeJob, dict[s
 
 
 def page(
-    session: Session, now: datetime, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
+    session: Session,
+    now: datetime,
+    *narrowed: ColumnElement[bool],
+    limit: int,
+    before: str | None = None,
+    in_total: bool = False,
 ) -> tuple[list[JobView], str | None]:
     """Return a page of jobs and the id to continue from: unfinished ones first, on the first page, then ended ones.
 
-    `limit` is for ended jobs. `before` is the id of the last job of the previous page.
+    `limit` is for ended jobs, or for both if `in_total`. `before` is the id of the last job of the previous page.
     """
-    active = _unfinished(session, *narrowed) if before is None else []
-    rows, last = _ended(session, *narrowed, limit=limit, before=before)
-    return views(session, [*active, *rows], now), last
-
-
-def recent(session: Session, now: datetime, *narrowed: ColumnElement[bool], limit: int) -> list[JobView]:
-    """Return unfinished jobs, then the newest ended ones up to `limit` in total."""
-    active = _unfinished(session, *narrowed)
-    rest = limit - len(active)
-    rows = _ended(session, *narrowed, limit=rest)[0] if rest > 0 else []
-    return views(session, [*active, *rows], now)
-
-
-def _unfinished(session: Session, *narrowed: ColumnElement[bool]) -> Sequence[Row[Any]]:
-    query = visible(session, Job, ON_PAGES).where(_IS_UNFINISHED, *narrowed).order_by(Job.created_at, Job.id.desc())
-    return session.execute(query.limit(UNFINISHED_MAX)).all()
-
-
-def _ended(
-    session: Session, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
-) -> tuple[Sequence[Row[Any]], str | None]:
-    ended = Job.state.not_in(UNFINISHED)
-    return newest(session, Job, ended, *narrowed, limit=limit, before=before, columns=ON_PAGES)
+    rows, last = list[Row[Any]](), None
+    if before is None:
+        # Literal, because SQLite uses the partial index on open jobs only if it sees the states.
+        unfinished = visible(session, Job, ON_PAGES).where(text("jobs.state IN ('queued', 'running')"), *narrowed)
+        rows += session.execute(unfinished.order_by(Job.created_at, Job.id.desc()).limit(UNFINISHED_MAX))
+    ended_max = limit - len(rows) if in_total else limit
+    if ended_max > 0:
+        conditions = Job.state.not_in(UNFINISHED), *narrowed
+        ended, last = newest(session, Job, *conditions, limit=ended_max, before=before, columns=ON_PAGES)
+        rows += ended
+    return views(session, rows, now), last

@@ -1,4 +1,4 @@
-"""Plans: the releases of a training, and the remaining budget after it."""
+"""Recipes, and plans: the releases of a training, and the remaining budget after it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts, SweepRequest
+from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, RecipeRecord, StageFacts, SweepRequest
 from obscura.wire.schemas import record_of
-from privacy.plans.plan import Plan
+from privacy.plans.plan import Plan, Recipe
 from service import jobs, ledger
 from service.errors import InvalidInput
 from service.jobs.planning import plan_on, training_set
@@ -18,6 +18,12 @@ from service.settings import Settings
 from service.views.sweeps import differing
 
 _EXTRACTORS_NAMED_MAX = 10
+
+
+def describe_recipe(recipe: Recipe) -> RecipeRecord:
+    presets = {name: dict(chosen) for name, chosen in recipe.presets.items()}
+    sets = {"units": sorted(recipe.units), "follows": sorted(recipe.follows)}
+    return record_of(RecipeRecord, recipe, presets=presets, **sets)
 
 
 def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord:

@@ -8,25 +8,22 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, select
 from sqlalchemy.orm import Session, joinedload
-from sqlalchemy.orm.interfaces import ORMOption
 
 from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord, SampleRecord, ShareRecord
 from obscura.wire.schemas import DatasetRecord, record_of
 from obscura.wire.words import ReleaseKind
 from service import ledger
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Evaluation, Job, Release, Sample, Share
+from service.db.job_tables import Evaluation, Release, Sample, Share
 from service.db.project_tables import EVERY_PROJECT
 from service.errors import NotFound
 from service.identity import projects
 from service.identity.access import is_own, projects_of, visible
-from service.jobs.kinds import evaluate
-from service.jobs.kinds.evaluate import newest_evaluations, with_figures
-from service.jobs.kinds.sample import show as show_sample
+from service.jobs.kinds import evaluate, sample
 from service.views.accounts import Payer
 from service.views.datasets import dataset
 from service.views.jobs import payments_of
-from service.views.rows import ROWS_MAX, newest
+from service.views.rows import ROWS_MAX, newest, with_job
 
 EVALUATIONS_SHOWN = 20
 
@@ -41,20 +38,16 @@ RELEASES = select(*[getattr(Release, name) for name in _COLUMNS])
 _ON_PAGES = RELEASES.add_columns(Dataset.name.label("dataset_name")).join(Release.dataset)
 
 
-def _with_job(made: type[Release | Sample | Evaluation]) -> ORMOption:
-    return joinedload(made.job).defer(Job.secret, raiseload=True)
-
-
 def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[ReleaseRecord]:
     """Return the records of releases, whole or as RELEASES selects them, with figures of their newest evaluations."""
-    measured = newest_evaluations(session, [row.id for row in rows])
+    measured = evaluate.newest_evaluations(session, [row.id for row in rows])
     projects = projects_of(session, (row.account_id for row in rows))
     classes_of = visible(session, Release, select(Release.id, Dataset.classes).join(Release.dataset))
     found = session.execute(classes_of.where(Release.id.in_([row.id for row in rows])))
     classes = {row.id: row.classes for row in found}
     shown = []
     for row in rows:
-        summary = with_figures(row.summary, measured.get(row.id))
+        summary = evaluate.with_figures(row.summary, measured.get(row.id))
         facts = {name: row.card[name] for name in _OF_CARD} | {name: summary.get(name) for name in _ACCURACIES}
         facts["histogram"] = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
         facts |= {"classes": classes[row.id], "summary": summary, "project_id": projects[row.account_id]}
@@ -101,14 +94,9 @@ class WholeRelease(ReleaseView):
         balance = self.payer.balance
         return self.hold.captured_nano / max(balance.capacity_nano, balance.spent_nano + balance.reserved_nano)
 
-    @property
-    def chance(self) -> float:
-        """Accuracy of random guessing."""
-        return 1 / len(self.dataset.classes)
-
 
 def view(session: Session, release_id: str) -> WholeRelease:
-    query = visible(session, Release).options(_with_job(Release), joinedload(Release.dataset))
+    query = visible(session, Release).options(with_job(Release), joinedload(Release.dataset))
     row = session.scalar(query.where(Release.id == release_id))
     if row is None:
         raise NotFound("There is no such release.")
@@ -142,7 +130,7 @@ def shares(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
 
 def evaluations(session: Session, release_id: str) -> list[tuple[EvaluationRecord, str, bool]]:
     """Return the evaluations of a release, newest first, each with its dataset's name and whether it is cancelled."""
-    query = visible(session, Evaluation).options(_with_job(Evaluation), joinedload(Evaluation.dataset))
+    query = visible(session, Evaluation).options(with_job(Evaluation), joinedload(Evaluation.dataset))
     query = query.where(Evaluation.release_id == release_id).order_by(Evaluation.created_at.desc())
     rows = session.scalars(query.limit(EVALUATIONS_SHOWN))
     return [(evaluate.show(row, row.job), row.dataset.name, row.job.cancel_requested) for row in rows]
@@ -150,6 +138,6 @@ def evaluations(session: Session, release_id: str) -> list[tuple[EvaluationRecor
 
 def samples(session: Session, release_id: str) -> list[tuple[SampleRecord, bool]]:
     """Return the samples of a release, newest first, each with whether it is cancelled."""
-    query = visible(session, Sample).options(_with_job(Sample)).where(Sample.release_id == release_id)
+    query = visible(session, Sample).options(with_job(Sample)).where(Sample.release_id == release_id)
     rows = session.scalars(query.order_by(Sample.created_at.desc()).limit(ROWS_MAX))
-    return [(show_sample(row, row.job), row.job.cancel_requested) for row in rows]
+    return [(sample.show(row, row.job), row.job.cancel_requested) for row in rows]

@@ -1,4 +1,4 @@
-"""Pages of rows, newest first."""
+"""Pages of rows, newest first, and their jobs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, select, tuple_
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload
+from sqlalchemy.orm.interfaces import ORMOption
 
+from service.db.job_tables import Job
 from service.errors import NotFound
 from service.identity.access import visible
 
 ROWS_MAX = 200
+
+
+def with_job(made: Any) -> ORMOption:
+    """Return the option that loads the job of a result, without its secret, in the same query."""
+    return joinedload(made.job).defer(Job.secret, raiseload=True)
 
 
 def newest(

@@ -101,15 +101,7 @@ class SweepView:
     dataset_name: str
     classes: int
     trials: Sequence[TrialView]
-
-    @property
-    def active(self) -> bool:
-        """Return whether a trial or an evaluation is unfinished."""
-        return self.sweep.state == "open"
-
-    @property
-    def ended(self) -> int:
-        return sum(trial.state in FINAL_STATES for trial in self.sweep.trials)
+    ended: int  # of the trials
 
 
 def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
@@ -123,7 +115,8 @@ def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
         for shown, trial in zip(job_views(session, rows, now), sweep.trials, strict=True)
     ]
     dataset = find(session, Dataset, row.dataset_id)
-    return SweepView(sweep, paid.payer(row.account_id), dataset.name, len(dataset.classes), trials)
+    ended = sum(trial.state in FINAL_STATES for trial in sweep.trials)
+    return SweepView(sweep, paid.payer(row.account_id), dataset.name, len(dataset.classes), trials, ended)
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:

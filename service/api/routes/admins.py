@@ -33,7 +33,7 @@ from obscura.wire.admin_schemas import (
 from obscura.wire.schemas import Identifier, Page, ReasonRequest, record_of
 from obscura.wire.words import DecisionAction
 from service import jobs, ledger, quotas
-from service.api.answers import ApiRoute, narrowed, newest_page
+from service.api.answers import ApiRoute, newest_page
 from service.api.deps import ADMIN, INSTALLATION, PROBLEMS, READ, Admin, OfAccount, Paging, Reader, Running, Service
 from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import ApiKey, Decision
@@ -42,11 +42,9 @@ from service.db.session import transaction
 from service.db.webhook_tables import Webhook
 from service.dependencies import SECONDS_MAX
 from service.errors import NotFound
-from service.identity import admins, auth, decisions, projects
-from service.identity.access import Principal, find, visible
+from service.identity import access, admins, auth, decisions, projects
 from service.views import admins as views
-from service.webhooks import delivering
-from service.webhooks.sending import Sender
+from service.webhooks import delivering, sending
 
 router = APIRouter(prefix="/v1", tags=["admins"], responses=PROBLEMS, route_class=ApiRoute)
 AdminId = Annotated[str, Path(max_length=64, description="The person.")]
@@ -57,7 +55,7 @@ def request_decision(service: Service, response: Response, ask: Callable[..., De
     """Ask for what another admin must approve, and return the pending request."""
     with transaction(service.factory) as session:
         now = service.clock()
-        record = views.decision(session, ask(session, now=now), now)
+        (record,) = views.decisions(session, [ask(session, now=now)], now)
     response.headers["Location"] = f"/v1/decisions/{record.id}"
     return record
 
@@ -82,7 +80,7 @@ def request_admission(service: Running, response: Response, admin: Admin, body: 
         made = admins.request_admission(session, **body.model_dump(), requested_with=admin.id, now=now)
         record = AdminAnswer(
             admin=record_of(AdminRecord, made) if isinstance(made, AdminRow) else None,
-            request=views.decision(session, made, now) if isinstance(made, Decision) else None,
+            request=views.decisions(session, [made], now)[0] if isinstance(made, Decision) else None,
         )
     place = "/v1/admins" if record.request is None else f"/v1/decisions/{record.request.id}"
     response.headers["Location"] = place
@@ -128,7 +126,7 @@ def list_projects(service: Running, page: Paging) -> Page[ProjectRecord]:
 def read_project(service: Running, project_id: ProjectId) -> ProjectUseRecord:
     """Read a project: its name, its quota of jobs and how many unfinished jobs it has."""
     with transaction(service.factory, read_only=True) as session:
-        return views.project_uses(session, [find(session, Project, project_id)])[0]
+        return views.project_uses(session, [access.find(session, Project, project_id)])[0]
 
 
 @project_router.post("/{project_id}/rename", dependencies=[ADMIN], summary="Rename a project")
@@ -240,9 +238,9 @@ def list_decisions(
     account_id: OfAccount = None,
 ) -> Page[DecisionRecord]:
     """List requests, decided ones too, newest first. Keys without the scope `admin` see those to raise a limit."""
-    chosen = *decisions.readable_by(reader), *narrowed(Decision, action=action, account_id=account_id)
     show = partial(views.decisions, now=service.clock())
-    return newest_page(service, page, Decision, show, *chosen, moment="requested_at")
+    mine, order = decisions.readable_by(reader), "requested_at"
+    return newest_page(service, page, Decision, show, *mine, moment=order, action=action, account_id=account_id)
 
 
 @decision_router.get("/{request_id}", summary="Read a decision")
@@ -250,10 +248,10 @@ def read_decision(service: Running, reader: Reader, request_id: RequestId) -> De
     """Read a request: who asked for what and why, and what was decided."""
     with transaction(service.factory, read_only=True) as session:
         chosen = Decision.id == request_id, *decisions.readable_by(reader)
-        row = session.scalar(visible(session, Decision).where(*chosen))
+        row = session.scalar(access.visible(session, Decision).where(*chosen))
         if row is None:
             raise NotFound("There is no such decision.", decision_id=request_id)
-        return views.decision(session, row, service.clock())
+        return views.decisions(session, [row], service.clock())[0]
 
 
 @decision_router.post("/{request_id}/approve", summary="Approve a request")
@@ -271,11 +269,11 @@ def decline(service: Running, admin: Admin, request_id: RequestId) -> DecisionRe
     return _decide(service, admin, request_id, approved=False)
 
 
-def _decide(service: Service, admin: Principal, request_id: str, *, approved: bool) -> DecisionRecord:
+def _decide(service: Service, admin: access.Principal, request_id: str, *, approved: bool) -> DecisionRecord:
     with transaction(service.factory) as session:
         now = service.clock()
         row = decisions.decide(session, request_id, admin.id, now, EFFECTS, approved=approved)
-        return views.decision(session, row, now)
+        return views.decisions(session, [row], now)[0]
 
 
 webhook_router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], responses=PROBLEMS, route_class=ApiRoute)
@@ -305,7 +303,7 @@ def list_webhooks(service: Running, page: Paging) -> Page[WebhookRecord]:
 @webhook_router.post("/{webhook_id}/test", dependencies=[ADMIN], summary="Try a webhook")
 async def send_test(service: Running, webhook_id: WebhookId) -> WebhookTestRecord:
     """Send a request of type `test` now, and return its result."""
-    sender = Sender(service.settings.webhooks_private, seconds_max=SECONDS_MAX)
+    sender = sending.Sender(service.settings.webhooks_private, seconds_max=SECONDS_MAX)
     sent = await delivering.try_out(service.factory, sender, webhook_id, service.clock)
     return WebhookTestRecord(delivered=sent.delivered, status=sent.status, reason=sent.reason)
 
@@ -314,6 +312,6 @@ async def send_test(service: Running, webhook_id: WebhookId) -> WebhookTestRecor
 def remove_webhook(service: Running, webhook_id: WebhookId) -> WebhookRecord:
     """Send nothing more to an address, pending deliveries included."""
     with transaction(service.factory) as session:
-        (record,) = views.webhooks(session, [find(session, Webhook, webhook_id)], service.clock())
+        (record,) = views.webhooks(session, [access.find(session, Webhook, webhook_id)], service.clock())
         delivering.remove(session, webhook_id)
     return record

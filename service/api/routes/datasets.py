@@ -9,10 +9,10 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from obscura.wire.formats import UploadFormat
 from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, KeyCheck, Page
 from obscura.wire.words import DatasetState
-from service.api.answers import ApiRoute, narrowed, newest_page
+from service.api.answers import ApiRoute, newest_page
 from service.api.deps import DATA, PROBLEMS, READ, OfAccount, Paging, Running, Uploader
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
-from service.api.uploading import Body, content_length
+from service.api.uploading import content_length, take_body
 from service.datasets import deletion, receiving, states
 from service.datasets.reading import Sent
 from service.datasets.vault import DatasetContext
@@ -62,16 +62,10 @@ def put_content(
 
     A refused upload changes nothing: the dataset stays declared, and the answer names the rule that was broken.
     """
-    body = Body(request, service.uploads.limits)
     context = DatasetContext(service.settings, service.factory, service.clock)
-    with service.uploads.taken(caller.id, caller.project_id):
-        try:
-            sent = Sent(body.blocks(), format, content_length(request.headers), subjects_key_check)
-            dataset = receiving.receive(context, dataset_id, sent, by=caller.id)
-        except BaseException:
-            body.drain()
-            raise
-    return views.dataset(dataset)
+    with take_body(request, service.uploads, caller) as body:
+        sent = Sent(body.blocks(), format, content_length(request.headers), subjects_key_check)
+        return views.dataset(receiving.receive(context, dataset_id, sent, by=caller.id))
 
 
 @router.get("", dependencies=[READ], summary="List datasets")
@@ -82,8 +76,9 @@ def list_datasets(
     state: Annotated[DatasetState | None, Query(description="In this state only.")] = None,
 ) -> Page[DatasetRecord]:
     """List datasets, newest first, optionally of one account or state."""
-    conditions = narrowed(Dataset, account_id=account_id, state=state)
-    return newest_page(service, page, Dataset, lambda _, rows: list(map(views.dataset, rows)), *conditions)
+    return newest_page(
+        service, page, Dataset, lambda _, rows: list(map(views.dataset, rows)), account_id=account_id, state=state
+    )
 
 
 @router.get("/{dataset_id}", dependencies=[READ], summary="Read a dataset")

@@ -19,12 +19,11 @@ from obscura.wire.job_schemas import (
     SweepRecord,
     SweepRequest,
 )
-from obscura.wire.schemas import Identifier, Name, Page, record_of
+from obscura.wire.schemas import Identifier, Name, Page
 from obscura.wire.words import JobState
-from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
 from service import jobs
-from service.api.answers import ApiRoute, narrowed, newest_page
+from service.api.answers import ApiRoute, newest_page
 from service.api.deps import (
     PROBLEMS,
     READ,
@@ -40,12 +39,11 @@ from service.api.deps import (
 )
 from service.api.events import EventStream, Snapshot, follow
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
-from service.api.routes.orders import order_sweep
+from service.api.routes.orders import accepting, require_extractors
 from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
 from service.errors import NotFound
-from service.identity import auth
-from service.identity.access import Principal, find
+from service.identity import access, auth
 from service.views import jobs as views
 from service.views import plans, sweeps
 
@@ -60,7 +58,7 @@ recipe_router = APIRouter(prefix="/v1/recipes", tags=["recipes"], responses=PROB
 @recipe_router.get("", dependencies=[READ], summary="List recipes")
 def list_recipes() -> RecipeList:
     """List the recipes with their presets, defaults and the JSON Schema of their options."""
-    return RecipeList(items=[describe_recipe(recipe) for recipe in RECIPES.values()])
+    return RecipeList(items=[plans.describe_recipe(recipe) for recipe in RECIPES.values()])
 
 
 @recipe_router.get("/{recipe}", dependencies=[READ], summary="Read a recipe")
@@ -69,13 +67,7 @@ def read_recipe(recipe: Annotated[Name, Path(description="A name that `GET /v1/r
     known = RECIPES.get(recipe)
     if known is None:
         raise NotFound(f"There is no such recipe. Choose one of {', '.join(RECIPES)}.")
-    return describe_recipe(known)
-
-
-def describe_recipe(recipe: Recipe) -> RecipeRecord:
-    presets = {name: dict(chosen) for name, chosen in recipe.presets.items()}
-    sets = {"units": sorted(recipe.units), "follows": sorted(recipe.follows)}
-    return record_of(RecipeRecord, recipe, presets=presets, **sets)
+    return plans.describe_recipe(known)
 
 
 plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS, route_class=ApiRoute)
@@ -110,15 +102,16 @@ def list_jobs(
     recipe: Annotated[RecipeName | None, Query(description="By this recipe only.")] = None,
 ) -> Page[JobRecord]:
     """List jobs, newest first, optionally of one account, state or recipe."""
-    conditions = narrowed(Job, account_id=account_id, state=state, recipe=recipe)
-    return newest_page(service, page, Job, views.records, *conditions, columns=views.JOBS)
+    return newest_page(
+        service, page, Job, views.records, columns=views.JOBS, account_id=account_id, state=state, recipe=recipe
+    )
 
 
 @router.get("/{job_id}", dependencies=[READ], summary="Read a job")
 def read_job(service: Running, response: Response, job_id: JobId) -> JobRecord:
     """Return a job: its state, its planned and charged budget, and its result."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.record(session, jobs.get_job(session, job_id))
+        (record,) = views.records(session, [jobs.get_job(session, job_id)])
     if record.state not in FINAL_STATES:
         response.headers["Retry-After"] = "2"
     return record
@@ -149,7 +142,7 @@ def follow_job(
 
 
 def stream_events(
-    service: Service, caller: Principal | None, read: Callable[[], Snapshot | None], last_event_id: str | None
+    service: Service, caller: access.Principal | None, read: Callable[[], Snapshot | None], last_event_id: str | None
 ) -> Response:
     """Open an event stream, or answer 204 if the client has seen the final event."""
     first = read()
@@ -172,7 +165,7 @@ def cancel_job(service: Running, job_id: JobId, body: CancelRequest | None = Non
     discard = body is not None and body.discard
     with transaction(service.factory) as session:
         job = jobs.request_cancel(session, job_id=job_id, now=service.clock(), discard=discard)
-        return views.record(session, job)
+        return views.records(session, [job])[0]
 
 
 sweep_router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], responses=PROBLEMS, route_class=ApiRoute)
@@ -190,7 +183,13 @@ def create_sweep(
     409 if the account cannot pay for all, with the number of trials that would fit. Every trial is paid for, whichever
     you use. Choosing the best by accuracy on a public dataset is post-processing and costs nothing.
     """
-    record = order_sweep(service, principal.id, key, body)
+    trials = jobs.trials_asked(body)
+    facts = body.model_dump(exclude={"trials", "epsilon"})
+    with accepting(service, *(facts | vars(trial) for trial in trials)) as session:
+        now = service.clock()
+        sweep = jobs.submit_sweep(session, principal=principal.id, idempotency_key=key, trials=trials, now=now, **facts)
+        require_extractors(service, *jobs.jobs_of_sweep(session, sweep.id))
+        (record,) = sweeps.records(session, [sweep])
     response.headers["Location"] = f"/v1/sweeps/{record.id}"
     return record
 
@@ -199,14 +198,14 @@ def create_sweep(
 def list_sweeps(service: Running, page: Paging, account_id: OfAccount = None) -> Page[SweepRecord]:
     """List sweeps with their trials, newest first, at most six per page, optionally of one account."""
     short = PageRequest(min(page.limit, SWEEPS_A_PAGE_MAX), page.cursor)
-    return newest_page(service, short, Sweep, sweeps.records, *narrowed(Sweep, account_id=account_id))
+    return newest_page(service, short, Sweep, sweeps.records, account_id=account_id)
 
 
 @sweep_router.get("/{sweep_id}", dependencies=[READ], summary="Read a sweep")
 def read_sweep(service: Running, response: Response, sweep_id: SweepId) -> SweepRecord:
     """Return a sweep: state, cost and public accuracy of each trial."""
     with transaction(service.factory, read_only=True) as session:
-        (record,) = sweeps.records(session, [find(session, Sweep, sweep_id)])
+        (record,) = sweeps.records(session, [access.find(session, Sweep, sweep_id)])
     if record.state != "ended":
         response.headers["Retry-After"] = "2"
     return record

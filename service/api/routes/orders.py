@@ -1,20 +1,20 @@
 """Acceptance of new jobs and sweeps, and the routes that each kind's `order` and `reading` describe."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
-from sqlalchemy.orm import Session, joinedload, undefer
+from sqlalchemy.orm import Session, undefer
 from sqlalchemy.orm.interfaces import ORMOption
 
-from obscura.wire.job_schemas import FINAL_STATES, PlanRequest, SweepRecord, SweepRequest
+from obscura.wire.job_schemas import FINAL_STATES, PlanRequest
 from obscura.wire.schemas import Identifier
 from privacy.plans.registry import plan_from_json
 from service import jobs
 from service.api.answers import ApiRoute, with_etag
-from service.api.deps import PROBLEMS, READ, VIEW, IdempotencyKey, Running, Service, Trainer
+from service.api.deps import PROBLEMS, READ, VIEW, IdempotencyKey, ReleaseId, Running, Service, Trainer
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.problems import JobNotSucceeded, Pending
 from service.db.job_tables import Job
@@ -24,22 +24,7 @@ from service.failpoints import failpoint
 from service.identity.access import find
 from service.jobs.kind import Kind, Order, Reading
 from service.views import jobs as views
-from service.views import sweeps
-from service.views.plans import require_extractor
-
-ReleaseId = Annotated[Identifier, Path(description="The release.")]
-
-
-def order_sweep(service: Service, principal_id: str, key: str | None, body: SweepRequest) -> SweepRecord:
-    """Accept a sweep, all trials or none."""
-    trials = jobs.trials_asked(body)
-    facts = body.model_dump(exclude={"trials", "epsilon"})
-    with accepting(service, *(facts | vars(trial) for trial in trials)) as session:
-        sweep = jobs.submit_sweep(
-            session, principal=principal_id, idempotency_key=key, trials=trials, now=service.clock(), **facts
-        )
-        require_extractors(service, *jobs.jobs_of_sweep(session, sweep.id))
-        return sweeps.records(session, [sweep])[0]
+from service.views import plans, rows
 
 
 @contextmanager
@@ -64,7 +49,7 @@ def require_extractors(service: Service, *planned: Job) -> None:
     """Raise InvalidInput unless the operator has installed every extractor that the jobs need."""
     for job in planned:
         if job.plan:
-            require_extractor(service.settings, plan_from_json(job.plan))
+            plans.require_extractor(service.settings, plan_from_json(job.plan))
 
 
 @cache  # building the routes takes longer than everything else in making an application
@@ -79,22 +64,25 @@ def router_of(kinds: tuple[Kind, ...]) -> APIRouter:
     return made
 
 
-def read_image(service: Service, request: Request, kind: Kind, made_id: str) -> Response:
-    """Send the image that belongs to a job's result."""
-    assert kind.makes is not None
-    assert kind.reading is not None
-    column, noun = kind.reading.image, kind.noun
-    with transaction(service.factory, read_only=True) as session:
-        made, job = _find(session, kind, made_id, undefer(getattr(kind.makes, column)))
-        image, ended = getattr(made, column), made.finished_at is not None
-    if job.state.value not in FINAL_STATES:
-        raise Pending(f"{noun.capitalize()} {made_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
-    if image is None and ended:
-        raise NotFound(f"A {noun} of a classifier has no image.", **{f"{noun}_id": made_id})
-    if image is None:
-        message = f"{noun.capitalize()} {made_id} has no image: its job {job.state.value}. Request a new one."
-        raise JobNotSucceeded(message)
-    return with_etag(request, Response(image, media_type="image/png"))
+def image_endpoint(kind: Kind, place: Reading, alias: str) -> Callable[..., Response]:
+    """Return an endpoint that sends the image of a job's result, whose id is named `alias` in the path."""
+    noun = kind.noun
+    MadeId = Annotated[Identifier, Path(alias=alias, description=f"The {noun}.")]
+
+    def send_image(service: Running, request: Request, made_id: MadeId) -> Response:
+        with transaction(service.factory, read_only=True) as session:
+            made, job = _find(session, kind, made_id, undefer(getattr(kind.makes, place.image)))
+            image, ended = getattr(made, place.image), made.finished_at is not None
+        name = f"{noun.capitalize()} {made_id}"
+        if job.state.value not in FINAL_STATES:
+            raise Pending(f"{name} is {job.state.value}. Ask again soon, or follow job {job.id}.")
+        if image is None and ended:
+            raise NotFound(f"A {noun} of a classifier has no image.", **{f"{noun}_id": made_id})
+        if image is None:
+            raise JobNotSucceeded(f"{name} has no image: its job {job.state.value}. Request a new one.")
+        return with_etag(request, Response(image, media_type="image/png"))
+
+    return send_image
 
 
 def _add_order(router: APIRouter, kind: Kind, asked: Order) -> None:
@@ -142,9 +130,6 @@ def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
             response.headers["Retry-After"] = "2"
         return record
 
-    def image(service: Running, request: Request, made_id: MadeId) -> Response:
-        return read_image(service, request, kind, made_id)
-
     router.get(
         made_at,
         name=f"read_{noun}",
@@ -167,11 +152,10 @@ def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
                 304: {"description": "The client has it."},
                 409: {"description": f"Pending (with Retry-After), or the {noun} failed."},
             },
-        )(image)
+        )(image_endpoint(kind, place, f"{noun}_id"))
 
 
 def _find(session: Session, kind: Kind, made_id: str, *options: ORMOption) -> tuple[Any, Job]:
     assert kind.makes is not None
-    with_job = joinedload(kind.makes.job).defer(Job.secret, raiseload=True)
-    made: Any = find(session, kind.makes, made_id, options=[with_job, *options])
+    made: Any = find(session, kind.makes, made_id, options=[rows.with_job(kind.makes), *options])
     return made, made.job

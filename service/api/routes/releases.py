@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy import select
-from sqlalchemy.orm import Session, joinedload
 
-from obscura.wire import formats
+from obscura.wire import formats, words
 from obscura.wire.admin_schemas import DecisionRecord
-from obscura.wire.job_schemas import FINAL_STATES
 from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord, ShareRecord, ShareRequest
 from obscura.wire.schemas import Identifier, Page
-from obscura.wire.words import ReleaseKind
-from service import jobs, reports, weights
-from service.api.answers import ApiRoute, narrowed, newest_page, send_file
-from service.api.deps import ADMIN, PROBLEMS, READ, VIEW, Admin, OfAccount, Paging, Running, Service
-from service.api.problems import JobNotSucceeded, Pending, SampleRemoved
+from service import errors, jobs, reports, weights
+from service.api import answers, problems
+from service.api.deps import ADMIN, PROBLEMS, READ, VIEW, Admin, OfAccount, Paging, ReleaseId, Running, Service
 from service.api.routes.admins import request_decision
-from service.api.routes.orders import ReleaseId
-from service.db.job_tables import Evaluation, Job, Release, Sample, Share
+from service.db.job_tables import Evaluation, Release, Sample, Share
 from service.db.ledger_tables import Account
 from service.db.session import transaction
-from service.errors import NotFound
 from service.identity.access import find, visible
 from service.jobs.kinds import evaluate
-from service.storage.files import digest_file
-from service.storage.interface import key_of
+from service.storage import files, interface
 from service.views import releases as views
+from service.views import rows
 
-router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS, route_class=ApiRoute)
+router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS, route_class=answers.ApiRoute)
 FileName = Annotated[str, Path(max_length=64, description="Name of the file.")]
 _OF_GENERATORS = ("report.html", "report.json", "grid.png")
 # A report is self-contained: inline styles and images, no script, no external resource.
 REPORT_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
-
-
-_EVALUATIONS = select(Evaluation).options(joinedload(Evaluation.job).defer(Job.secret, raiseload=True))
 
 
 def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
@@ -54,8 +44,7 @@ def list_releases(service: Running, page: Paging, account_id: OfAccount = None) 
         with transaction(service.factory, read_only=True) as session:
             own = visible(session, Account, select(Account.id)).where(Account.id == account_id)
             account_id = session.scalar(own) or ""
-    conditions = narrowed(Release, account_id=account_id)
-    return newest_page(service, page, Release, views.records, *conditions, columns=views.RELEASES)
+    return answers.newest_page(service, page, Release, views.records, columns=views.RELEASES, account_id=account_id)
 
 
 @router.get("/{release_id}", dependencies=[VIEW], summary="Read a release")
@@ -128,7 +117,7 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
         return Response(made, media_type="text/plain; charset=utf-8")
     if name not in formats.DOWNLOADS:
         known = ", ".join((*formats.DOWNLOADS, *formats.MADE))
-        raise NotFound(f"The files of a release are {known}.", name=name)
+        raise errors.NotFound(f"The files of a release are {known}.", name=name)
     return _send(
         service, request, release_id, name, "application/json" if name.endswith(".json") else "application/octet-stream"
     )
@@ -137,13 +126,15 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
 @router.get("/{release_id}/evaluations", dependencies=[VIEW], summary="List a release's evaluations")
 def list_evaluations(service: Running, release_id: ReleaseId, page: Paging) -> Page[EvaluationRecord]:
     """List evaluations, also unfinished ones, newest first."""
-
-    def show(session: Session, rows: Sequence[Evaluation]) -> list[EvaluationRecord]:
-        jobs.get_release(session, release_id)
-        return [evaluate.show(row, row.job) for row in rows]
-
-    of_release = Evaluation.release_id == release_id
-    return newest_page(service, page, Evaluation, show, of_release, columns=_EVALUATIONS)
+    return answers.newest_page(
+        service,
+        page,
+        Evaluation,
+        lambda _, found: [evaluate.show(row, row.job) for row in found],
+        of=(Release, release_id),
+        columns=select(Evaluation).options(rows.with_job(Evaluation)),
+        release_id=release_id,
+    )
 
 
 def _send_report(service: Service, release_id: str, name: str, media_type: str) -> Response:
@@ -155,8 +146,8 @@ def _send_report(service: Service, release_id: str, name: str, media_type: str) 
 def _require_generator(service: Service, release_id: str, name: str) -> Release:
     with transaction(service.factory, read_only=True) as session:
         release = jobs.get_release(session, release_id)
-    if release.kind is not ReleaseKind.GENERATOR and name in _OF_GENERATORS:
-        raise NotFound(
+    if release.kind is not words.ReleaseKind.GENERATOR and name in _OF_GENERATORS:
+        raise errors.NotFound(
             f"A {release.kind.value} has no {name}. GET /v1/releases/{release.id} shows this release.",
             release_id=release.id,
         )
@@ -165,11 +156,11 @@ def _require_generator(service: Service, release_id: str, name: str) -> Release:
 
 def _send(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
     release = _require_generator(service, release_id, name)
-    path = service.storage.open(key_of(release.id), name)
-    return send_file(request, path, sha256=digest_file(path), media_type=media_type)
+    path = service.storage.open(interface.key_of(release.id), name)
+    return answers.send_file(request, path, sha256=files.digest_file(path), media_type=media_type)
 
 
-sample_router = APIRouter(prefix="/v1/samples", tags=["samples"], responses=PROBLEMS, route_class=ApiRoute)
+sample_router = APIRouter(prefix="/v1/samples", tags=["samples"], responses=PROBLEMS, route_class=answers.ApiRoute)
 SampleId = Annotated[Identifier, Path(description="The sample.")]
 
 _CONTENT: dict[int | str, dict[str, Any]] = {
@@ -195,15 +186,14 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
 def read_content(service: Running, request: Request, sample_id: SampleId) -> Response:
     """Download the images, whole or by range. The ETag is the content's SHA-256."""
     with transaction(service.factory, read_only=True) as session:
-        with_job = joinedload(Sample.job).defer(Job.secret, raiseload=True)
-        sample = find(session, Sample, sample_id, options=[with_job])
+        sample = find(session, Sample, sample_id, options=[rows.with_job(Sample)])
         job = sample.job
-    if job.state.value not in FINAL_STATES:
-        raise Pending(f"Sample {sample_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
+    if job.state in words.UNFINISHED:
+        raise problems.Pending(f"Sample {sample_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
     if sample.sha256 is None or sample.path is None:
-        raise JobNotSucceeded(f"Sample {sample_id} has no content: its job {job.state.value}. Draw a new one.")
+        raise problems.JobNotSucceeded(f"Sample {sample_id} has no content: its job {job.state.value}. Draw a new one.")
     if sample.removed_at is not None:
-        raise SampleRemoved(
+        raise problems.SampleRemoved(
             f"The files of sample {sample_id} were removed, as samples are kept for a time. Draw from release "
             f"{sample.release_id} again with the same count, classes, seed and format: the images are the same, and "
             "it costs nothing.",
@@ -211,14 +201,14 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
             seed=sample.seed,
         )
     packing = formats.PACKINGS[sample.format.value]
-    path = service.storage.open(key_of(sample.id), sample.path.rpartition("/")[2])
-    return send_file(
+    path = service.storage.open(interface.key_of(sample.id), sample.path.rpartition("/")[2])
+    return answers.send_file(
         request, path, sha256=sample.sha256, media_type=packing.media_type, filename=f"{sample.id}.{packing.suffix}"
     )
 
 
 share_router = APIRouter(
-    prefix="/v1/releases/{release_id}/shares", tags=["releases"], responses=PROBLEMS, route_class=ApiRoute
+    prefix="/v1/releases/{release_id}/shares", tags=["releases"], responses=PROBLEMS, route_class=answers.ApiRoute
 )
 
 
@@ -228,12 +218,7 @@ ShareId = Annotated[Identifier, Path(description="The share, with one project or
 @share_router.get("", dependencies=[READ], summary="List the shares of a release")
 def list_shares(service: Running, release_id: ReleaseId, page: Paging) -> Page[ShareRecord]:
     """List the present and former shares of a release, newest first. For other projects the list is empty."""
-
-    def show(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
-        jobs.get_release(session, release_id)
-        return views.shares(session, rows)
-
-    return newest_page(service, page, Share, show, Share.release_id == release_id)
+    return answers.newest_page(service, page, Share, views.shares, of=(Release, release_id), release_id=release_id)
 
 
 @share_router.post("", status_code=201, summary="Request a share")
