@@ -20,7 +20,7 @@ from http import HTTPStatus
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from obscura.wire.words import Outcome
 from service.api.middleware import NOT_ANSWERED, Middleware, caller_of, method_of, route_of
@@ -233,17 +233,15 @@ class Note(Recorder):
         super().committed(session)
 
 
+@dataclass(eq=False)
 class Audit(Middleware):
     """Middleware: one event per request; 503 if the log is required and cannot be written."""
 
-    def __init__(self, app: ASGIApp, writer: EventWriter) -> None:
-        super().__init__(app)
-        self._writer = writer
+    writer: EventWriter
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer, state = self._writer, scope.setdefault("state", {})
-        clock = writer.clock
-        note = Note(writer.required, clock, lambda: caller_of(scope), scope=scope, requested_at=clock())
+        state, clock = scope.setdefault("state", {}), self.writer.clock
+        note = Note(self.writer.required, clock, lambda: caller_of(scope), scope=scope, requested_at=clock())
         state["note"] = note
         status, refused = NOT_ANSWERED, False
 
@@ -270,7 +268,7 @@ class Audit(Middleware):
 
     async def _write(self, note: Note, outcome: Outcome, status: int) -> bool:
         written = self._put(note, outcome, status)
-        if written is None or not self._writer.required:
+        if written is None or not self.writer.required:
             return True
         try:
             await asyncio.wrap_future(written)
@@ -285,8 +283,8 @@ class Audit(Middleware):
         event = note.event(outcome)
         if status == HTTPStatus.TOO_MANY_REQUESTS or (event.key_id is None and outcome is not Outcome.ALLOWED):
             whose = event.key_id or client_address(Request(note.scope))
-            return self._writer.put_refusal(event, whose, status)
-        return self._writer.put(event)
+            return self.writer.put_refusal(event, whose, status)
+        return self.writer.put(event)
 
 
 def is_logged(scope: Scope) -> bool:

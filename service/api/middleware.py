@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import anyio
@@ -33,7 +33,6 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # safe in log lines
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
-Count = Callable[[str, str, int, float], None]
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,11 @@ class GateLimits:
     body_seconds_max: float = 30.0  # from the moment a route asks for the body to its end
 
 
+@dataclass(eq=False)
 class Middleware(ABC):
     """Base of middleware that handles HTTP requests and passes everything else on."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         handle = self.handle if scope["type"] == "http" else self.app
@@ -88,6 +87,7 @@ class CommonHeaders(Middleware):
             await self.app(scope, receive, send_with_headers)
 
 
+@dataclass(eq=False, kw_only=True)
 class Traffic(Middleware):
     """Counts each answer for the metrics and, if `logged`, writes the access log.
 
@@ -95,9 +95,8 @@ class Traffic(Middleware):
     names, are never recorded. `count` takes method, route, status, and seconds until the answer started.
     """
 
-    def __init__(self, app: ASGIApp, *, count: Count, logged: bool) -> None:
-        super().__init__(app)
-        self._count, self._logged = count, logged
+    count: Callable[[str, str, int, float], None]
+    logged: bool
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         began, status, seconds = time.monotonic(), NOT_ANSWERED, 0.0
@@ -115,8 +114,8 @@ class Traffic(Middleware):
             raise
         finally:
             method, route = method_of(scope), route_of(scope)
-            self._count(method, route, status, seconds)
-            if self._logged:
+            self.count(method, route, status, seconds)
+            if self.logged:
                 caller = caller_of(scope)
                 key_id = caller and caller.id
                 get_logger(__name__).info("request", method=method, route=route, status=status, key_id=key_id)
@@ -177,31 +176,28 @@ def body_limit(bytes_max: int | None) -> Callable[[Endpoint], Endpoint]:
     return declare
 
 
+@dataclass(eq=False)
 class WaitingRoom:
     """Bounded set of requests with incomplete bodies. When it is full, the address with most loses its oldest
     request.
     """
 
-    def __init__(self, limits: GateLimits) -> None:
-        self._limits = limits
-        self._waiting: dict[anyio.CancelScope, str] = {}  # address, oldest first
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+    limits: GateLimits
+    waiting: dict[anyio.CancelScope, str] = field(default_factory=dict)  # address, oldest first
 
     async def receive(self, read: Awaitable[Message], address: str) -> Message:
         """Return the body that `read` waits for. Raise HTTPException 408 after a while, 503 if evicted."""
-        held, seconds_max = Counter(self._waiting.values()), self._limits.body_seconds_max
-        if held[address] >= self._limits.waiting_per_address_max:
+        held, seconds_max = Counter(self.waiting.values()), self.limits.body_seconds_max
+        if held[address] >= self.limits.waiting_per_address_max:
             self._evict(address)
-        elif len(self._waiting) >= self._limits.waiting_max:
+        elif len(self.waiting) >= self.limits.waiting_max:
             self._evict(max(held, key=held.__getitem__))
         with anyio.move_on_after(seconds_max) as waiting:
-            self._waiting[waiting] = address
+            self.waiting[waiting] = address
             try:
                 return await read
             finally:
-                evicted = self._waiting.pop(waiting, None) is None
+                evicted = self.waiting.pop(waiting, None) is None
         if evicted:
             raise HTTPException(
                 503, "Too many requests with incomplete bodies; this one waited longest. Send it again."
@@ -209,11 +205,12 @@ class WaitingRoom:
         raise HTTPException(408, f"The body took longer than {seconds_max:g} seconds. Send it again, faster.")
 
     def _evict(self, address: str) -> None:
-        oldest = next(waiting for waiting, other in self._waiting.items() if other == address)
-        del self._waiting[oldest]
+        oldest = next(waiting for waiting, other in self.waiting.items() if other == address)
+        del self.waiting[oldest]
         oldest.cancel()
 
 
+@dataclass(eq=False)
 class Gate(Middleware):
     """Bounds concurrent requests, except liveness checks, and receives their bodies.
 
@@ -225,13 +222,12 @@ class Gate(Middleware):
     connection closed.
     """
 
-    def __init__(
-        self, app: ASGIApp, limits: GateLimits = GateLimits(), *, body_bytes_max: int = LARGE_BODY_BYTES_MAX
-    ) -> None:
-        super().__init__(app)
-        self.limits, self.body_bytes_max = limits, body_bytes_max
-        self.room = WaitingRoom(limits)
-        self.open = Counter[str]()  # by address
+    limits: GateLimits = GateLimits()
+    body_bytes_max: int = LARGE_BODY_BYTES_MAX
+    open: Counter[str] = field(default_factory=Counter)  # requests by address
+
+    def __post_init__(self) -> None:
+        self.room = WaitingRoom(self.limits)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -242,6 +238,7 @@ class Gate(Middleware):
             await refused(scope, receive, send)
             return
         address = client_address(request)
+        one = Counter({address: 1})
         full = self.open.total() >= self.limits.requests_max or self.open[address] >= self.limits.per_address_max
         if full and scope["path"] != LIVENESS_PATH:
             detail = "The service answers as many requests as it can at a time. Try again soon."
@@ -258,30 +255,25 @@ class Gate(Middleware):
             read = _read(scope, receive, min(bytes_max, self.body_bytes_max))
             if not counted:
                 return await self.room.receive(read, address)
-            self._count_down(address)
+            self.open -= one  # which drops an address without requests
             try:
                 return await self.room.receive(read, address)
             finally:
-                self.open[address] += 1
+                self.open += one
 
         async def send_answer(message: Message) -> None:
             nonlocal counted
             if counted and message["type"] == "http.response.start":
                 counted = False
-                self._count_down(address)
+                self.open -= one
             await send(message)
 
-        self.open[address] += 1
+        self.open += one
         try:
             await self.app(scope, receive_body, send_answer)
         finally:
             if counted:
-                self._count_down(address)
-
-    def _count_down(self, address: str) -> None:
-        self.open[address] -= 1
-        if not self.open[address]:
-            del self.open[address]
+                self.open -= one
 
 
 async def _read(scope: Scope, receive: Receive, bytes_max: int) -> Message:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeVar
 
 from service.errors import ObscuraError
@@ -41,13 +41,13 @@ class NoSlot(ObscuraError):
         )
 
 
+@dataclass(eq=False)
 class Slots(Generic[Limits]):
     """Counts the requests of one kind in progress in this process."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self._lock = threading.Lock()
-        self._taken: Counter[tuple[str, str | None]] = Counter()  # by the key's id and its project's
+    limits: Limits
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _taken: Counter[tuple[str, str | None]] = field(default_factory=Counter)  # by the key's id and its project's
 
     def take(self, key_id: str, project_id: str | None = None) -> None:
         """Take a slot, or raise NoSlot."""
@@ -64,6 +64,4 @@ class Slots(Generic[Limits]):
 
     def give_back(self, key_id: str, project_id: str | None = None) -> None:
         with self._lock:
-            self._taken[key_id, project_id] -= 1
-            if self._taken[key_id, project_id] <= 0:
-                del self._taken[key_id, project_id]
+            self._taken -= Counter({(key_id, project_id): 1})  # which drops those without requests

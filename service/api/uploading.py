@@ -44,16 +44,17 @@ def content_length(headers: Mapping[str, str]) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
+@dataclass(eq=False)
 class Body:
     """The body of a request, read in blocks from a worker thread."""
 
-    def __init__(self, request: Request, limits: UploadLimits) -> None:
-        self._request, self._limits = request, limits
-        self._ended = False
+    request: Request
+    limits: UploadLimits
+    _ended: bool = False
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the body in order. Raise UploadStalled if it is too slow, InvalidInput if the client disconnects."""
-        waited, limits = 0.0, self._limits
+        waited, limits = 0.0, self.limits
         while not self._ended:
             started = time.monotonic()
             block = from_thread.run(self._gather, BLOCK_BYTES, limits.window_seconds)
@@ -81,7 +82,7 @@ class Body:
         parts, size = list[bytes](), 0
         with anyio.move_on_after(seconds_max):
             while size < bytes_max and not self._ended:
-                message = await self._request.receive()  # cancelling it loses nothing
+                message = await self.request.receive()  # cancelling it loses nothing
                 if message["type"] == "http.disconnect":
                     self._ended = True
                     raise InvalidInput("The client hung up before the end of the body.")

@@ -31,7 +31,7 @@ from obscura.occupant import address_of, announced, occupied
 from obscura.private_files import keep_new_files_private, make_private_folder
 from service.api.deps import Service
 from service.cli.ledger import explained
-from service.dashboard.links import LINK_SECONDS
+from service.dashboard.sign_in import LINK_SECONDS
 from service.errors import InvalidInput
 from service.logs import configure_logging, get_logger
 from service.main import create_app, prepare

@@ -9,7 +9,6 @@ from fastapi import FastAPI
 
 from service.dashboard import accounts, admin, datasets, jobs, releases, sign_in, training
 from service.dashboard.documentation import Documentation
-from service.dashboard.links import SignInLinks
 from service.dashboard.pages import answer_unknown_with_pages
 
 __all__ = ["PARTS", "mount"]
@@ -19,7 +18,7 @@ PARTS = tuple(part.router for part in (training, accounts, jobs, datasets, relea
 
 def mount(app: FastAPI) -> None:
     """Add the dashboard at `/` to an application whose state holds the `service`."""
-    app.state.links = SignInLinks()
+    app.state.links = sign_in.SignInLinks()
     for part in PARTS:
         app.include_router(part, include_in_schema=False)
     app.mount("/docs", Documentation())

@@ -157,10 +157,12 @@ class Filters:
         if foreign:
             raise InvalidInput(f"This list cannot be narrowed by {' and '.join(foreign)}, only by {', '.join(by)}.")
         conditions: list[ColumnElement[bool]] = []
-        if self.state:
-            conditions.append(table.state == _one_of("state", self.state, [state for state, _ in STATES[table]]))
-        if self.recipe:
-            conditions.append(table.recipe == _one_of("recipe", self.recipe, list(RECIPES)))
+        for name, choices in (("state", STATES.get(table, [])), ("recipe", RECIPE_CHOICES)):
+            value, known = getattr(self, name), [choice for choice, _ in choices]
+            if value and value not in known:
+                raise InvalidInput(f"There is no such {name}. Choose one of {', '.join(known)}.")
+            if value:
+                conditions.append(getattr(table, name) == value)
         if self.account:
             conditions.append(table.account_id == self.account)
             own = visible(session, Account, select(Account.id)).where(Account.id == self.account)
@@ -178,9 +180,3 @@ STATES: dict[Any, list[tuple[str, str]]] = {
     Job: [(state.value, JOB_STATES[state]) for state in JobState],
 }
 RECIPE_CHOICES = [(recipe.name, recipe.title) for recipe in RECIPES.values()]
-
-
-def _one_of(what: str, value: str, known: Sequence[str]) -> str:
-    if value not in known:
-        raise InvalidInput(f"There is no such {what}. Choose one of {', '.join(known)}.")
-    return value

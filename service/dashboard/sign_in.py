@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
+import threading
 import time
+from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -15,16 +18,16 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 from swagger_ui_bundle import swagger_ui_path
 
+from obscura.wire.ids import digest_token
 from service.api.browser import cookie_name, is_secure
 from service.api.deps import Running, Service, identify
-from service.api.problems import TooManyWrongKeys
+from service.api.problems import STATUSES, TooManyWrongKeys
 from service.api.rates import client_address
 from service.dashboard.access import Acting, Form, Member, read_form
-from service.dashboard.links import LINK_SECONDS
 from service.dashboard.pages import REFERENCE_POLICY, PageRoute, page
 from service.db.access_tables import ApiKey, Person
 from service.db.session import transaction
-from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
+from service.errors import Forbidden, InvalidInput, NotFound, ObscuraError, Unauthorized
 from service.identity import auth, people, projects
 from service.identity.access import Principal, Scope, covers, visible
 from service.identity.sessions import SESSION_SECONDS, close_session, open_session
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from service.identity.provider import Provider
 
 router = APIRouter(route_class=PageRoute)
+LINK_SECONDS = 600
 _STATIC = Path(__file__).parent / "static"
 NEXT_CHARACTERS_MAX = 500
 PENDING_COOKIE = "obscura_sign_in"
@@ -48,6 +52,31 @@ _LINK_OVER = (
 _FILES = {path.name: path for path in (*_STATIC.iterdir(), *(Path(swagger_ui_path, name) for name in REFERENCE_FILES))}
 
 
+@dataclass
+class SignInLinks:
+    """One-time sign-in links. Only their SHA-256 is kept, in memory."""
+
+    _open: dict[str, float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def make(self, *, now_seconds: float) -> str:
+        """Return the secret of a new link, valid for LINK_SECONDS."""
+        secret = secrets.token_hex(32)
+        with self._lock:
+            self._open[digest_token(secret)] = now_seconds + LINK_SECONDS
+        return secret
+
+    def is_open(self, secret: str, *, now_seconds: float) -> bool:
+        """Return whether a link can be used."""
+        with self._lock:
+            return self._open.get(digest_token(secret), now_seconds) > now_seconds
+
+    def use(self, secret: str, *, now_seconds: float) -> bool:
+        """Use a link; return False if it is used, expired or unknown."""
+        with self._lock:
+            return self._open.pop(digest_token(secret), now_seconds) > now_seconds
+
+
 @router.get("/login")
 def sign_in_form(request: Request, next: Annotated[str, Query(max_length=NEXT_CHARACTERS_MAX)] = "/") -> HTMLResponse:
     return login_page(request, local_path(next))
@@ -58,24 +87,23 @@ def sign_in(request: Request, service: Running, form: Form) -> Response:
     target = local_path(form.get("next", "/"))
     try:
         principal = identify(service, request, form.get("key", "").strip())
-    except Unauthorized as error:
-        structlog.get_logger(__name__).warning("dashboard_sign_in_refused", address=client_address(request))
-        return login_page(request, target, error.message, 401)
-    except TooManyWrongKeys as error:
-        refused = login_page(request, target, error.message, 429)
-        refused.headers.update(error.headers)
-        return refused
+    except (Unauthorized, TooManyWrongKeys) as error:
+        if isinstance(error, Unauthorized):
+            structlog.get_logger(__name__).warning("dashboard_sign_in_refused", address=client_address(request))
+        return login_page(request, target, error)
     if not covers(principal.scopes, Scope.READ):
         message = f"This key may not look at the dashboard: it needs the scope {Scope.READ.value!r} or 'admin'."
-        return login_page(request, target, message, 403)
+        return login_page(request, target, Forbidden(message))
     return _begin(request, service, principal.id, RedirectResponse(target, status_code=303))
 
 
-def login_page(request: Request, target: str, message: str | None = None, status_code: int = 200) -> HTMLResponse:
+def login_page(request: Request, target: str, error: ObscuraError | None = None) -> HTMLResponse:
     """Return the form with an error, and a link to the sign-in provider if there is one."""
+    status, message = (200, None) if error is None else (STATUSES[error.code], error.message)
     provider = request.app.state.service.provider is not None
-    facts = {"next": target, "message": message, "provider": provider}
-    return page(request, "login.html", status_code=status_code, **facts)
+    response = page(request, "login.html", status_code=status, next=target, message=message, provider=provider)
+    response.headers.update(getattr(error, "headers", {}))
+    return response
 
 
 @router.get("/sign-in/{secret}")
@@ -145,8 +173,7 @@ def finish(request: Request, service: Running) -> Response:
         principal = request.state.known = theirs[0]
     except (Unauthorized, Forbidden) as error:
         structlog.get_logger(__name__).warning("provider_sign_in_refused", address=client_address(request))
-        status = 401 if isinstance(error, Unauthorized) else 403
-        refused = login_page(request, "/", error.message, status)
+        refused = login_page(request, "/", error)
         refused.delete_cookie(PENDING_COOKIE, path=PENDING_PATH)
         return refused
     # A page, not a redirect: browsers send a strict cookie only for navigation that starts on this site.

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import FINAL_STATES, SweepRecord, SweepTotals, TrialFacts
-from obscura.wire.schemas import DatedRecord, NamedRecord, record_of
+from obscura.wire.schemas import record_of
 from obscura.wire.words import TRAIN, HoldState
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sweep
@@ -20,7 +20,6 @@ from service.identity.access import find, visible
 from service.jobs.kind import failure_of
 from service.jobs.kinds.evaluate import newest_on_own_dataset, with_figures
 from service.jobs.sweeps import sweeps_measured
-from service.ledger import Hold
 from service.views.accounts import Payer, Payments
 from service.views.jobs import ON_PAGES, JobView, payments_of
 from service.views.jobs import views as job_views
@@ -32,10 +31,6 @@ _TRIALS = (
     .where(Job.kind == TRAIN)
     .order_by(Job.created_at)
 )
-# For lists, which show how many trials have ended and what they hold.
-_STATES = select(Job.id, Job.kind, Job.account_id, Job.sweep_id, Job.state, Job.hold_id, Job.epsilon).where(
-    Job.kind == TRAIN
-)
 
 
 def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
@@ -44,43 +39,24 @@ def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
     return _records(session, rows, trials, payments_of(session, trials).require_sound())
 
 
-class SweepRow(DatedRecord, NamedRecord):
-    """A sweep in a list on a page. If its payer is in doubt, no amount is shown."""
+def newest_rows(session: Session, account_id: str | None = None) -> list[tuple[SweepRecord, Payer, int]]:
+    """Return the latest sweeps, optionally of one account, each with its payer and how many trials have ended.
 
-    payer: Payer
-    trials: int
-    ended: int
-    cost_nano: int
-    reserved_nano: int
-    spent_nano: int
-
-
-def newest_rows(session: Session, account_id: str | None = None) -> list[SweepRow]:
-    """Return the latest sweeps, optionally of one account."""
+    If the payer is in doubt, no amount may be shown.
+    """
     latest = visible(session, Sweep).order_by(Sweep.created_at.desc(), Sweep.id).limit(SWEEPS_SHOWN)
     rows = session.scalars(latest if account_id is None else latest.where(Sweep.account_id == account_id)).all()
     if not rows:
         return []
-    found = visible(session, Job, _STATES).where(Job.sweep_id.in_([row.id for row in rows]))
-    trials: Sequence[Any] = session.execute(found).all()
+    trials = _trials(session, rows)
     paid = payments_of(session, trials)
     payers = {id: paid.payer(id) for id in {row.account_id for row in rows}}
-    shown = []
-    for row in rows:
-        own = [trial for trial in trials if trial.sweep_id == row.id]
-        holds = [_hold_of(trial, paid) for trial in own]
-        shown.append(
-            record_of(
-                SweepRow,
-                row,
-                payer=payers[row.account_id],
-                trials=len(own),
-                ended=sum(trial.state in FINAL_STATES for trial in own),
-                reserved_nano=sum(map(_still_held, holds)),
-                spent_nano=sum(hold.captured_nano for hold in holds),
-            )
-        )
-    return shown
+    sweeps = _records(session, rows, trials, paid)
+    return [(sweep, payers[sweep.account_id], _ended(sweep)) for sweep in sweeps]
+
+
+def _ended(sweep: SweepRecord) -> int:
+    return sum(trial.state in FINAL_STATES for trial in sweep.trials)
 
 
 @dataclass(frozen=True)
@@ -115,8 +91,8 @@ def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
         for shown, trial in zip(job_views(session, rows, now), sweep.trials, strict=True)
     ]
     dataset = find(session, Dataset, row.dataset_id)
-    ended = sum(trial.state in FINAL_STATES for trial in sweep.trials)
-    return SweepView(sweep, paid.payer(row.account_id), dataset.name, len(dataset.classes), trials, ended)
+    payer = paid.payer(row.account_id)
+    return SweepView(sweep, payer, dataset.name, len(dataset.classes), trials, _ended(sweep))
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -161,17 +137,15 @@ def _records(session: Session, rows: Sequence[Sweep], trials: Sequence[Row[Any]]
     return shown
 
 
-def _still_held(hold: Hold) -> int:
-    return hold.amount_nano if hold.state in (HoldState.HELD, HoldState.ARMED) else 0
-
-
 def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFacts:
-    hold, figures = _hold_of(row, paid), {} if row.summary is None else with_figures(row.summary, newest)
+    if row.hold_id is None or row.epsilon is None:
+        raise LedgerCorruption("A trial of a sweep lacks its hold or its epsilon.", job_id=row.id)
+    hold, figures = paid.holds[row.hold_id], {} if row.summary is None else with_figures(row.summary, newest)
     return record_of(
         TrialFacts,
         row,
         job_id=row.id,
-        reserved_nano=_still_held(hold),
+        reserved_nano=hold.amount_nano if hold.state in (HoldState.HELD, HoldState.ARMED) else 0,
         charged_nano=hold.charged_nano,
         spent_nano=hold.captured_nano,
         spent_epsilon=paid.epsilon_of(row.account_id)(hold.captured_nano),
@@ -180,9 +154,3 @@ def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFac
         failure=failure_of(row),
         incomplete=row.incomplete is not None,
     )
-
-
-def _hold_of(trial: Row[Any], paid: Payments) -> Hold:
-    if trial.hold_id is None or trial.epsilon is None:
-        raise LedgerCorruption("A trial of a sweep lacks its hold or its epsilon.", job_id=trial.id)
-    return paid.holds[trial.hold_id]

@@ -76,8 +76,18 @@ class Served:
 
     def make_keys(self, *scopes: str) -> None:
         """Make a key for each of these scopes."""
+        for scope in scopes:
+            self.named(scope, scope)
+
+    def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
+        """Do something in a transaction of its own."""
         with transaction(self.factory) as session:
-            self.tokens |= {s: make_key(session, name=s, scopes=[s], now=utc_now())[1] for s in scopes}
+            return act(session, *given, **more)
+
+    def change(self, table: type[Any], row_id: str, **columns: Any) -> None:
+        with transaction(self.factory) as session:
+            for name, value in columns.items():
+                setattr(session.get_one(table, row_id), name, value)
 
     def close(self) -> None:
         while self.opened:
@@ -135,8 +145,7 @@ class Served:
     def named(self, name: str, *scopes: str) -> httpx.Client:
         """A client with a new key; a key with the scope admin is a person's of its own."""
         if name not in self.tokens:
-            with transaction(self.factory) as session:
-                self.tokens[name] = make_key(session, name=name, scopes=scopes, now=utc_now())[1]
+            self.tokens[name] = self.do(make_key, name=name, scopes=scopes, now=utc_now())[1]
         return self.client(name)
 
     def make_key(self, name: str, *scopes: str, by: str = "admin", **more: Any) -> dict[str, Any]:
@@ -206,9 +215,8 @@ class Served:
         return str(made["id"])
 
     def _arrived(self, dataset_id: str) -> None:
-        with transaction(self.factory) as session:
-            row = session.get_one(Dataset, dataset_id)
-            row.state, row.content_sha256, row.content_bytes, row.ready_at = DatasetState.READY, "0" * 64, 1, utc_now()
+        content = {"content_sha256": "0" * 64, "content_bytes": 1, "ready_at": utc_now()}
+        self.change(Dataset, dataset_id, state=DatasetState.READY, **content)
 
     def train(self, dataset_id: str, *, key: str | None = None, scope: str = "admin", **changes: Any) -> httpx.Response:
         """Ask for a training."""
@@ -217,15 +225,13 @@ class Served:
 
     def claim(self, job_id: str) -> int:
         """Take a job as a worker does; returns the attempt."""
-        with transaction(self.factory) as session:
-            claim = jobs.claim(session, worker="test", now=utc_now(), lease_seconds=600, job_id=job_id)
+        claim = self.do(jobs.claim, worker="test", now=utc_now(), lease_seconds=600, job_id=job_id)
         assert claim is not None
-        return claim.attempt
+        return int(claim.attempt)
 
     def progress(self, job_id: str, attempt: int, **facts: Any) -> None:
         """Report progress as a worker does."""
-        with transaction(self.factory) as session:
-            jobs.report_progress(session, job_id=job_id, attempt=attempt, progress=facts)
+        self.do(jobs.report_progress, job_id=job_id, attempt=attempt, progress=facts)
 
     def publish(self, job_id: str, attempt: int) -> str:
         """Arm, charge, write artifact files and publish, as a worker does; returns the release's id."""
@@ -258,9 +264,7 @@ class Served:
 
     def finish(self, how: Callable[..., Any], job_id: str, **what: Any) -> None:
         """Claim a job and end it, as a worker of its kind does."""
-        attempt = self.claim(job_id)
-        with transaction(self.factory) as session:
-            how(session, job_id=job_id, attempt=attempt, now=utc_now(), **what)
+        self.do(how, job_id=job_id, attempt=self.claim(job_id), now=utc_now(), **what)
 
     def finish_sample(self, sample: dict[str, Any], content: bytes, name: str) -> None:
         """Write a sample's file and end its job, as a worker does."""

@@ -277,9 +277,9 @@ def test_incomplete_bodies_of_many_addresses_make_room_for_each_other(crowded):
     with ExitStack() as crowd:
         slow = [crowd.enter_context(half_a_form(crowded.url, f"203.0.113.{n // 4}")) for n in range(40)]
         assert received(slow[0], b"\r\n\r\n").startswith(b"HTTP/1.1 503")
-        wait_until(lambda: len(gate_of(crowded).room) == 20)
+        wait_until(lambda: len(gate_of(crowded).room.waiting) == 20)
         assert crowded.client(None).post("/login", data={"key": crowded.tokens["read"]}).status_code == 303
-    wait_until(lambda: not gate_of(crowded).open and not len(gate_of(crowded).room), "a request is still counted")
+    wait_until(lambda: not gate_of(crowded).open and not gate_of(crowded).room.waiting, "a request is still counted")
 
 
 @limited(per_address_max=2)
@@ -297,8 +297,8 @@ def test_a_client_that_hangs_up_is_one_line_of_the_log(served, caplog, capfd):
     structlog.reset_defaults()  # commands that other tests run in this process raise the level of the log
     for head in (HALF_A_FORM, HALF_A_FORM.replace(b"/login", b"/logout")):
         with connected(served.url, head):
-            wait_until(lambda: len(gate_of(served).room) == 1)
-        wait_until(lambda: gate_of(served).open.total() + len(gate_of(served).room) == 0)
+            wait_until(lambda: len(gate_of(served).room.waiting) == 1)
+        wait_until(lambda: gate_of(served).open.total() + len(gate_of(served).room.waiting) == 0)
     logged = capfd.readouterr()
     assert not [record for record in caplog.records if record.exc_info]
     assert "Traceback" not in logged.out + logged.err

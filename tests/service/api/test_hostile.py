@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from service.api.answers import JSON_VALUES_MAX, encode_cursor
 from service.api.problems import ERRORS_MAX
+from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.settings import Settings
 from tests.service.api.conftest import ACCOUNT, DATASET, SCOPES, Served, connected, received, serving
@@ -55,8 +56,7 @@ def test_every_budget_that_is_taken_can_be_shown(served):
 def test_a_stored_delta_that_is_out_of_range_breaks_no_page(served):
     """It was taken once, and stands in the ledger for ever."""
     sound, odd = served.account(), served.account()
-    with transaction(served.factory) as session:
-        session.execute(text("UPDATE accounts SET delta = 1e-309 WHERE id = :id"), {"id": odd["id"]})
+    served.change(Account, odd["id"], delta=1e-309)
     client = served.client()
     client.post("/login", data={"key": served.tokens["admin"]})
     for page in ("/", "/parts/budgets", f"/accounts/{odd['id']}", "/v1/accounts", f"/v1/accounts/{odd['id']}"):

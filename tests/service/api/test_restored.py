@@ -62,8 +62,7 @@ def test_a_dataset_whose_key_is_gone_is_not_shown_as_ready_and_refuses_jobs(serv
     key = path.read_bytes()
 
     def checked() -> dict[str, object]:
-        with transaction(served.factory) as session:
-            states.check_keys(session, settings)
+        served.do(states.check_keys, settings)
         return dict(served.read(f"datasets/{dataset_id}"))
 
     assert checked()["state"] == "ready"

@@ -10,7 +10,6 @@ import pytest
 
 from service.api.slots import NoSlot, Slots
 from service.api.uploading import DRAINED_BYTES_MAX, UploadLimits
-from service.db.session import transaction
 from service.identity import auth
 from service.main import utc_now
 from service.settings import Settings
@@ -161,13 +160,11 @@ def test_a_json_body_that_is_refused_closes_its_connection_too(served):
 def test_an_upload_whose_key_is_revoked_on_its_way_is_not_taken(served):
     """Whoever is removed has begun an upload that lasts, and everything that the key opened is over."""
     body, dataset_id = npz(10), served.dataset()["id"]
-    with transaction(served.factory) as session:
-        key, token = auth.create_key(session, name="leaver", scopes=["data"], now=utc_now())
+    key, token = served.do(auth.create_key, name="leaver", scopes=["data"], now=utc_now())
     with sending(served, dataset_id, f"Connection: close\r\nContent-Length: {len(body)}", token=token) as connection:
         connection.sendall(body[:-1])
         wait_for_state(served, dataset_id, "receiving")
-        with transaction(served.factory) as session:
-            auth.revoke_key(session, key_id=key.id, admin_id=None, now=utc_now())
+        served.do(auth.revoke_key, key_id=key.id, admin_id=None, now=utc_now())
         connection.sendall(body[-1:])
         said = received(connection)
     assert said.startswith(b"HTTP/1.1 401"), said

@@ -239,6 +239,18 @@ def stock(site: Site, open_account: Callable[..., str], declare_dataset: Callabl
     return Stock(account, dataset, running, queued, done, release, sample)
 
 
+@pytest.fixture
+def trainer(site: Site) -> TestClient:
+    """A browser of somebody who trains."""
+    return site.signed_in("train", "read")
+
+
+@pytest.fixture
+def uploader(site: Site) -> TestClient:
+    """A browser of somebody who uploads images."""
+    return site.signed_in("data", "read")
+
+
 ORIGIN = {"Origin": "http://127.0.0.1:8420"}
 
 

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import func, select
 
 from service.api.browser import COOKIE
-from service.dashboard.links import LINK_SECONDS, SignInLinks
+from service.dashboard.sign_in import LINK_SECONDS, SignInLinks
 from service.db.access_tables import ApiKey, SignIn
 from service.db.project_tables import DEFAULT_PROJECT
 from service.db.session import transaction

@@ -86,8 +86,7 @@ def test_a_refused_upload_leaves_no_declaration(make_site, refused):
     assert (sent.status_code, sent.json()["state"]) == (201, "ready")
 
 
-def test_a_form_whose_fields_have_no_end_or_cannot_be_read_is_refused(site):
-    uploader = site.signed_in("data", "read")
+def test_a_form_whose_fields_have_no_end_or_cannot_be_read_is_refused(site, uploader):
     headers = PROBLEM | {"X-Form-Token": token_of(uploader, "/datasets/new")}
     for body in (b"x" * 3_000_000, b'{"name": "' + b"x" * 20_000 + b'"}\n', b'{"name": 7}\n', b"[]\n", b"{}", b""):
         answer = uploader.post("/datasets/new", content=body, headers=headers)
@@ -98,8 +97,9 @@ def test_a_form_whose_fields_have_no_end_or_cannot_be_read_is_refused(site):
     ("classes", "said"),
     [("SURNAME_GIVEN_19610423, dog", "look like people: SURNAME_GIVEN_19610423"), ("train, test", "parts of a coll")],
 )
-def test_names_that_may_be_no_classes_are_asked_about_before_they_are_public(site, open_account, classes, said):
-    uploader = site.signed_in("data", "read")
+def test_names_that_may_be_no_classes_are_asked_about_before_they_are_public(
+    site, open_account, classes, said, uploader
+):
     make_fingerprint_key(site.settings)
     fields = {"account_id": open_account(site.factory), "classes": classes}
     content = zipped(folders=tuple(classes.split(", ")))
@@ -111,8 +111,7 @@ def test_names_that_may_be_no_classes_are_asked_about_before_they_are_public(sit
     assert list(declared.classes) == classes.split(", ")
 
 
-def test_a_training_is_priced_then_asked_for_once(site, stock):
-    trainer = site.signed_in("train", "read")
+def test_a_training_is_priced_then_asked_for_once(site, stock, trainer):
     page = trainer.get(f"/train?dataset={stock.dataset}&recipe=datalens&epsilon=0.4&options=teachers+%3D+300").text
     body, _ = forms_of(page)["POST /v1/jobs"]
     assert (body["epsilon"], body["options"]) == (0.4, {"teachers": 300})
@@ -163,9 +162,8 @@ def test_a_price_above_half_of_what_is_left_is_confirmed(site, open_account, dec
     assert submit(trainer, f"{asked}&epsilon=0.4", "POST /v1/jobs").status_code == 202
 
 
-def test_whether_people_are_known_again_is_declared_by_a_box(site, open_account):
+def test_whether_people_are_known_again_is_declared_by_a_box(site, open_account, uploader):
     account = open_account(site.factory, name="families", unit="subject")
-    uploader = site.signed_in("data", "read")
     make_fingerprint_key(site.settings)
     fields = {"account_id": account, "subjects_declared": "50"}
     content = zipped(folders=("cat/a", "dog/b", "owl/c"))
@@ -177,8 +175,7 @@ def test_whether_people_are_known_again_is_declared_by_a_box(site, open_account)
     assert "known again" not in uploader.get(f"/datasets/{usual}").text
 
 
-def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stock):
-    trainer = site.signed_in("train", "read")
+def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stock, trainer):
     asked = f"/train?dataset={stock.dataset}&epsilon=0.4&shown=datalens&recipe="
     fields = "option.teachers=300&option.preset=published&option.use_top_k=&option.teacher_network=linear"
     page = trainer.get(f"{asked}datalens&{fields}").text
@@ -200,8 +197,7 @@ def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stoc
         assert_shown(page, *(schema["description"] for schema in recipe.options["properties"].values()))
 
 
-def test_the_price_says_which_class_noise_drowns_by_a_stated_balance(site, stock):
-    trainer = site.signed_in("train", "read")
+def test_the_price_says_which_class_noise_drowns_by_a_stated_balance(site, stock, trainer):
     (row,) = site.rows(Dataset, Dataset.id == stock.dataset)
     asked = f"/train/price?dataset={stock.dataset}&recipe=moments&epsilon=0.4&shown=moments&option.class_fractions="
     rare = ",".join(["1000"] * (len(row.classes) - 1) + ["1"])
@@ -212,8 +208,7 @@ def test_the_price_says_which_class_noise_drowns_by_a_stated_balance(site, stock
     assert (wrong.status_code, "numbers for" in wrong.text) == (422, True)
 
 
-def test_what_cannot_be_planned_is_explained_at_its_field(site, stock):
-    trainer = site.signed_in("train", "read")
+def test_what_cannot_be_planned_is_explained_at_its_field(site, stock, trainer):
     for query, field in (("epsilon=x", "epsilon"), ("options=teachers", "options"), ("recipe=nothing", "recipe")):
         answer = trainer.get(f"/train?dataset={stock.dataset}&{query}")
         assert answer.status_code == 422
@@ -232,10 +227,9 @@ def spend(site, account_id: str, *, but_nano: int = 0) -> None:
 
 
 @pytest.mark.parametrize("left_nano", [0, 300])
-def test_the_plan_page_of_a_spent_account_says_so_and_what_is_free(site, stock, left_nano):
+def test_the_plan_page_of_a_spent_account_says_so_and_what_is_free(site, stock, left_nano, trainer):
     """What is left may be less than the least that can be asked for: that is spent, too, and no mistake of a reader."""
     spend(site, stock.account, but_nano=left_nano)
-    trainer = site.signed_in("train", "read")
     for address in ("/train", "/train/price"):
         answer = trainer.get(f"{address}?dataset={stock.dataset}&epsilon=1")
         assert answer.status_code == 200, address
@@ -247,8 +241,7 @@ def test_the_plan_page_of_a_spent_account_says_so_and_what_is_free(site, stock, 
         assert "Train for" not in answer.text
 
 
-def test_a_training_is_cloned_and_a_failed_one_tried_again(site, stock):
-    trainer = site.signed_in("train", "read")
+def test_a_training_is_cloned_and_a_failed_one_tried_again(site, stock, trainer):
     failed = site.add_job(
         stock.account, stock.dataset, epsilon=0.3, state="failed", failure_code="out_of_memory", options={"top_k": 7}
     )
@@ -286,8 +279,7 @@ def test_readers_see_no_form_that_acts(site, stock):
         assert page.text.count('method="post"') == page.text.count('action="/logout"')
 
 
-def test_a_plan_is_previewed_and_its_forecast_is_shown(site, stock):
-    trainer = site.signed_in("train", "read")
+def test_a_plan_is_previewed_and_its_forecast_is_shown(site, stock, trainer):
     address = f"/train?dataset={stock.dataset}&epsilon=900"
     assert "Preview before you spend" in trainer.get(address).text, "what cannot be paid can be looked at"
     job_id = submit(trainer, address, "POST /v1/previews").json()["job_id"]

@@ -122,14 +122,13 @@ def test_an_account_that_protects_people_says_how_somebody_withdraws(site, stock
     assert "withdraw" not in site.signed_in("data", "read").get(f"/accounts/{stock.account}/data").text
 
 
-def test_a_sweep_shows_its_trials_and_is_cancelled(site, stock, sweep):
+def test_a_sweep_shows_its_trials_and_is_cancelled(site, stock, sweep, trainer):
     page = f"/sweeps/{sweep}"
     for address in ("/jobs", f"/accounts/{stock.account}/jobs"):
         assert f'href="{page}"' in site.client().get(address).text
     html = site.client().get(page).text
     assert_shown(html, "thresholds", "3 trainings", "Beta 0.1", "0 of 3", "Every trial is paid for")
     assert "Cancel unfinished trials" not in html
-    trainer = site.signed_in("train", "read")
     for address in (page, f"{page}/part"):
         assert "Cancel unfinished trials" in trainer.get(address).text
     assert submit(trainer, page, f"POST /v1{page}/cancel").is_success
@@ -149,12 +148,11 @@ def test_a_sweep_over_epsilon_names_each_trial_by_it_and_links_its_release(site,
         assert re.findall(r'<a href="/releases/(\w+)">Open', shown) == [release]
 
 
-def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site, stock):
+def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site, stock, uploader):
     page = f"/datasets/{stock.dataset}"
     html = site.client().get(page).text
     assert "No budget returns" in html
     assert forms_of(html) == {}, "nobody is signed in"
-    uploader = site.signed_in("data", "read")
     assert "Cancel the 2 jobs that need it" in uploader.get(page).text
     assert re.findall(r'type="checkbox" required', uploader.get(page).text) == ['type="checkbox" required'] * 2
     assert submit(uploader, page, f"DELETE /v1{page}?cancel_jobs=true").is_success

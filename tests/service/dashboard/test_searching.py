@@ -10,7 +10,6 @@ from service import ledger
 from service.db.job_tables import Job, Sweep
 from service.db.ledger_tables import Account
 from tests.service.dashboard.conftest import Stock, assert_shown, forms_of, submit
-from tests.service.reading_routes import TestClient
 
 
 def asked(stock: Stock, *tried: tuple[str, str], **fields: str) -> str:
@@ -20,8 +19,7 @@ def asked(stock: Stock, *tried: tuple[str, str], **fields: str) -> str:
     return "?" + urlencode([*{**dict(usual), **fields}.items(), *pairs])
 
 
-def test_a_search_is_priced_as_a_whole_then_held_once(site, stock):
-    trainer = site.signed_in("train", "read")
+def test_a_search_is_priced_as_a_whole_then_held_once(site, stock, trainer):
     query = asked(stock, ("teachers", "100, 300"), ("", ""), ("epsilon", "0.1,0.2,0.3"), options="top_k = 7")
     page = trainer.get("/train" + query).text
     assert_shown(
@@ -67,8 +65,7 @@ def test_a_search_is_priced_as_a_whole_then_held_once(site, stock):
         ([("nothing", "7,8")], "options", "Trial 1: .*nothing"),
     ],
 )
-def test_a_search_that_cannot_be_planned_is_explained_where_it_stands(site, stock, tried, place, said):
-    trainer = site.signed_in("train", "read")
+def test_a_search_that_cannot_be_planned_is_explained_where_it_stands(site, stock, tried, place, said, trainer):
     for address in ("/train", "/train/price"):
         answer = trainer.get(address + asked(stock, *tried))
         assert answer.status_code == 422
@@ -82,8 +79,7 @@ def test_a_search_that_cannot_be_planned_is_explained_where_it_stands(site, stoc
     assert site.rows(Sweep) == []
 
 
-def test_a_search_that_the_account_cannot_pay_for_says_what_would_fit(site, stock):
-    trainer = site.signed_in("train", "read")
+def test_a_search_that_the_account_cannot_pay_for_says_what_would_fit(site, stock, trainer):
     left = site.balance(stock.account).affordable_epsilon
     page = trainer.get("/train" + asked(stock, ("teachers", "100,300"), epsilon=str(left))).text
     fitting = re.search(r"too little left for all 2 trials. At most ε ([\d.]+) of each fits", page)
@@ -100,8 +96,7 @@ def test_only_who_may_train_sees_the_form(site, stock):
         assert "Cost of all" not in page
 
 
-def test_a_recipe_is_searched_by_its_own_options(site, stock):
-    trainer: TestClient = site.signed_in("train", "read")
+def test_a_recipe_is_searched_by_its_own_options(site, stock, trainer):
     page = trainer.get("/train" + asked(stock, ("teachers", "100,300"), recipe="dpgan")).text
     assert "Cost of all" not in page, "the values were another recipe's"
     (offered,) = set(re.findall(r'<select id="vary-\d" name="vary">(.*?)</select>', page))

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from obscura.client import ApiError
 from service.datasets.vault import Vault, key_id_of, read_key
@@ -178,17 +179,14 @@ def test_the_order_of_a_training_binds_its_dataset_and_tells_nothing_of_the_cont
         return served.client("read").get(f"/v1/accounts/{account_id}/entries")
 
     assert served.upload(dataset_id, body).status_code == 200
-    with transaction(served.factory, read_only=True) as session:
-        row = session.get_one(Dataset, dataset_id)
+    row = served.do(Session.get_one, Dataset, dataset_id)
     assert row.vault_key_id == key_id_of(read_key(Vault.of(settings).key_path(dataset_id)))
     training = served.train(dataset_id).json()
     assert log().json()["items"][-1]["details"]["order"].keys() == {"job", "dataset"}
     for secret in (row.content_sha256, row.vault_key_id, hashlib.sha256(body).hexdigest()):
         assert secret not in log().text
-    with transaction(served.factory, read_only=True) as session:
-        assert session.scalar(select(Job.secret).where(Job.id == training["id"])) not in log().text
+    assert served.do(Session.scalar, select(Job.secret).where(Job.id == training["id"])) not in log().text
     assert inspect_ledger(settings, served.factory, thorough=True).clean
-    with transaction(served.factory) as session:
-        session.get_one(Dataset, dataset_id).records_declared += 1
+    served.change(Dataset, dataset_id, records_declared=row.records_declared + 1)
     codes = {finding.code.value for finding in inspect_ledger(settings, served.factory).findings}
     assert codes == {"job_mismatch"}

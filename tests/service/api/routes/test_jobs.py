@@ -103,11 +103,9 @@ def test_a_job_that_shows_no_sign_of_life_says_so_while_it_runs(served, job):
     attempt = served.claim(job["id"])
     this = {"job_id": job["id"], "attempt": attempt}
     assert served.read(f"jobs/{job['id']}")["progress"]["silent_minutes"] is None
-    with transaction(served.factory) as session:
-        jobs.report_silence(session, **this, minutes=5)
+    served.do(jobs.report_silence, **this, minutes=5)
     assert served.read(f"jobs/{job['id']}")["progress"]["silent_minutes"] == 5
-    with transaction(served.factory) as session:
-        jobs.give_back(session, **this, now=utc_now())
+    served.do(jobs.give_back, **this, now=utc_now())
     assert served.read(f"jobs/{job['id']}")["progress"]["silent_minutes"] is None
 
 
@@ -177,11 +175,9 @@ def test_a_finished_sweep_names_the_best_on_public_data(served, dataset, client)
     sweep = ask(served, dataset["id"])
     trained = [trial["job_id"] for trial in sweep["trials"]]
     releases = [served.publish(job_id, served.claim(job_id)) for job_id in trained[:2]]
-    with transaction(served.factory) as session:
-        # The other recognises more images, and fewer of the rare classes.
-        uneven = {"accuracy": {"cnn": 0.95}, "balanced_accuracy": {"cnn": 0.5}}
-        session.get_one(Release, releases[0]).summary = uneven
-        session.get_one(Release, releases[1]).summary = {"accuracy": {"cnn": 0.9, "mlp": 0.8}}
+    # The other recognises more images, and fewer of the rare classes.
+    served.change(Release, releases[0], summary={"accuracy": {"cnn": 0.95}, "balanced_accuracy": {"cnn": 0.5}})
+    served.change(Release, releases[1], summary={"accuracy": {"cnn": 0.9, "mlp": 0.8}})
     found = client.sweep(sweep["id"])
     assert (found.state, found.finished) == ("open", False)
     seen: list[str] = []

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from service.audit.proofs import check_receipt
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
-from service.db.session import make_engine, make_session_factory, transaction
+from service.db.session import make_engine, make_session_factory
 from service.inspection import sign_heads
 from tests.service.api.conftest import OwnSettings, serving
 from tests.service.audit.book import LedgerBook
@@ -23,8 +23,7 @@ def test_a_new_service_has_verified_its_ledger(served):
 def test_the_newest_checkpoint_is_shown(served):
     served.account()
     settings = served.app.state.settings
-    with transaction(served.factory, read_only=True) as session:
-        report = verify(session, trusted={})
+    report = served.do(verify, trusted={})
     sequence = sign_heads(settings, served.factory, report, now=datetime.now(UTC))
     checkpoint = served.read("ledger", scope="admin")["checkpoint"]
     assert (checkpoint["sequence"], [checkpoint["key_id"]]) == (sequence, list(trusted_keys(settings.ledger_key_path)))

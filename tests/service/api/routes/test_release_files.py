@@ -11,7 +11,6 @@ from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.released import save_released
 from obscura.wire.words import ReleaseKind
 from service.db.job_tables import Release
-from service.db.session import transaction
 from service.storage.files import digest_directory
 
 MADE = ("README.md", "load_generator.py")
@@ -26,14 +25,8 @@ def release(served, released) -> str:
     config = DcganConfig(classes=2, channels=1, height=4, width=4, latent=3, features=4)
     save_released(DcganGenerator(config), folder)
     (folder / "privacy_card.json").write_text("{}\n")
-    change(served, release_id, card=CARD, name="pictures | <b> · dpgan")
+    served.change(Release, release_id, card=CARD, name="pictures | <b> · dpgan")
     return release_id
-
-
-def change(served: Any, release_id: str, **columns: Any) -> None:
-    with transaction(served.factory) as session:
-        for name, value in columns.items():
-            setattr(session.get_one(Release, release_id), name, value)
 
 
 def fetch(served: Any, release_id: str, name: str, **headers: str) -> Any:
@@ -80,7 +73,7 @@ def test_only_generators_that_are_known_have_these_files(served, release, name):
     description.unlink()
     assert served.read(f"releases/{release}/files/{name}", status=404)["code"] == "not_found"
     description.write_text(written)
-    change(served, release, kind=ReleaseKind.CLASSIFIER)
+    served.change(Release, release, kind=ReleaseKind.CLASSIFIER)
     assert "a generator has" in served.read(f"releases/{release}/files/{name}", status=404)["detail"]
 
 

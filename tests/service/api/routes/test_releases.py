@@ -89,8 +89,7 @@ def test_a_pending_sample_says_when_to_ask_again_and_a_cancelled_one_has_no_cont
 def test_a_sample_whose_files_were_removed_says_how_to_have_it_again(served, release):
     sample = draw(served, release)
     served.finish_sample(sample, CONTENT, "images.zip")
-    with transaction(served.factory) as session:
-        kinds.sample.let_go(session, [sample["id"]], now=utc_now())
+    served.do(kinds.sample.let_go, [sample["id"]], now=utc_now())
     answer = served.client("read").get(f"/v1/samples/{sample['id']}/content")
     assert (answer.status_code, answer.json()["code"]) == (410, "sample_removed")
     assert (answer.json()["release_id"], answer.json()["seed"]) == (release, sample["seed"])
@@ -102,9 +101,7 @@ def test_a_sample_whose_files_were_removed_says_how_to_have_it_again(served, rel
 
 def test_a_histogram_shows_its_counts_and_gives_no_images(served, release):
     counts = {"classes": ["cat", "dog"], "counts": [0, 61], "noisy_counts": [-3, 61], "standard_error": 4.5}
-    with transaction(served.factory) as session:
-        row = session.get_one(Release, release)
-        row.kind, row.summary = ReleaseKind.HISTOGRAM, {"histogram": counts, "seconds": {}}
+    served.change(Release, release, kind=ReleaseKind.HISTOGRAM, summary={"histogram": counts, "seconds": {}})
     record = served.read(f"releases/{release}")
     assert (record["kind"], record["histogram"], record["summary"]) == ("histogram", counts, {"seconds": {}})
     for name in ("grid.png", "report.html", "report.json"):
@@ -206,15 +203,13 @@ def test_evaluations_that_cannot_be(served, released, public):
         (422, "invalid_request", {"dataset_id": public, "seed": -1}),
     ):
         assert evaluate(served, release_id, key=new_id("key"), **body, status=status)["code"] == code, body
-    with transaction(served.factory) as session:
-        session.get_one(Dataset, public).state = DatasetState.DELETED
+    served.change(Dataset, public, state=DatasetState.DELETED)
     evaluate(served, release_id, key="late", dataset_id=public, status=409)
 
 
 @pytest.mark.parametrize(("kind", "status"), [(ReleaseKind.HISTOGRAM, 409), (ReleaseKind.CLASSIFIER, 202)])
 def test_what_kinds_of_releases_can_be_evaluated(served, release, public, kind, status):
-    with transaction(served.factory) as session:
-        session.get_one(Release, release).kind = kind
+    served.change(Release, release, kind=kind)
     evaluate(served, release, dataset_id=public, status=status)
     if kind is ReleaseKind.CLASSIFIER:
         evaluate(served, release, key="more", dataset_id=public, samples=5, status=422)
