@@ -28,21 +28,12 @@ from service.api.problems import problem_response
 from service.api.rates import client_address
 from service.background import Background
 from service.db.session import SessionFactory, transaction
-from service.identity.recording import (
-    AuditLogUnavailable,
-    Event,
-    Recorder,
-    append,
-    event_of,
-    id_in,
-    not_written,
-    write_lines,
-)
+from service.identity import recording
+from service.identity.recording import AuditLogUnavailable, Event, Recorder
 from service.settings import Settings
 
 # Routes without private data, requested every few seconds by proxies or with every page.
 UNLOGGED = ("/v1/health/", "/v1/openapi.json", "/static/", "/reference", "/docs")
-_CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 @dataclass(frozen=True)
@@ -99,7 +90,7 @@ class EventWriter(Background):
             written = Future[None]() if full else self._enqueue(event)
         if full:
             written.set_exception(AuditLogUnavailable())
-            not_written(1, AuditLogUnavailable())
+            recording.not_written(1, AuditLogUnavailable())
         self._noted.set()
         return written
 
@@ -152,10 +143,10 @@ class EventWriter(Background):
         """Return why requests cannot be served, or "". Unless the last write succeeded, probe with an insert."""
         if not self.required or self._written:
             return ""
-        trial = event_of(None, "GET /v1/health/ready", None, Outcome.ALLOWED, at=self.clock())
+        trial = recording.event_of(None, "GET /v1/health/ready", None, Outcome.ALLOWED, at=self.clock())
         try:
             with transaction(self._factory) as session:
-                append(session, [trial])
+                recording.append(session, [trial])
                 session.rollback()
         except SQLAlchemyError:
             return "The audit log cannot be written to, and here nothing is done or shown without it."
@@ -186,10 +177,10 @@ class EventWriter(Background):
             some = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._limits.per_transaction_max))]
         try:
             with transaction(self._factory) as session:
-                rows = append(session, [event for event, _ in some])
+                rows = recording.append(session, [event for event, _ in some])
         except Exception as error:  # whatever it is, no request may wait forever
             self._written = False
-            not_written(len(some), error)
+            recording.not_written(len(some), error)
             if self.required:
                 for _, written in some:
                     written.set_exception(AuditLogUnavailable())
@@ -200,7 +191,7 @@ class EventWriter(Background):
         self._written = True
         for _, written in some:
             written.set_result(None)
-        write_lines(rows)
+        recording.write_lines(rows)
         return True
 
 
@@ -219,11 +210,13 @@ class Note(Recorder):
     def event(self, outcome: Outcome) -> Event:
         object_id = next(iter(self.scope.get("path_params", {}).values()), None)
         action = f"{method_of(self.scope)} {route_of(self.scope)}"
-        return event_of(caller_of(self.scope), action, id_in(object_id), outcome, at=self.requested_at)
+        whose, what = caller_of(self.scope), recording.id_in(object_id)
+        return recording.event_of(whose, action, what, outcome, at=self.requested_at)
 
     def events(self, session: Session) -> list[Event]:
         """Return what a transaction must write: the event, if this is the request's first change, and its acts."""
-        self._writing = not self.written and self.scope["method"] not in _CHANGES_NOTHING and is_logged(self.scope)
+        changes = self.scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        self._writing = changes and not self.written and is_logged(self.scope)
         own = [self.event(Outcome.ALLOWED)] if self._writing else []
         return own + super().events(session)
 

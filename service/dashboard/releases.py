@@ -27,7 +27,6 @@ from service.views import releases as views
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RELEASES_A_PAGE = 30
 COMPARED_MAX = 4  # side by side
-PICKED_MAX = RELEASES_A_PAGE
 # Files of a release that are offered by name.
 DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
 
@@ -45,7 +44,7 @@ def release_list(request: Request, service: Running, filters: Filtered) -> HTMLR
 def compare(
     request: Request,
     service: Running,
-    release: Annotated[list[Identifier], Query(max_length=PICKED_MAX)] = [],  # noqa: B006  only read
+    release: Annotated[list[Identifier], Query(max_length=RELEASES_A_PAGE)] = [],  # noqa: B006  only read
 ) -> HTMLResponse:
     if not 1 <= len(release) <= COMPARED_MAX:
         raise InvalidInput(f"You ticked {len(release)} releases to compare. Go back and tick two to {COMPARED_MAX}.")

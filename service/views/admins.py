@@ -24,11 +24,9 @@ from service.db.audit_tables import AuditEvent
 from service.db.project_tables import EVERY_PROJECT, Project
 from service.db.webhook_tables import Webhook
 from service.errors import NotFound
-from service.identity import admins
+from service.identity import admins, projects
 from service.identity.access import visible
 from service.identity.decisions import REQUEST_LIFETIME, pending_first, state_at
-from service.identity.projects import PROJECTS_MAX
-from service.identity.projects import names as names_of
 from service.webhooks.delivering import states_of
 
 RAISES_MAX = 8
@@ -37,7 +35,7 @@ RAISES_MAX = 8
 def decisions(session: Session, rows: Sequence[Decision], now: datetime) -> list[DecisionRecord]:
     """Return the records of requests that two people decide."""
     ids = {id for row in rows for id in (row.account_id, row.shared_with, row.requested_by, row.decided_by)}
-    names = names_of(session, ids)
+    names = projects.names(session, ids)
     return [
         record_of(
             DecisionRecord,
@@ -64,7 +62,7 @@ def pending_raises(session: Session, now: datetime, *conditions: ColumnElement[b
 
 def project_names(session: Session) -> dict[str, str]:
     """Return the names of the caller's projects by id, in their order."""
-    rows = session.scalars(visible(session, Project).order_by(Project.name).limit(PROJECTS_MAX))
+    rows = session.scalars(visible(session, Project).order_by(Project.name).limit(projects.PROJECTS_MAX))
     return {row.id: row.name for row in rows}
 
 

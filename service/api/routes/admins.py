@@ -8,28 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from obscura.wire.admin_schemas import (
-    AdminAnswer,
-    AdminList,
-    AdminRecord,
-    AdmissionRequest,
-    DecisionRecord,
-    KeyRecord,
-    KeyRequest,
-    NewKeyRecord,
-    NewWebhookRecord,
-    PersonRecord,
-    ProjectRecord,
-    ProjectRequest,
-    ProjectUseRecord,
-    QuotaRequest,
-    RevocationRequest,
-    RevokedKeyRecord,
-    RotationRequest,
-    WebhookRecord,
-    WebhookRequest,
-    WebhookTestRecord,
-)
+from obscura.wire import admin_schemas as wire
 from obscura.wire.schemas import Identifier, Page, ReasonRequest, record_of
 from obscura.wire.words import DecisionAction
 from service import jobs, ledger, quotas
@@ -51,7 +30,7 @@ AdminId = Annotated[str, Path(max_length=64, description="The person.")]
 KeyId = Annotated[Identifier, Path(description="The key.")]
 
 
-def request_decision(service: Service, response: Response, ask: Callable[..., Decision]) -> DecisionRecord:
+def request_decision(service: Service, response: Response, ask: Callable[..., Decision]) -> wire.DecisionRecord:
     """Ask for what another admin must approve, and return the pending request."""
     with transaction(service.factory) as session:
         now = service.clock()
@@ -61,14 +40,16 @@ def request_decision(service: Service, response: Response, ask: Callable[..., De
 
 
 @router.get("/admins", dependencies=[ADMIN], summary="List admins")
-def list_admins(service: Running) -> AdminList:
+def list_admins(service: Running) -> wire.AdminList:
     """List all present and former admins and project owners, oldest first. An owner sees those of the project."""
     with transaction(service.factory, read_only=True) as session:
-        return AdminList(items=[record_of(AdminRecord, row) for row in admins.admins(session)])
+        return wire.AdminList(items=[record_of(wire.AdminRecord, row) for row in admins.admins(session)])
 
 
 @router.post("/admins", status_code=201, summary="Request an admission")
-def request_admission(service: Running, response: Response, admin: Admin, body: AdmissionRequest) -> AdminAnswer:
+def request_admission(
+    service: Running, response: Response, admin: Admin, body: wire.AdmissionRequest
+) -> wire.AdminAnswer:
     """Request the admission of a person, which another admin must approve; the second person is admitted at once.
 
     With a project the person becomes its owner. An admin of the installation names a project's first owner alone: that
@@ -78,8 +59,8 @@ def request_admission(service: Running, response: Response, admin: Admin, body: 
     with transaction(service.factory) as session:
         now = service.clock()
         made = admins.request_admission(session, **body.model_dump(), requested_with=admin.id, now=now)
-        record = AdminAnswer(
-            admin=record_of(AdminRecord, made) if isinstance(made, AdminRow) else None,
+        record = wire.AdminAnswer(
+            admin=record_of(wire.AdminRecord, made) if isinstance(made, AdminRow) else None,
             request=views.decisions(session, [made], now)[0] if isinstance(made, Decision) else None,
         )
     place = "/v1/admins" if record.request is None else f"/v1/decisions/{record.request.id}"
@@ -90,7 +71,7 @@ def request_admission(service: Running, response: Response, admin: Admin, body: 
 @router.post("/admins/{admin_id}/remove", status_code=201, summary="Request a removal")
 def request_removal(
     service: Running, admin: Admin, response: Response, admin_id: AdminId, body: ReasonRequest
-) -> DecisionRecord:
+) -> wire.DecisionRecord:
     """Request the removal of an admin, which another admin must approve: the person concerned, for instance.
 
     It revokes all keys of the person, the keys that these have created, and so on. It removes owners of projects whom
@@ -105,39 +86,39 @@ ProjectId = Annotated[Identifier, Path(description="The department.")]
 
 
 @project_router.post("", dependencies=[INSTALLATION], status_code=201, summary="Create a project")
-def create_project(service: Running, response: Response, body: ProjectRequest) -> ProjectRecord:
+def create_project(service: Running, response: Response, body: wire.ProjectRequest) -> wire.ProjectRecord:
     """Create a project for a department. Name it when you open accounts and create keys.
 
     The second project hides the datasets, jobs and releases of every project from keys without a project.
     """
     with transaction(service.factory) as session:
-        record = record_of(ProjectRecord, projects.create(session, name=body.name, now=service.clock()))
+        record = record_of(wire.ProjectRecord, projects.create(session, name=body.name, now=service.clock()))
     response.headers["Location"] = f"/v1/projects/{record.id}"
     return record
 
 
 @project_router.get("", dependencies=[READ], summary="List projects")
-def list_projects(service: Running, page: Paging) -> Page[ProjectRecord]:
+def list_projects(service: Running, page: Paging) -> Page[wire.ProjectRecord]:
     """List the projects that the key opens, newest first: its own, or all for an admin's that belongs to none."""
-    return newest_page(service, page, Project, lambda _, rows: [record_of(ProjectRecord, row) for row in rows])
+    return newest_page(service, page, Project, lambda _, rows: [record_of(wire.ProjectRecord, row) for row in rows])
 
 
 @project_router.get("/{project_id}", dependencies=[READ], summary="Read a project")
-def read_project(service: Running, project_id: ProjectId) -> ProjectUseRecord:
+def read_project(service: Running, project_id: ProjectId) -> wire.ProjectUseRecord:
     """Read a project: its name, its quota of jobs and how many unfinished jobs it has."""
     with transaction(service.factory, read_only=True) as session:
         return views.project_uses(session, [access.find(session, Project, project_id)])[0]
 
 
 @project_router.post("/{project_id}/rename", dependencies=[ADMIN], summary="Rename a project")
-def rename_project(service: Running, project_id: ProjectId, body: ProjectRequest) -> ProjectRecord:
+def rename_project(service: Running, project_id: ProjectId, body: wire.ProjectRequest) -> wire.ProjectRecord:
     """Rename a project. Everything that belongs to it stays unchanged."""
     with transaction(service.factory) as session:
-        return record_of(ProjectRecord, projects.rename(session, project_id, name=body.name))
+        return record_of(wire.ProjectRecord, projects.rename(session, project_id, name=body.name))
 
 
 @project_router.post("/{project_id}/quota", dependencies=[INSTALLATION], summary="Set a project's quota")
-def set_quota(service: Running, project_id: ProjectId, body: QuotaRequest) -> ProjectUseRecord:
+def set_quota(service: Running, project_id: ProjectId, body: wire.QuotaRequest) -> wire.ProjectUseRecord:
     """Limit the jobs of a project that wait or run. Jobs beyond a new limit go on."""
     with transaction(service.factory) as session:
         project = quotas.set_quota(session, project_id, jobs_max=body.jobs_max)
@@ -148,7 +129,7 @@ key_router = APIRouter(prefix="/v1/keys", tags=["keys"], responses=PROBLEMS, rou
 
 
 @key_router.post("", status_code=201, summary="Create a key")
-def create_key(service: Running, response: Response, admin: Admin, body: KeyRequest) -> NewKeyRecord:
+def create_key(service: Running, response: Response, admin: Admin, body: wire.KeyRequest) -> wire.NewKeyRecord:
     """Create a key. Its token is in this answer and nowhere else: only a hash is kept.
 
     A key with the scope `admin` is another key of yours: it decides as you, never as a second person.
@@ -157,7 +138,7 @@ def create_key(service: Running, response: Response, admin: Admin, body: KeyRequ
         key, token = auth.create_key(
             session, **body.model_dump(), created_by=admin.id, admin_id=admin.admin_id, now=service.clock()
         )
-        record = NewKeyRecord(**dict(views.keys(session, [key])[0]), token=token)
+        record = wire.NewKeyRecord(**dict(views.keys(session, [key])[0]), token=token)
     response.headers.update({"Location": f"/v1/keys/{record.id}", "Cache-Control": "no-store"})
     return record
 
@@ -167,14 +148,14 @@ def list_keys(
     service: Running,
     page: Paging,
     created_by: Annotated[Identifier | None, Query(description="Only keys made by it, directly or indirectly.")] = None,
-) -> Page[KeyRecord]:
+) -> Page[wire.KeyRecord]:
     """List keys, newest first, revoked and expired ones included."""
     asked = [] if created_by is None else [ApiKey.id.in_(auth.with_all_made(ApiKey.created_by == created_by))]
     return newest_page(service, page, ApiKey, views.keys, *asked)
 
 
 @router.get("/people", dependencies=[ADMIN], summary="List people")
-def list_people(service: Running, page: Paging) -> Page[PersonRecord]:
+def list_people(service: Running, page: Paging) -> Page[wire.PersonRecord]:
     """List the people whom the sign-in provider knows, newest first, with an item for each role of their groups."""
     roles = ApiKey.person_id.is_not(None), ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
     return newest_page(service, page, ApiKey, views.people, *roles)
@@ -182,23 +163,23 @@ def list_people(service: Running, page: Paging) -> Page[PersonRecord]:
 
 @key_router.post("/{key_id}/revoke", summary="Revoke a key")
 def revoke_key(
-    service: Running, admin: Admin, key_id: KeyId, body: RevocationRequest | None = None
-) -> RevokedKeyRecord:
+    service: Running, admin: Admin, key_id: KeyId, body: wire.RevocationRequest | None = None
+) -> wire.RevokedKeyRecord:
     """Revoke a key at once and forever, with all keys that it has made unless the body says otherwise.
 
     One admin alone may revoke keys of their own, and those without the scope `admin`, whoever made them. 403 for keys
     of another admin: those take two people. Revoking twice keeps the first time.
     """
-    given = (body or RevocationRequest()).model_dump()
+    given = (body or wire.RevocationRequest()).model_dump()
     with transaction(service.factory) as session:
         key, others = auth.revoke_key(session, key_id=key_id, admin_id=admin.admin_id, now=service.clock(), **given)
-        return RevokedKeyRecord(**dict(views.keys(session, [key])[0]), others_revoked=others)
+        return wire.RevokedKeyRecord(**dict(views.keys(session, [key])[0]), others_revoked=others)
 
 
 @key_router.post("/{key_id}/rotate", status_code=201, summary="Rotate a key")
 def rotate_key(
-    service: Running, response: Response, admin: Admin, key_id: KeyId, body: RotationRequest
-) -> NewKeyRecord:
+    service: Running, response: Response, admin: Admin, key_id: KeyId, body: wire.RotationRequest
+) -> wire.NewKeyRecord:
     """Create a key with the name, scopes and project of another one, which expires after the overlap, or before.
 
     403 for another admin's key, 409 for a revoked or expired one. The token is in this answer and nowhere else.
@@ -206,7 +187,7 @@ def rotate_key(
     with transaction(service.factory) as session:
         wish = {"key_id": key_id, **body.model_dump()}
         key, token = auth.rotate_key(session, **wish, created_by=admin.id, admin_id=admin.admin_id, now=service.clock())
-        record = NewKeyRecord(**dict(views.keys(session, [key])[0]), token=token)
+        record = wire.NewKeyRecord(**dict(views.keys(session, [key])[0]), token=token)
     response.headers.update({"Location": f"/v1/keys/{record.id}", "Cache-Control": "no-store"})
     return record
 
@@ -214,7 +195,7 @@ def rotate_key(
 @key_router.post("/{key_id}/request-revocation", status_code=201, summary="Request a revocation")
 def request_revocation(
     service: Running, admin: Admin, response: Response, key_id: KeyId, body: ReasonRequest
-) -> DecisionRecord:
+) -> wire.DecisionRecord:
     """Request the revocation of another admin's key, with all keys that it has made. A second admin, or its owner,
     approves.
 
@@ -236,7 +217,7 @@ def list_decisions(
     page: Paging,
     action: Annotated[DecisionAction | None, Query(description="Of this action only.")] = None,
     account_id: OfAccount = None,
-) -> Page[DecisionRecord]:
+) -> Page[wire.DecisionRecord]:
     """List requests, decided ones too, newest first. Keys without the scope `admin` see those to raise a limit."""
     show = partial(views.decisions, now=service.clock())
     mine, order = decisions.readable_by(reader), "requested_at"
@@ -244,7 +225,7 @@ def list_decisions(
 
 
 @decision_router.get("/{request_id}", summary="Read a decision")
-def read_decision(service: Running, reader: Reader, request_id: RequestId) -> DecisionRecord:
+def read_decision(service: Running, reader: Reader, request_id: RequestId) -> wire.DecisionRecord:
     """Read a request: who asked for what and why, and what was decided."""
     with transaction(service.factory, read_only=True) as session:
         chosen = Decision.id == request_id, *decisions.readable_by(reader)
@@ -255,7 +236,7 @@ def read_decision(service: Running, reader: Reader, request_id: RequestId) -> De
 
 
 @decision_router.post("/{request_id}/approve", summary="Approve a request")
-def approve(service: Running, admin: Admin, request_id: RequestId) -> DecisionRecord:
+def approve(service: Running, admin: Admin, request_id: RequestId) -> wire.DecisionRecord:
     """Carry out what another admin has asked for. 403 when the same person asked, with whichever key.
 
     A raise is recorded in the ledger with its reason and both people; a frozen account stays frozen.
@@ -264,12 +245,12 @@ def approve(service: Running, admin: Admin, request_id: RequestId) -> DecisionRe
 
 
 @decision_router.post("/{request_id}/decline", summary="Decline a request")
-def decline(service: Running, admin: Admin, request_id: RequestId) -> DecisionRecord:
+def decline(service: Running, admin: Admin, request_id: RequestId) -> wire.DecisionRecord:
     """Leave everything as it is. The requester may withdraw the request this way."""
     return _decide(service, admin, request_id, approved=False)
 
 
-def _decide(service: Service, admin: access.Principal, request_id: str, *, approved: bool) -> DecisionRecord:
+def _decide(service: Service, admin: access.Principal, request_id: str, *, approved: bool) -> wire.DecisionRecord:
     with transaction(service.factory) as session:
         now = service.clock()
         row = decisions.decide(session, request_id, admin.id, now, EFFECTS, approved=approved)
@@ -281,7 +262,9 @@ WebhookId = Annotated[Identifier, Path(description="The webhook.")]
 
 
 @webhook_router.post("", status_code=201, summary="Create a webhook")
-def create_webhook(service: Running, response: Response, admin: Admin, body: WebhookRequest) -> NewWebhookRecord:
+def create_webhook(
+    service: Running, response: Response, admin: Admin, body: wire.WebhookRequest
+) -> wire.NewWebhookRecord:
     """Notify an address of events in the key's project, or in the installation for an admin without a project.
 
     The signing secret is in this answer only. Revoking the key revokes the webhook.
@@ -289,27 +272,27 @@ def create_webhook(service: Running, response: Response, admin: Admin, body: Web
     private, now = service.settings.webhooks_private, service.clock()
     with transaction(service.factory) as session:
         webhook = delivering.create(session, admin, **body.model_dump(), private=private, now=now)
-        record = NewWebhookRecord(**dict(views.webhooks(session, [webhook], now)[0]), secret=webhook.secret)
+        record = wire.NewWebhookRecord(**dict(views.webhooks(session, [webhook], now)[0]), secret=webhook.secret)
     response.headers.update({"Location": "/v1/webhooks", "Cache-Control": "no-store"})
     return record
 
 
 @webhook_router.get("", dependencies=[ADMIN], summary="List webhooks")
-def list_webhooks(service: Running, page: Paging) -> Page[WebhookRecord]:
+def list_webhooks(service: Running, page: Paging) -> Page[wire.WebhookRecord]:
     """List the webhooks of the key's project, newest first, inactive ones included."""
     return newest_page(service, page, Webhook, partial(views.webhooks, now=service.clock()))
 
 
 @webhook_router.post("/{webhook_id}/test", dependencies=[ADMIN], summary="Try a webhook")
-async def send_test(service: Running, webhook_id: WebhookId) -> WebhookTestRecord:
+async def send_test(service: Running, webhook_id: WebhookId) -> wire.WebhookTestRecord:
     """Send a request of type `test` now, and return its result."""
     sender = sending.Sender(service.settings.webhooks_private, seconds_max=SECONDS_MAX)
     sent = await delivering.try_out(service.factory, sender, webhook_id, service.clock)
-    return WebhookTestRecord(delivered=sent.delivered, status=sent.status, reason=sent.reason)
+    return wire.WebhookTestRecord(delivered=sent.delivered, status=sent.status, reason=sent.reason)
 
 
 @webhook_router.delete("/{webhook_id}", dependencies=[ADMIN], summary="Remove a webhook")
-def remove_webhook(service: Running, webhook_id: WebhookId) -> WebhookRecord:
+def remove_webhook(service: Running, webhook_id: WebhookId) -> wire.WebhookRecord:
     """Send nothing more to an address, pending deliveries included."""
     with transaction(service.factory) as session:
         (record,) = views.webhooks(session, [access.find(session, Webhook, webhook_id)], service.clock())

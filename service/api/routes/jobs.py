@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Response
 
-from obscura.wire.job_schemas import (
-    FINAL_STATES,
-    CancelRequest,
-    JobRecord,
-    PlanRecord,
-    PlanRequest,
-    RecipeList,
-    RecipeRecord,
-    SweepRecord,
-    SweepRequest,
-)
+from obscura.wire import job_schemas as wire
 from obscura.wire.schemas import Identifier, Name, Page
 from obscura.wire.words import JobState
 from privacy.plans.registry import RECIPES
 from service import jobs
 from service.api.answers import ApiRoute, newest_page
-from service.api.deps import (
-    PROBLEMS,
-    READ,
-    TRAIN,
-    IdempotencyKey,
-    OfAccount,
-    PageRequest,
-    Paging,
-    Reader,
-    Running,
-    Service,
-    Trainer,
-)
+from service.api.deps import PROBLEMS, READ, TRAIN, IdempotencyKey, OfAccount, Paging, Reader, Running, Service, Trainer
 from service.api.events import EventStream, Snapshot, follow
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.routes.orders import accepting, require_extractors
@@ -56,13 +35,13 @@ recipe_router = APIRouter(prefix="/v1/recipes", tags=["recipes"], responses=PROB
 
 
 @recipe_router.get("", dependencies=[READ], summary="List recipes")
-def list_recipes() -> RecipeList:
+def list_recipes() -> wire.RecipeList:
     """List the recipes with their presets, defaults and the JSON Schema of their options."""
-    return RecipeList(items=[plans.describe_recipe(recipe) for recipe in RECIPES.values()])
+    return wire.RecipeList(items=[plans.describe_recipe(recipe) for recipe in RECIPES.values()])
 
 
 @recipe_router.get("/{recipe}", dependencies=[READ], summary="Read a recipe")
-def read_recipe(recipe: Annotated[Name, Path(description="A name that `GET /v1/recipes` lists.")]) -> RecipeRecord:
+def read_recipe(recipe: Annotated[Name, Path(description="A name that `GET /v1/recipes` lists.")]) -> wire.RecipeRecord:
     """Return a recipe: its presets, defaults and the JSON Schema of its options."""
     known = RECIPES.get(recipe)
     if known is None:
@@ -75,7 +54,7 @@ plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS, 
 
 @plan_router.post("", dependencies=[READ], summary="Plan a training")
 @body_limit(LARGE_BODY_BYTES_MAX)
-def create_plan(service: Running, body: PlanRequest) -> PlanRecord:
+def create_plan(service: Running, body: wire.PlanRequest) -> wire.PlanRecord:
     """Plan a training: its releases, its cost, and the remaining budget. Opens no data and stores nothing."""
     with transaction(service.factory, read_only=True) as session:
         return plans.plan(session, service.settings, body)
@@ -100,7 +79,7 @@ def list_jobs(
     account_id: OfAccount = None,
     state: Annotated[JobState | None, Query(description="In this state only.")] = None,
     recipe: Annotated[RecipeName | None, Query(description="By this recipe only.")] = None,
-) -> Page[JobRecord]:
+) -> Page[wire.JobRecord]:
     """List jobs, newest first, optionally of one account, state or recipe."""
     return newest_page(
         service, page, Job, views.records, columns=views.JOBS, account_id=account_id, state=state, recipe=recipe
@@ -108,11 +87,11 @@ def list_jobs(
 
 
 @router.get("/{job_id}", dependencies=[READ], summary="Read a job")
-def read_job(service: Running, response: Response, job_id: JobId) -> JobRecord:
+def read_job(service: Running, response: Response, job_id: JobId) -> wire.JobRecord:
     """Return a job: its state, its planned and charged budget, and its result."""
     with transaction(service.factory, read_only=True) as session:
         (record,) = views.records(session, [jobs.get_job(session, job_id)])
-    if record.state not in FINAL_STATES:
+    if record.state not in wire.FINAL_STATES:
         response.headers["Retry-After"] = "2"
     return record
 
@@ -155,7 +134,7 @@ def stream_events(
 
 
 @router.post("/{job_id}/cancel", dependencies=[TRAIN], summary="Cancel a job")
-def cancel_job(service: Running, job_id: JobId, body: CancelRequest | None = None) -> JobRecord:
+def cancel_job(service: Running, job_id: JobId, body: wire.CancelRequest | None = None) -> wire.JobRecord:
     """End a job early. A queued job ends at once, and its reservation returns.
 
     A training that has charged publishes its partial result, marked as incomplete, and the unspent rest of its
@@ -176,8 +155,8 @@ SWEEPS_A_PAGE_MAX = 6  # each is shown with up to 64 trials and their holds
 @sweep_router.post("", status_code=202, summary="Start a hyper-parameter search")
 @body_limit(LARGE_BODY_BYTES_MAX)
 def create_sweep(
-    service: Running, principal: Trainer, response: Response, key: IdempotencyKey, body: SweepRequest
-) -> SweepRecord:
+    service: Running, principal: Trainer, response: Response, key: IdempotencyKey, body: wire.SweepRequest
+) -> wire.SweepRecord:
     """Hold the price of all trials in one transaction and queue them, or do nothing.
 
     409 if the account cannot pay for all, with the number of trials that would fit. Every trial is paid for, whichever
@@ -195,14 +174,14 @@ def create_sweep(
 
 
 @sweep_router.get("", dependencies=[READ], summary="List sweeps")
-def list_sweeps(service: Running, page: Paging, account_id: OfAccount = None) -> Page[SweepRecord]:
+def list_sweeps(service: Running, page: Paging, account_id: OfAccount = None) -> Page[wire.SweepRecord]:
     """List sweeps with their trials, newest first, at most six per page, optionally of one account."""
-    short = PageRequest(min(page.limit, SWEEPS_A_PAGE_MAX), page.cursor)
+    short = replace(page, limit=min(page.limit, SWEEPS_A_PAGE_MAX))
     return newest_page(service, short, Sweep, sweeps.records, account_id=account_id)
 
 
 @sweep_router.get("/{sweep_id}", dependencies=[READ], summary="Read a sweep")
-def read_sweep(service: Running, response: Response, sweep_id: SweepId) -> SweepRecord:
+def read_sweep(service: Running, response: Response, sweep_id: SweepId) -> wire.SweepRecord:
     """Return a sweep: state, cost and public accuracy of each trial."""
     with transaction(service.factory, read_only=True) as session:
         (record,) = sweeps.records(session, [access.find(session, Sweep, sweep_id)])
@@ -212,7 +191,7 @@ def read_sweep(service: Running, response: Response, sweep_id: SweepId) -> Sweep
 
 
 @sweep_router.post("/{sweep_id}/cancel", dependencies=[TRAIN], summary="Cancel a sweep")
-def cancel_sweep(service: Running, sweep_id: SweepId, body: CancelRequest | None = None) -> SweepRecord:
+def cancel_sweep(service: Running, sweep_id: SweepId, body: wire.CancelRequest | None = None) -> wire.SweepRecord:
     """Cancel every trial and evaluation that has not ended, as for jobs. Holds of queued trials return."""
     discard = body is not None and body.discard
     with transaction(service.factory) as session:
