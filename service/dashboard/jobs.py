@@ -41,8 +41,8 @@ def job_list(request: Request, service: Running, filters: Filtered) -> HTMLRespo
 def job(request: Request, service: Running, job_id: str) -> HTMLResponse:
     """Show a job, or only the part that the script refreshes."""
     with transaction(service.factory, read_only=True) as session:
-        view, plan = views.view(session, job_id, service.clock())
-    return page(request, _template(request, "job.html"), view=view, plan=plan)
+        view = views.view(session, job_id, service.clock())
+    return page(request, _template(request, "job.html"), view=view, plan=view.plan)
 
 
 @router.get("/jobs/{job_id}/events")

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, select, text
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import FINAL_STATES, EventRecord, JobRecord, ProgressFacts
+from obscura.wire.job_schemas import EventRecord, JobRecord, ProgressFacts
 from obscura.wire.schemas import minutes_between, record_of
 from obscura.wire.words import TRAIN, UNFINISHED, JobState
 from service import ledger
@@ -126,7 +126,7 @@ def _records(
 
 @dataclass(frozen=True)
 class JobView:
-    """A job in a list on a page. Its record's amounts are not shown there."""
+    """A job on a page. If its payer is in doubt, no amount may be shown."""
 
     job: JobRecord
     title: str
@@ -135,57 +135,40 @@ class JobView:
     account_name: str | None
     dataset_name: str | None
     took: timedelta | None
-
-    @property
-    def active(self) -> bool:
-        """Return whether it is queued or running."""
-        return self.job.state not in FINAL_STATES
+    payer: Payer | None
+    hold: ledger.Hold | None
 
 
 @dataclass(frozen=True)
 class WholeJob(JobView):
-    """A job on its own page. If its payer is in doubt, no amount is shown."""
+    """A job on its own page."""
 
-    payer: Payer | None
-    hold: ledger.Hold | None
     made: Any  # the record of its result; None if that has no row of its own
+    plan: dict[str, Any]
 
 
-def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[JobView]:
-    """Return list views of jobs as ON_PAGES selects them."""
-    paid = payments_of(session, rows)
-    for account_id in {row.account_id for row in rows if row.hold_id is not None} & paid.faults.keys():
-        paid.payer(account_id)  # alerts the operator
-    return _views(session, rows, now, paid)
-
-
-def _views(
-    session: Session, rows: Sequence[Row[Any]], now: datetime, paid: Payments, *, with_plans: bool = False
-) -> list[JobView]:
-    samples, shown = samples_of(session, rows), []
+def views(session: Session, rows: Sequence[Row[Any]], now: datetime, *, with_plans: bool = False) -> list[JobView]:
+    """Return views of jobs as ON_PAGES selects them."""
+    paid, samples, shown = payments_of(session, rows), samples_of(session, rows), []
+    payers = {id: paid.payer(id) for id in {row.account_id for row in rows if row.hold_id is not None}}
     for row, job in zip(rows, _records(session, rows, paid, samples, with_plans=with_plans), strict=True):
-        took = None
+        took, title = None, KINDS[row.kind].title(row, samples.get(row.id))
         if row.started_at is not None:
             took = max(minutes_between(row.started_at, row.finished_at or now), timedelta(minutes=1))
-        title = KINDS[row.kind].title(row, samples.get(row.id))
-        shown.append(JobView(job, title, row.attempt, row.sweep_id, row.account_name, row.dataset_name, took))
+        payer, hold = (None, None) if row.hold_id is None else (payers[row.account_id], paid.holds[row.hold_id])
+        names = row.account_name, row.dataset_name
+        shown.append(JobView(job, title, row.attempt, row.sweep_id, *names, took, payer, hold))
     return shown
 
 
-def view(session: Session, job_id: str, now: datetime) -> tuple[WholeJob, dict[str, Any]]:
+def view(session: Session, job_id: str, now: datetime) -> WholeJob:
     query = visible(session, Job, ON_PAGES.add_columns(Job.plan)).where(Job.id == job_id)
     row = session.execute(query).one_or_none()
     if row is None:
         raise NotFound("There is no such job.")
-    paid = payments_of(session, [row])
-    (listed,) = _views(session, [row], now, paid, with_plans=True)
-    whole = WholeJob(
-        **vars(listed),
-        payer=None if row.hold_id is None else paid.payer(row.account_id),
-        hold=None if row.hold_id is None else paid.holds[row.hold_id],
-        made=None if KINDS[row.kind].makes is None else made(session, get_job(session, job_id)),
-    )
-    return whole, row.plan or {}
+    (listed,) = views(session, [row], now, with_plans=True)
+    result = None if KINDS[row.kind].makes is None else made(session, get_job(session, job_id))
+    return WholeJob(**vars(listed), made=result, plan=row.plan or {})
 
 
 def page(
