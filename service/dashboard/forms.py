@@ -30,7 +30,6 @@ from service.wording import JOB_STATES
 
 Body = TypeVar("Body", bound=BaseModel)
 NAMES_SHOWN_MAX = 5  # in a refusal
-OPTION = "option."  # prefix of the fields of a recipe's options
 SEARCHED_MAX = 2000  # newest rows whose names a search looks at: it must not read a whole table
 Text = Annotated[str, Query(max_length=100)]
 # Messages for people, who see fields and no JSON, by pydantic's error type.
@@ -101,16 +100,6 @@ def read_options(text: str) -> dict[str, Any]:
             raise FieldsRefused({"options": "Write one option a line, as name = value."})
         options[name] = json_or_text(value)
     return options
-
-
-def read_option_fields(schema: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
-    """Parse the fields `option.NAME` of a form by a recipe's JSON Schema; empty ones count as absent."""
-    texts = {name: fields.get(f"{OPTION}{name}", "").strip() for name in schema["properties"]}
-    return {
-        name: text if schema["properties"][name].get("type") == "string" else json_or_text(text)
-        for name, text in texts.items()
-        if text
-    }
 
 
 def write_options(options: Mapping[str, Any]) -> str:

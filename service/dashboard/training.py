@@ -136,8 +136,12 @@ def read_query(request: Request, service: Running, form: Annotated[TrainingForm,
         return form
     if form.shown != form.recipe or form.recipe not in RECIPES:
         return form.model_copy(update={"options": "", **NO_GRIDS})
-    fields = forms.write_options(forms.read_option_fields(RECIPES[form.recipe].options, request.query_params))
-    return form.model_copy(update={"options": "\n".join(filter(None, (form.options, fields)))})
+    options = {}
+    for name, schema in RECIPES[form.recipe].options["properties"].items():
+        if text := request.query_params.get(f"option.{name}", "").strip():
+            options[name] = text if schema.get("type") == "string" else grids.json_or_text(text)
+    lines = filter(None, (form.options, forms.write_options(options)))
+    return form.model_copy(update={"options": "\n".join(lines)})
 
 
 Chosen = Annotated[TrainingForm, Depends(read_query)]

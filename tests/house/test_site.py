@@ -43,6 +43,16 @@ def test_every_page_is_built_and_allows_its_own_scripts_alone(site):
     assert client.get("/docs/../pyproject.toml").status_code == 404
 
 
+def test_browsers_keep_a_page_and_ask_whether_it_has_changed(tmp_path):
+    (tmp_path / "index.html").write_text("<p>A page.</p>")
+    app = FastAPI(docs_url=None)
+    app.mount("/docs", Documentation(tmp_path))
+    first = TestClient(app).get("/docs/")
+    assert first.headers["Cache-Control"] == "no-cache"
+    again = TestClient(app).get("/docs/", headers={"If-None-Match": first.headers["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
 def test_an_installation_without_the_site_knows_no_page_of_it(tmp_path):
     app = FastAPI(docs_url=None)
     app.mount("/docs", Documentation(tmp_path / "missing"))

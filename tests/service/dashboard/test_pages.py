@@ -113,7 +113,8 @@ def test_a_release_shows_its_guarantee_grid_and_downloads(site, stock):
     shown = words_of(client.get(page).text)
     assert_shown(shown, "can become at most 99.99% sure", "of its account's lifetime budget", "76.4%")
     assert_shown(shown, "accuracy on public images", "the class names", "seed 7")
-    assert client.get(f"{page}/grid.png").headers["content-type"] == "image/png"
+    grid = client.get(f"{page}/grid.png").headers
+    assert (grid["content-type"], grid["cache-control"]) == ("image/png", "private, max-age=3600")
     download = client.get(f"/samples/{stock.sample}/content")
     assert download.content == b"synthetic"
     assert download.headers["content-disposition"] == f'attachment; filename="{stock.sample}.zip"'
