@@ -8,14 +8,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.admin_schemas import (
-    AuditEventRecord,
-    DecisionRecord,
-    KeyRecord,
-    PersonRecord,
-    ProjectUseRecord,
-    WebhookRecord,
-)
+from obscura.wire import admin_schemas as wire
 from obscura.wire.schemas import record_of
 from obscura.wire.words import DecisionAction, DecisionState
 from service import quotas
@@ -32,13 +25,13 @@ from service.webhooks.delivering import states_of
 RAISES_MAX = 8
 
 
-def decisions(session: Session, rows: Sequence[Decision], now: datetime) -> list[DecisionRecord]:
+def decisions(session: Session, rows: Sequence[Decision], now: datetime) -> list[wire.DecisionRecord]:
     """Return the records of requests that two people decide."""
     ids = {id for row in rows for id in (row.account_id, row.shared_with, row.requested_by, row.decided_by)}
     names = projects.names(session, ids)
     return [
         record_of(
-            DecisionRecord,
+            wire.DecisionRecord,
             row,
             name=row.name or names[str(row.account_id)],
             introduction=None if row.key_hash is None else f"{row.key_id}:{row.key_hash}",
@@ -53,7 +46,7 @@ def decisions(session: Session, rows: Sequence[Decision], now: datetime) -> list
     ]
 
 
-def pending_raises(session: Session, now: datetime, *conditions: ColumnElement[bool]) -> list[DecisionRecord]:
+def pending_raises(session: Session, now: datetime, *conditions: ColumnElement[bool]) -> list[wire.DecisionRecord]:
     """Return the latest requests for a higher limit that can still be approved."""
     chosen = Decision.action == DecisionAction.RAISE, Decision.state == DecisionState.PENDING, *conditions
     shown = decisions(session, pending_first(session, *chosen, limit=RAISES_MAX), now)
@@ -66,23 +59,23 @@ def project_names(session: Session) -> dict[str, str]:
     return {row.id: row.name for row in rows}
 
 
-def project_uses(session: Session, rows: Sequence[Project]) -> list[ProjectUseRecord]:
+def project_uses(session: Session, rows: Sequence[Project]) -> list[wire.ProjectUseRecord]:
     unfinished = quotas.unfinished_jobs(session, [row.id for row in rows])
-    return [record_of(ProjectUseRecord, row, jobs_unfinished=unfinished[row.id]) for row in rows]
+    return [record_of(wire.ProjectUseRecord, row, jobs_unfinished=unfinished[row.id]) for row in rows]
 
 
-def people(session: Session, rows: Sequence[ApiKey]) -> list[PersonRecord]:
+def people(session: Session, rows: Sequence[ApiKey]) -> list[wire.PersonRecord]:
     """Return the people behind the keys that stand for roles."""
     named = session.scalars(select(Person).where(Person.id.in_({row.person_id for row in rows})))
     people = {person.id: person for person in named}
     shown = []
     for row in rows:
         role = {"key_id": row.id, "scopes": row.scopes, "project_id": row.project_id, "created_at": row.created_at}
-        shown.append(record_of(PersonRecord, people[str(row.person_id)], **role))
+        shown.append(record_of(wire.PersonRecord, people[str(row.person_id)], **role))
     return shown
 
 
-def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
+def keys(session: Session, rows: Sequence[ApiKey]) -> list[wire.KeyRecord]:
     """Return keys, without hashes, with the names of their makers."""
     makers = admins.makers(session, rows)
     people = select(Person.id, Person.name).where(Person.id.in_({row.person_id for row in rows if row.person_id}))
@@ -91,19 +84,19 @@ def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
     for row in rows:
         maker = makers.get(row.id)
         name = names.get(row.person_id or "", maker and maker.name)
-        shown.append(record_of(KeyRecord, row, created_by_admin=maker and maker.id, created_by_name=name))
+        shown.append(record_of(wire.KeyRecord, row, created_by_admin=maker and maker.id, created_by_name=name))
     return shown
 
 
-def webhooks(session: Session, rows: Sequence[Webhook], now: datetime) -> list[WebhookRecord]:
+def webhooks(session: Session, rows: Sequence[Webhook], now: datetime) -> list[wire.WebhookRecord]:
     """Return webhooks, without secrets, with their states."""
     states = states_of(session, rows, now)
-    return [record_of(WebhookRecord, row, state=states[row.id]) for row in rows]
+    return [record_of(wire.WebhookRecord, row, state=states[row.id]) for row in rows]
 
 
 def events(
     session: Session, *, limit: int, after: str | None = None, before: str | None = None, newest: bool = False
-) -> list[AuditEventRecord]:
+) -> list[wire.AuditEventRecord]:
     """Return visible events of the audit log, oldest or newest first, optionally those after or before one of them."""
     query = visible(session, AuditEvent).limit(limit)
     query = query.order_by(AuditEvent.sequence.desc() if newest else AuditEvent.sequence)
@@ -113,4 +106,4 @@ def events(
         if sequence is None:
             raise NotFound("There is no such event, or it was removed since. Begin anew without it.", event_id=event_id)
         query = query.where(AuditEvent.sequence < sequence if newest else AuditEvent.sequence > sequence)
-    return [record_of(AuditEventRecord, row) for row in session.scalars(query)]
+    return [record_of(wire.AuditEventRecord, row) for row in session.scalars(query)]

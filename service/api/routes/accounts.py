@@ -8,19 +8,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 
+from obscura.wire import schemas as wire
 from obscura.wire.admin_schemas import DecisionRecord
-from obscura.wire.schemas import (
-    AccountRecord,
-    AccountRequest,
-    EntryRecord,
-    Identifier,
-    LimitChangeRequest,
-    Page,
-    ReasonRequest,
-    WithdrawalRecord,
-    WithdrawalRequest,
-    record_of,
-)
 from service import ledger
 from service.api.answers import ApiRoute, decode_cursor, encode_cursor
 from service.api.deps import ADMIN, DATA, INSTALLATION, PROBLEMS, READ, Admin, Paging, Running, Service
@@ -32,11 +21,11 @@ from service.identity import projects
 from service.views import accounts as views
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS, route_class=ApiRoute)
-AccountId = Annotated[Identifier, Path(description="The population whose budget pays.")]
+AccountId = Annotated[wire.Identifier, Path(description="The population whose budget pays.")]
 
 
 @router.post("", dependencies=[INSTALLATION], status_code=201, summary="Open an account")
-def open_account(service: Running, response: Response, body: AccountRequest) -> AccountRecord:
+def open_account(service: Running, response: Response, body: wire.AccountRequest) -> wire.AccountRecord:
     """Open an account with a lifetime budget. It never refreshes by itself, and deleting data never refills it."""
     with transaction(service.factory) as session:
         terms = body.model_dump() | {"project_id": projects.choose(session, body.project_id)}
@@ -46,40 +35,42 @@ def open_account(service: Running, response: Response, body: AccountRequest) -> 
 
 
 @router.get("", dependencies=[READ], summary="List accounts")
-def list_accounts(service: Running, page: Paging) -> Page[AccountRecord]:
+def list_accounts(service: Running, page: Paging) -> wire.Page[wire.AccountRecord]:
     """List accounts with their balances, oldest first."""
     after = decode_cursor(page.cursor or None, str)
     with transaction(service.factory, read_only=True) as session:
         payers, last = views.page(session, after=after, limit=page.limit)
         shown = [views.sound(payer) for payer in payers]
-    return Page[AccountRecord](items=shown, next_cursor=last and encode_cursor(last))
+    return wire.Page[wire.AccountRecord](items=shown, next_cursor=last and encode_cursor(last))
 
 
 @router.get("/{account_id}", dependencies=[READ], summary="Read an account")
-def read_account(service: Running, account_id: AccountId) -> AccountRecord:
+def read_account(service: Running, account_id: AccountId) -> wire.AccountRecord:
     """Return an account: limit, spent, reserved and remaining budget."""
     with transaction(service.factory, read_only=True) as session:
         return views.sound(views.read(session, account_id))
 
 
 @router.get("/{account_id}/entries", dependencies=[READ], summary="Read an account's ledger")
-def list_entries(service: Running, account_id: AccountId, page: Paging) -> Page[EntryRecord]:
+def list_entries(service: Running, account_id: AccountId, page: Paging) -> wire.Page[wire.EntryRecord]:
     """List the immutable ledger entries of an account, oldest first. Each hash covers the entry before it."""
     after = decode_cursor(page.cursor or None, int) or 0
     with transaction(service.factory, read_only=True) as session:
         rows = ledger.entries(session, account_id, after, page.limit + 1)
-        shown = [record_of(EntryRecord, row) for row in rows[: page.limit]]
+        shown = [wire.record_of(wire.EntryRecord, row) for row in rows[: page.limit]]
     cursor = encode_cursor(shown[-1].sequence) if len(rows) > page.limit else None
-    return Page[EntryRecord](items=shown, next_cursor=cursor)
+    return wire.Page[wire.EntryRecord](items=shown, next_cursor=cursor)
 
 
-def _change(service: Service, act: Callable[..., ledger.Account], **change: Any) -> AccountRecord:
+def _change(service: Service, act: Callable[..., ledger.Account], **change: Any) -> wire.AccountRecord:
     with transaction(service.factory) as session:
         return views.account(act(session, **change))
 
 
 @router.post("/{account_id}/lower-limit", summary="Lower an account's limit")
-def lower_limit(service: Running, admin: Admin, account_id: AccountId, body: LimitChangeRequest) -> AccountRecord:
+def lower_limit(
+    service: Running, admin: Admin, account_id: AccountId, body: wire.LimitChangeRequest
+) -> wire.AccountRecord:
     """Lower the lifetime limit at once. If more is already spent and reserved, nothing is left and the account is
     frozen.
     """
@@ -89,7 +80,7 @@ def lower_limit(service: Running, admin: Admin, account_id: AccountId, body: Lim
 
 @router.post("/{account_id}/raise-limit", status_code=201, summary="Request a higher limit")
 def request_raise(
-    service: Running, admin: Admin, response: Response, account_id: AccountId, body: LimitChangeRequest
+    service: Running, admin: Admin, response: Response, account_id: AccountId, body: wire.LimitChangeRequest
 ) -> DecisionRecord:
     """Request a higher limit. Nothing changes until another admin approves it, within seven days.
 
@@ -100,21 +91,21 @@ def request_raise(
 
 
 @router.post("/{account_id}/freeze", summary="Freeze an account")
-def freeze(service: Running, admin: Admin, account_id: AccountId, body: ReasonRequest) -> AccountRecord:
+def freeze(service: Running, admin: Admin, account_id: AccountId, body: wire.ReasonRequest) -> wire.AccountRecord:
     """Accept no new jobs, and start no queued ones. Jobs that have opened their data continue. Idempotent."""
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
     return _change(service, ledger.set_frozen, **change, frozen=True)
 
 
 @router.post("/{account_id}/unfreeze", summary="Open a frozen account again")
-def unfreeze(service: Running, admin: Admin, account_id: AccountId, body: ReasonRequest) -> AccountRecord:
+def unfreeze(service: Running, admin: Admin, account_id: AccountId, body: wire.ReasonRequest) -> wire.AccountRecord:
     """Accept jobs again. 409 while more is spent and reserved than the limit allows."""
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
     return _change(service, ledger.set_frozen, **change, frozen=False)
 
 
 @router.post("/{account_id}/close", dependencies=[ADMIN], summary="Close an account to new data")
-def close(service: Running, account_id: AccountId) -> AccountRecord:
+def close(service: Running, account_id: AccountId) -> wire.AccountRecord:
     """Accept no new datasets or uploads, whose subjects would share this budget.
 
     Trainings on existing datasets continue. Idempotent.
@@ -123,14 +114,14 @@ def close(service: Running, account_id: AccountId) -> AccountRecord:
 
 
 @router.post("/{account_id}/reopen", dependencies=[ADMIN], summary="Reopen an account for new data")
-def reopen(service: Running, account_id: AccountId) -> AccountRecord:
+def reopen(service: Running, account_id: AccountId) -> wire.AccountRecord:
     """Accept new datasets and uploads again. Idempotent."""
     return _change(service, ledger.set_closed, account_id=account_id, closed=False)
 
 
 @router.post("/{account_id}/withdrawals", dependencies=[DATA], summary="Withdraw subjects from an account")
 @body_limit(LARGE_BODY_BYTES_MAX)
-def withdraw_subjects(service: Running, account_id: AccountId, body: WithdrawalRequest) -> WithdrawalRecord:
+def withdraw_subjects(service: Running, account_id: AccountId, body: wire.WithdrawalRequest) -> wire.WithdrawalRecord:
     """Destroy the images of subjects in all datasets of the account that recognise them, and exclude them forever.
 
     Spent budget stays spent, releases stay, and the ledger does not change. The answer does not reveal whether a
@@ -146,4 +137,4 @@ def withdraw_subjects(service: Running, account_id: AccountId, body: WithdrawalR
         now=service.clock(),
         subjects_key_check=body.subjects_key_check,
     )
-    return record_of(WithdrawalRecord, done)
+    return wire.record_of(wire.WithdrawalRecord, done)
