@@ -42,7 +42,8 @@ def job(request: Request, service: Running, job_id: str) -> HTMLResponse:
     """Show a job, or only the part that the script refreshes."""
     with transaction(service.factory, read_only=True) as session:
         view = views.view(session, job_id, service.clock())
-    return page(request, _template(request, "job.html"), view=view, plan=view.plan)
+    template = "_job.html" if request.scope["path"].endswith("/part") else "job.html"
+    return page(request, template, view=view, plan=view.plan)
 
 
 @router.get("/jobs/{job_id}/events")
@@ -67,9 +68,5 @@ def follow_job(request: Request, service: Running, viewer: Reader, job_id: str) 
 def sweep(request: Request, service: Running, sweep_id: str) -> HTMLResponse:
     with transaction(service.factory, read_only=True) as session:
         view = sweeps.view(session, sweep_id, service.clock())
-    chart = sweep_chart(view.sweep, view.classes)
-    return page(request, _template(request, "sweep.html"), view=view, chart=chart)
-
-
-def _template(request: Request, whole: str) -> str:
-    return f"_{whole}" if request.scope["path"].endswith("/part") else whole
+    template = "_sweep.html" if request.scope["path"].endswith("/part") else "sweep.html"
+    return page(request, template, view=view, chart=sweep_chart(view.sweep, view.classes))

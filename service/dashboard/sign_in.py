@@ -133,8 +133,8 @@ def _begin(request: Request, service: Service, key_id: str, response: Response) 
     with transaction(service.factory) as session:
         close_session(session, request.cookies.get(cookie_name(request), ""))
         cookie = open_session(session, key_id, now=service.clock())
-    flags: dict[str, Any] = {"httponly": True, "samesite": "strict", "secure": is_secure(request)}
-    response.set_cookie(cookie_name(request), cookie, max_age=SESSION_SECONDS, **flags)
+    name, secure = cookie_name(request), is_secure(request)
+    response.set_cookie(name, cookie, max_age=SESSION_SECONDS, httponly=True, samesite="strict", secure=secure)
     return response
 
 
