@@ -33,8 +33,9 @@ _OF_GENERATORS = ("report.html", "report.json", "grid.png")
 REPORT_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
 
 
-def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
-    return {200: {"content": {media_type: {}}}, 304: {"description": "The client has it."}}
+def _file(media_type: str) -> dict[str, Any]:
+    found = {200: {"content": {media_type: {}}}, 304: {"description": "The client has it."}}
+    return {"dependencies": [VIEW], "response_class": Response, "responses": found}
 
 
 @router.get("", dependencies=[VIEW], summary="List releases")
@@ -72,9 +73,7 @@ def read_receipt(service: Running, release_id: ReleaseId) -> JSONResponse:
         return JSONResponse(jobs.get_own_release(session, release_id).receipt)
 
 
-@router.get(
-    "/{release_id}/report.html", dependencies=[VIEW], response_class=Response, responses=_file_answer("text/html")
-)
+@router.get("/{release_id}/report.html", **_file("text/html"))
 def read_report_page(service: Running, release_id: ReleaseId) -> Response:
     """Return the report as one HTML page, with evaluations made since publication. For a shared release, facts about
     the account are left out.
@@ -84,30 +83,19 @@ def read_report_page(service: Running, release_id: ReleaseId) -> Response:
     return response
 
 
-@router.get(
-    "/{release_id}/report.json",
-    dependencies=[VIEW],
-    response_class=Response,
-    responses=_file_answer("application/json"),
-)
+@router.get("/{release_id}/report.json", **_file("application/json"))
 def read_report_data(service: Running, release_id: ReleaseId) -> Response:
     """Return the report as JSON. For a shared release, facts about the account are left out."""
     return _send_report(service, release_id, reports.DATA, "application/json")
 
 
-@router.get("/{release_id}/grid.png", dependencies=[VIEW], response_class=Response, responses=_file_answer("image/png"))
+@router.get("/{release_id}/grid.png", **_file("image/png"))
 def read_grid(service: Running, request: Request, release_id: ReleaseId) -> Response:
     """Return a grid of synthetic images, one row per class."""
     return _send(service, request, release_id, "grid.png", "image/png")
 
 
-@router.get(
-    "/{release_id}/files/{name}",
-    dependencies=[VIEW],
-    response_class=Response,
-    responses=_file_answer("application/octet-stream"),
-    summary="Download a file",
-)
+@router.get("/{release_id}/files/{name}", **_file("application/octet-stream"), summary="Download a file")
 def read_file(service: Running, request: Request, release_id: ReleaseId, name: FileName) -> Response:
     """Download a file: `classifier.*` with `extractor.safetensors`; `generator.*` with a model card and
     `load_generator.py`, which generates images with torch alone; or `histogram.json`; and the privacy card.
@@ -118,9 +106,8 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
     if name not in formats.DOWNLOADS:
         known = ", ".join((*formats.DOWNLOADS, *formats.MADE))
         raise errors.NotFound(f"The files of a release are {known}.", name=name)
-    return _send(
-        service, request, release_id, name, "application/json" if name.endswith(".json") else "application/octet-stream"
-    )
+    kind = "json" if name.endswith(".json") else "octet-stream"
+    return _send(service, request, release_id, name, f"application/{kind}")
 
 
 @router.get("/{release_id}/evaluations", dependencies=[VIEW], summary="List a release's evaluations")
@@ -210,8 +197,6 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
 share_router = APIRouter(
     prefix="/v1/releases/{release_id}/shares", tags=["releases"], responses=PROBLEMS, route_class=answers.ApiRoute
 )
-
-
 ShareId = Annotated[Identifier, Path(description="The share, with one project or with all.")]
 
 

@@ -22,15 +22,7 @@ from obscura.client.transport import trusted
 from service.api.middleware import Gate, GateLimits
 from service.cli.serving import CONNECTIONS_MAX, raise_open_files
 from service.main import POOL_SIZE, create_app
-from tests.service.api.conftest import (
-    OwnSettings,
-    Served,
-    _broker_that_is_away,
-    connected,
-    received,
-    running,
-    serving,
-)
+from tests.service.api.conftest import OwnSettings, Served, _broker_that_is_away, connected, received, running, serving
 from tests.together import at_once, wait_until
 
 PATIENCE_SECONDS = 60

@@ -56,8 +56,7 @@ def test_size_and_digest_of_private_content_stay_inside(served):
 
 
 @pytest.mark.parametrize(
-    ("body", "fault"),
-    [(b"", {"fault": "empty"}), (b"this is no npz", {}), (b"PK\x03\x04 truncated", {})],
+    ("body", "fault"), [(b"", {"fault": "empty"}), (b"this is no npz", {}), (b"PK\x03\x04 truncated", {})]
 )
 def test_a_refused_upload_changes_nothing_and_may_be_repeated(served, body, fault):
     dataset_id = served.dataset()["id"]
