@@ -107,19 +107,13 @@ def _add_order(router: APIRouter, kind: Kind, asked: Order) -> None:
 
     endpoint = create_of_release if "{release_id}" in asked.path else create
     endpoint.__annotations__["body"] = asked.request
-    router.post(
-        asked.path,
-        name=f"create_{kind.noun}",
-        status_code=202,
-        response_model=kind.record,
-        tags=[asked.tag],
-        summary=asked.summary,
-        description=asked.description,
-    )(body_limit(LARGE_BODY_BYTES_MAX)(endpoint))
+    facts: dict[str, Any] = {"response_model": kind.record, "summary": asked.summary, "description": asked.description}
+    add = router.post(asked.path, name=f"create_{kind.noun}", status_code=202, tags=[asked.tag], **facts)
+    add(body_limit(LARGE_BODY_BYTES_MAX)(endpoint))
 
 
 def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
-    scope = {"read": READ, "releases": VIEW}[place.scope]
+    common: dict[str, Any] = {"dependencies": [{"read": READ, "releases": VIEW}[place.scope]], "tags": [place.tag]}
     noun, made_at = kind.noun, f"{place.path}/{{{kind.noun}_id}}"
     MadeId = Annotated[Identifier, Path(alias=f"{noun}_id", description=f"The {noun}.")]
 
@@ -130,29 +124,14 @@ def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
             response.headers["Retry-After"] = "2"
         return record
 
-    router.get(
-        made_at,
-        name=f"read_{noun}",
-        dependencies=[scope],
-        response_model=kind.record,
-        tags=[place.tag],
-        summary=f"Read a {noun}",
-        description=place.description,
-    )(read)
+    facts = common | {"summary": f"Read a {noun}", "description": place.description}
+    router.get(made_at, name=f"read_{noun}", response_model=kind.record, **facts)(read)
     if place.image:
-        router.get(
-            f"{made_at}/{place.image}.png",
-            name=f"read_{noun}_{place.image}",
-            dependencies=[scope],
-            response_class=Response,
-            tags=[place.tag],
-            description=place.image_description,
-            responses={
-                200: {"content": {"image/png": {}}},
-                304: {"description": "The client has it."},
-                409: {"description": f"Pending (with Retry-After), or the {noun} failed."},
-            },
-        )(image_endpoint(kind, place, f"{noun}_id"))
+        found: dict[int, Any] = {200: {"content": {"image/png": {}}}, 304: {"description": "The client has it."}}
+        found[409] = {"description": f"Pending (with Retry-After), or the {noun} failed."}
+        facts = common | {"responses": found, "description": place.image_description}
+        address, name = f"{made_at}/{place.image}.png", f"read_{noun}_{place.image}"
+        router.get(address, name=name, response_class=Response, **facts)(image_endpoint(kind, place, f"{noun}_id"))
 
 
 def _find(session: Session, kind: Kind, made_id: str, *options: ORMOption) -> tuple[Any, Job]:
