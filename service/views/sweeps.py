@@ -60,15 +60,6 @@ def _ended(sweep: SweepRecord) -> int:
 
 
 @dataclass(frozen=True)
-class TrialView:
-    """A trial as a job and as a trial, with the options that differ between trials."""
-
-    view: JobView
-    trial: TrialFacts
-    options: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class SweepView:
     """A sweep on its own page. If its payer is in doubt, no amount is shown."""
 
@@ -76,7 +67,8 @@ class SweepView:
     payer: Payer
     dataset_name: str
     classes: int
-    trials: Sequence[TrialView]
+    jobs: Sequence[JobView]  # of its trials, in their order
+    differing: Sequence[str]  # options that differ between trials
     ended: int  # of the trials
 
 
@@ -85,14 +77,16 @@ def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
     rows = _trials(session, [row])
     paid = payments_of(session, rows)
     (sweep,) = _records(session, [row], rows, paid)
-    names = differing([trial.options for trial in sweep.trials])
-    trials = [
-        TrialView(shown, trial, {name: value for name, value in trial.options.items() if name in names})
-        for shown, trial in zip(job_views(session, rows, now), sweep.trials, strict=True)
-    ]
     dataset = find(session, Dataset, row.dataset_id)
-    payer = paid.payer(row.account_id)
-    return SweepView(sweep, payer, dataset.name, len(dataset.classes), trials, _ended(sweep))
+    return SweepView(
+        sweep=sweep,
+        payer=paid.payer(row.account_id),
+        dataset_name=dataset.name,
+        classes=len(dataset.classes),
+        jobs=job_views(session, rows, now),
+        differing=differing([trial.options for trial in sweep.trials]),
+        ended=_ended(sweep),
+    )
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
