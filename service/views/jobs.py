@@ -135,7 +135,7 @@ class JobView:
     account_name: str | None
     dataset_name: str | None
     took: timedelta | None
-    payer: Payer | None
+    payer: Payer | None  # in lists only of an account in doubt
     hold: ledger.Hold | None
 
 
@@ -147,15 +147,16 @@ class WholeJob(JobView):
     plan: dict[str, Any]
 
 
-def views(session: Session, rows: Sequence[Row[Any]], now: datetime, *, with_plans: bool = False) -> list[JobView]:
-    """Return views of jobs as ON_PAGES selects them."""
+def views(session: Session, rows: Sequence[Row[Any]], now: datetime, *, in_full: bool = False) -> list[JobView]:
+    """Return views of jobs as ON_PAGES selects them; `in_full` with their payers, and whether cancelling publishes."""
     paid, samples, shown = payments_of(session, rows), samples_of(session, rows), []
-    payers = {id: paid.payer(id) for id in {row.account_id for row in rows if row.hold_id is not None}}
-    for row, job in zip(rows, _records(session, rows, paid, samples, with_plans=with_plans), strict=True):
+    payer_ids = {row.account_id for row in rows if row.hold_id is not None}
+    payers = {id: paid.payer(id) for id in payer_ids if in_full or id in paid.faults}
+    for row, job in zip(rows, _records(session, rows, paid, samples, with_plans=in_full), strict=True):
         took, title = None, KINDS[row.kind].title(row, samples.get(row.id))
         if row.started_at is not None:
             took = max(minutes_between(row.started_at, row.finished_at or now), timedelta(minutes=1))
-        payer, hold = (None, None) if row.hold_id is None else (payers[row.account_id], paid.holds[row.hold_id])
+        payer, hold = (None, None) if row.hold_id is None else (payers.get(row.account_id), paid.holds[row.hold_id])
         names = row.account_name, row.dataset_name
         shown.append(JobView(job, title, row.attempt, row.sweep_id, *names, took, payer, hold))
     return shown
@@ -166,7 +167,7 @@ def view(session: Session, job_id: str, now: datetime) -> WholeJob:
     row = session.execute(query).one_or_none()
     if row is None:
         raise NotFound("There is no such job.")
-    (listed,) = views(session, [row], now, with_plans=True)
+    (listed,) = views(session, [row], now, in_full=True)
     result = None if KINDS[row.kind].makes is None else made(session, get_job(session, job_id))
     return WholeJob(**vars(listed), made=result, plan=row.plan or {})
 

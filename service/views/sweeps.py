@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import FINAL_STATES, SweepRecord, SweepTotals, TrialFacts
@@ -20,11 +20,16 @@ from service.identity.access import find, visible
 from service.jobs.kind import failure_of
 from service.jobs.kinds.evaluate import newest_on_own_dataset, with_figures
 from service.jobs.sweeps import sweeps_measured
+from service.ledger import Hold
 from service.views.accounts import Payer, Payments
 from service.views.jobs import ON_PAGES, JobView, payments_of
 from service.views.jobs import views as job_views
 
 SWEEPS_SHOWN = 6
+# For lists, which show how many trials have ended and what they hold: records would take a third of a page's time.
+_STATES = select(Job.id, Job.kind, Job.account_id, Job.sweep_id, Job.state, Job.hold_id, Job.epsilon).where(
+    Job.kind == TRAIN
+)
 _TRIALS = (
     ON_PAGES.add_columns(Release.summary, Release.incomplete)
     .outerjoin(Release, Release.id == Job.release_id)
@@ -39,8 +44,8 @@ def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
     return _records(session, rows, trials, payments_of(session, trials).require_sound())
 
 
-def newest_rows(session: Session, account_id: str | None = None) -> list[tuple[SweepRecord, Payer, int]]:
-    """Return the latest sweeps, optionally of one account, each with its payer and how many trials have ended.
+def newest_rows(session: Session, account_id: str | None = None) -> list[dict[str, Any]]:
+    """Return the latest sweeps, optionally of one account, each with its payer and sums over its trials.
 
     If the payer is in doubt, no amount may be shown.
     """
@@ -48,15 +53,18 @@ def newest_rows(session: Session, account_id: str | None = None) -> list[tuple[S
     rows = session.scalars(latest if account_id is None else latest.where(Sweep.account_id == account_id)).all()
     if not rows:
         return []
-    trials = _trials(session, rows)
+    found = visible(session, Job, _STATES).where(Job.sweep_id.in_([row.id for row in rows]))
+    trials: Sequence[Any] = session.execute(found).all()
     paid = payments_of(session, trials)
     payers = {id: paid.payer(id) for id in {row.account_id for row in rows}}
-    sweeps = _records(session, rows, trials, paid)
-    return [(sweep, payers[sweep.account_id], _ended(sweep)) for sweep in sweeps]
-
-
-def _ended(sweep: SweepRecord) -> int:
-    return sum(trial.state in FINAL_STATES for trial in sweep.trials)
+    shown = []
+    for row in rows:
+        own = [trial for trial in trials if trial.sweep_id == row.id]
+        holds = [_hold_of(trial, paid) for trial in own]
+        ended = sum(trial.state in FINAL_STATES for trial in own)
+        sums = {"reserved_nano": sum(map(_still_held, holds)), "spent_nano": sum(hold.captured_nano for hold in holds)}
+        shown.append({"sweep": row, "payer": payers[row.account_id], "trials": len(own), "ended": ended, **sums})
+    return shown
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,7 @@ def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
         classes=len(dataset.classes),
         jobs=job_views(session, rows, now),
         differing=differing([trial.options for trial in sweep.trials]),
-        ended=_ended(sweep),
+        ended=sum(trial.state in FINAL_STATES for trial in sweep.trials),
     )
 
 
@@ -131,15 +139,23 @@ def _records(session: Session, rows: Sequence[Sweep], trials: Sequence[Row[Any]]
     return shown
 
 
+def _still_held(hold: Hold) -> int:
+    return hold.amount_nano if hold.state in (HoldState.HELD, HoldState.ARMED) else 0
+
+
+def _hold_of(trial: Row[Any], paid: Payments) -> Hold:
+    if trial.hold_id is None or trial.epsilon is None:
+        raise LedgerCorruption("A trial of a sweep lacks its hold or its epsilon.", job_id=trial.id)
+    return paid.holds[trial.hold_id]
+
+
 def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFacts:
-    if row.hold_id is None or row.epsilon is None:
-        raise LedgerCorruption("A trial of a sweep lacks its hold or its epsilon.", job_id=row.id)
-    hold, figures = paid.holds[row.hold_id], {} if row.summary is None else with_figures(row.summary, newest)
+    hold, figures = _hold_of(row, paid), {} if row.summary is None else with_figures(row.summary, newest)
     return record_of(
         TrialFacts,
         row,
         job_id=row.id,
-        reserved_nano=hold.amount_nano if hold.state in (HoldState.HELD, HoldState.ARMED) else 0,
+        reserved_nano=_still_held(hold),
         charged_nano=hold.charged_nano,
         spent_nano=hold.captured_nano,
         spent_epsilon=paid.epsilon_of(row.account_id)(hold.captured_nano),
