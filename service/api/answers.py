@@ -149,12 +149,12 @@ def newest_page(
     """
     narrowed = [getattr(table, name) == value for name, value in equal.items() if value is not None]
     with transaction(service.factory, read_only=True) as session:
-        if of is not None:
-            find(session, *of)
         before = decode_cursor(page.cursor, str)
         try:
             where = *conditions, *narrowed
             rows, last = newest(session, table, *where, limit=page.limit, before=before, columns=columns, moment=moment)
         except NotFound:
             raise InvalidInput(_FOREIGN_CURSOR) from None
+        if of is not None:
+            find(session, *of)
         return Page[Any](items=list(show(session, rows)), next_cursor=last and encode_cursor(last))
