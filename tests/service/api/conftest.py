@@ -442,3 +442,17 @@ def received(connection: socket.socket, until: bytes | None = None) -> bytes:
         while (until is None or until not in content) and (more := connection.recv(65536)):
             content += more
     return content
+
+
+def problem(answer: Any, status: int, code: str) -> dict[str, Any]:
+    """Expect a problem document; returns it."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    document: dict[str, Any] = answer.json()
+    assert document["status"] == status
+    assert document["code"] == code
+    assert document["type"] == f"urn:obscura:problem:{code}"
+    assert document["title"]
+    assert document["detail"]
+    assert document["instance"].startswith("/")
+    return document

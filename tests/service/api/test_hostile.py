@@ -16,7 +16,7 @@ from service.api.problems import ERRORS_MAX
 from service.db.ledger_tables import Account
 from service.db.session import transaction
 from service.settings import Settings
-from tests.service.api.conftest import ACCOUNT, DATASET, SCOPES, Served, connected, received, serving
+from tests.service.api.conftest import ACCOUNT, DATASET, SCOPES, Served, connected, problem, received, serving
 
 LISTS = ("accounts", "datasets", "jobs", "releases", "sweeps", "keys", "decisions")
 
@@ -168,8 +168,7 @@ def test_a_name_that_was_taken_while_one_looked_is_a_conflict(served):
             session.execute(text("INSERT INTO projects SELECT * FROM projects"))
 
     served.app.router.routes.insert(0, served.app.router.routes.pop())
-    answer = served.client().get("/v1/doubles")
-    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+    problem(served.client().get("/v1/doubles"), 409, "conflict")
 
 
 def test_a_body_of_very_many_faults_is_described_in_part(served):
@@ -201,9 +200,8 @@ def test_a_body_of_very_many_values_is_refused_before_it_is_parsed(served, value
 
 def test_a_route_takes_no_more_than_it_needs(served):
     body = {"name": "k", "scopes": ["read"], "more": "x" * 100_000}
-    refused = served.client().post("/v1/keys", json=body)
-    assert (refused.status_code, refused.json()["code"]) == (413, "too_large")
-    assert refused.json()["detail"].startswith("This request is 100 kB. The limit is 65.5 kB.")
+    refused = problem(served.client().post("/v1/keys", json=body), 413, "too_large")
+    assert refused["detail"].startswith("This request is 100 kB. The limit is 65.5 kB.")
     classes = [f"{number:04}" + "x" * 96 for number in range(1000)]
     assert served.client().post("/v1/datasets", json=DATASET | {"classes": classes}).status_code == 201
 

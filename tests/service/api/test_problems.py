@@ -16,23 +16,10 @@ from service.api.problems import STATUSES
 from service.db.ledger_tables import Account
 from service.errors import ObscuraError
 from tests.obscura.wire.test_names import REFUSED
-from tests.service.api.conftest import ACCOUNT, DATASET
+from tests.service.api.conftest import ACCOUNT, DATASET, problem
 from tests.together import ready
 
 OPEN_ROUTES = {"/v1/health/live", "/v1/health/ready", "/v1/openapi.json"}
-
-
-def problem(answer: Any, status: int, code: str) -> dict[str, Any]:
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    document: dict[str, Any] = answer.json()
-    assert document["status"] == status
-    assert document["code"] == code
-    assert document["type"] == f"urn:obscura:problem:{code}"
-    assert document["title"]
-    assert document["detail"]
-    assert document["instance"].startswith("/")
-    return document
 
 
 def api_operations(app: Any) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from service.datasets import states, vault
 from service.db.ledger_tables import EVERYWHERE, ArmingStop
 from service.db.session import transaction
-from tests.service.api.conftest import SMALL, Served, npz
+from tests.service.api.conftest import SMALL, Served, npz, problem
 
 
 @contextmanager
@@ -24,10 +24,9 @@ def test_a_training_is_refused_with_the_reason_while_trainings_are_stopped(serve
     path = f"accounts/{dataset['account_id']}"
     before = served.read(path)["balance"]
     with stopped(served, "trigger_missing", now):
-        refused = served.train(dataset["id"])
-        assert (refused.status_code, refused.json()["code"]) == (409, "arming_stopped")
-        assert "`trigger_missing`" in refused.json()["detail"]
-        assert "verify --clear" in refused.json()["detail"]
+        refused = problem(served.train(dataset["id"]), 409, "arming_stopped")
+        assert "`trigger_missing`" in refused["detail"]
+        assert "verify --clear" in refused["detail"]
         trials = [{"epsilon": 0.1, "options": SMALL}] * 2
         search = {"dataset_id": dataset["id"], "recipe": "datalens", "name": "s", "trials": trials}
         assert served.send("sweeps", search, key="k", status=409)["code"] == "arming_stopped"

@@ -8,7 +8,7 @@ from obscura.client.one_step import usual_delta
 from obscura.wire.words import EntryKind
 from service.db.ledger_tables import Entry
 from service.ledger.chain import GENESIS_HASH, entry_hash
-from tests.service.api.conftest import ACCOUNT, DATASET, npz
+from tests.service.api.conftest import ACCOUNT, DATASET, npz, problem
 
 
 def test_nothing_that_changes_privacy_has_a_default(served):
@@ -111,8 +111,7 @@ def test_a_frozen_account_takes_no_jobs_until_it_is_opened(served):
     dataset, path = served.ready_dataset(account["id"]), f"accounts/{account['id']}"
     for _ in range(2):
         assert served.send(f"{path}/freeze", {"reason": "an audit"})["frozen"] is True
-    refused = served.train(dataset["id"])
-    assert (refused.status_code, refused.json()["code"]) == (409, "account_frozen")
+    problem(served.train(dataset["id"]), 409, "account_frozen")
     served.send(f"{path}/unfreeze", {}, status=422)
     assert served.send(f"{path}/unfreeze", {"reason": "it is over"})["frozen"] is False
     assert served.train(dataset["id"]).status_code == 202
@@ -128,8 +127,7 @@ def test_a_closed_account_takes_no_data_and_goes_on_training(served):
     for _ in range(2):
         assert served.send(f"{path}/close") == before | {"closed": True}
     assert served.send("datasets", private, status=409)["code"] == "account_closed"
-    refused = served.upload(waiting, npz(10))
-    assert (refused.status_code, refused.json()["code"]) == (409, "account_closed")
+    problem(served.upload(waiting, npz(10)), 409, "account_closed")
     assert served.train(dataset["id"]).status_code == 202
     assert served.send(f"{path}/reopen") == served.read(path)
     assert "closed" not in served.read(path)

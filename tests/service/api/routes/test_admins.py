@@ -7,7 +7,7 @@ import pytest
 from obscura.client import AuthError, Client, NotFoundError
 from obscura.wire.words import JobState
 from service.identity.admins import introduce
-from tests.service.api.conftest import Served
+from tests.service.api.conftest import Served, problem
 
 
 def test_a_person_is_admitted_and_removed_by_two_others(fresh):
@@ -180,8 +180,7 @@ def test_a_full_quota_of_jobs_refuses_over_http_and_an_evaluation_that_a_trainin
     served.send(f"projects/{heart}/quota", {"jobs_max": 1})
     asked = owner.train(dataset, evaluation_dataset_id=public, epsilon=0.5)
     assert asked.status_code == 202, asked.text
-    refused = owner.train(dataset, epsilon=0.5)
-    assert (refused.status_code, refused.json()["code"]) == (409, "quota_exceeded")
+    problem(owner.train(dataset, epsilon=0.5), 409, "quota_exceeded")
     served.send(f"projects/{heart}/quota", {"jobs_max": 0})
     job_id = asked.json()["id"]
     served.publish(job_id, served.claim(job_id))

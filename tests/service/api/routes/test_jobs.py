@@ -16,7 +16,7 @@ from service.db.job_tables import Release
 from service.db.session import transaction
 from service.jobs import kinds
 from service.main import utc_now
-from tests.service.api.conftest import SMALL
+from tests.service.api.conftest import SMALL, problem
 from tests.service.api.test_events import wait_for_streams
 from tests.together import at_once, wait_until
 
@@ -213,8 +213,7 @@ def test_a_preview_is_asked_for_read_and_costs_nothing(served, dataset):
     assert served.read(f"previews/{asked['id']}") == asked
     assert served.read(f"jobs/{asked['job_id']}")["kind"] == "preview"
     assert served.balance(dataset["account_id"])["reserved_nano"] == 0
-    pending = served.client("read").get(f"/v1/previews/{asked['id']}/grid.png")
-    assert (pending.status_code, pending.json()["code"]) == (409, "pending")
+    problem(served.client("read").get(f"/v1/previews/{asked['id']}/grid.png"), 409, "pending")
 
 
 # --- streams of events, which last as long as the job ----------------------------------------------------------------

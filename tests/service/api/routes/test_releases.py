@@ -16,6 +16,7 @@ from service.db.session import transaction
 from service.jobs import kinds
 from service.jobs.kinds.evaluate import samples_for
 from service.main import utc_now
+from tests.service.api.conftest import problem
 from tests.service.holds import charge
 from tests.service.test_times import moments
 
@@ -90,9 +91,8 @@ def test_a_sample_whose_files_were_removed_says_how_to_have_it_again(served, rel
     sample = draw(served, release)
     served.finish_sample(sample, CONTENT, "images.zip")
     served.do(kinds.sample.let_go, [sample["id"]], now=utc_now())
-    answer = served.client("read").get(f"/v1/samples/{sample['id']}/content")
-    assert (answer.status_code, answer.json()["code"]) == (410, "sample_removed")
-    assert (answer.json()["release_id"], answer.json()["seed"]) == (release, sample["seed"])
+    answer = problem(served.client("read").get(f"/v1/samples/{sample['id']}/content"), 410, "sample_removed")
+    assert (answer["release_id"], answer["seed"]) == (release, sample["seed"])
     shown = served.read(f"samples/{sample['id']}")
     assert shown["state"] == "succeeded"
     assert shown["removed_at"] is not None
