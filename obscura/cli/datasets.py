@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import inspect
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
-from obscura.cli.connection import AtMost, Dataset, Shown, SubjectsAtMost, Yes, add_command, command, with_parameters
-from obscura.cli.console import CliError, Exit, Output, confirm, is_interactive
+from obscura.cli.connection import (
+    AtMost,
+    Dataset,
+    Shown,
+    SubjectsAtMost,
+    Yes,
+    add_command,
+    command,
+    find_dataset,
+    with_parameters,
+)
+from obscura.cli.console import CliError, Exit, Output, confirm
 from obscura.client import Client
 from obscura.client.progress import preparation_progress
 from obscura.preparing import Choices
@@ -91,7 +102,7 @@ def push(
     with preparation_progress(output.err) as watch:
 
         def agree() -> None:
-            if is_interactive() and not yes:
+            if sys.stdin.isatty() and not yes:
                 with watch.quiet():
                     confirm("Declare this, forever, and send the images?", "Nothing was declared or sent.")
 
@@ -114,7 +125,7 @@ def push(
 
 
 add_command(datasets, "list", "datasets", lambda client: client.datasets(), "List datasets, newest first.", COLUMNS)
-add_command(datasets, "show", "dataset", lambda client, id: client.datasets.find(id), "Show one dataset.", of=Dataset)
+add_command(datasets, "show", "dataset", find_dataset, "Show one dataset.", name_or_id=Dataset)
 
 
 @command(datasets, "delete", "dataset")
@@ -132,11 +143,6 @@ def delete_dataset(
         output.notice(f"This destroys the images of {found.name} ({found.id}) forever and returns no budget.")
         typer.confirm("Delete them?", abort=True, err=True)
     return found.delete(cancel_jobs=cancel_jobs)
-
-
-@subjects.callback()
-def of_subjects() -> None:
-    """People whose images are recognised in several datasets."""
 
 
 @command(subjects, "withdraw", "withdrawal")

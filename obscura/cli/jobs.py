@@ -10,7 +10,7 @@ import typer
 
 from obscura.cli.connection import (
     ClassShares,
-    Dataset,
+    DatasetId,
     Discard,
     Epsilon,
     Evaluate,
@@ -34,7 +34,7 @@ from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
-sweeps = typer.Typer(no_args_is_help=True, help="Hyper-parameter searches, paid for as a whole.")
+sweeps = typer.Typer(no_args_is_help=True, help="Hyperparameter sweeps, paid for as a whole.")
 JOB_COLUMNS = (
     "id", "kind", "state", "cost=cost_epsilon", "charged=progress.charged_epsilon", "progress.stage",
     "progress.step", "of=progress.steps", "release_id",
@@ -58,7 +58,7 @@ LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}  
 def plan(
     client: Client,
     output: Output,
-    dataset: Dataset,
+    dataset: DatasetId,
     recipe: Recipe,
     epsilon: Epsilon,
     option: OptionPairs = None,
@@ -70,21 +70,20 @@ def plan(
 ) -> None:
     """Show what a training would do and cost. Reads no data and spends nothing."""
     options = recipe_options(option, preset, class_fractions)
-    dataset_id = client.datasets.find(dataset).id
     previewed = preview or stand_in is not None
     if not (previewed and output.as_json):
-        show_plan(output, client.plan(dataset_id, recipe=recipe, epsilon=epsilon, options=options))
+        show_plan(output, client.plan(dataset, recipe=recipe, epsilon=epsilon, options=options))
     if previewed:
         public = client.datasets.find(stand_in).id if stand_in else None
         order = {"recipe": recipe, "epsilon": epsilon, "options": options, "stand_in_dataset_id": public}
-        try_first(output, client, image, dataset_id, **order)
+        try_first(output, client, image, dataset, **order)
 
 
 @shown("job")
 def train(
     client: Client,
     output: Output,
-    dataset: Dataset,
+    dataset: DatasetId,
     recipe: Recipe,
     epsilon: Epsilon,
     option: OptionPairs = None,
@@ -99,11 +98,11 @@ def train(
     The release can be downloaded when the training ends; --evaluate evaluates it afterwards, in a separate job.
     """
     job = client.start_training(
-        client.datasets.find(dataset).id,
+        dataset,
         recipe=recipe,
         epsilon=epsilon,
         options=recipe_options(option, preset, class_fractions),
-        evaluation_dataset_id=client.datasets.find(evaluate).id if evaluate else None,
+        evaluation_dataset_id=evaluate,
         idempotency_key=key,
     )
     if not wait:
@@ -123,7 +122,7 @@ def train(
 
 
 add_command(jobs, "list", "jobs", Client.jobs, "List jobs, newest first.", JOB_COLUMNS)
-add_command(jobs, "show", "job", Client.job, "Show one job.", of=JobId)
+add_command(jobs, "show", "job", Client.job, "Show one job.", job_id=JobId)
 
 
 @command(jobs, "watch", "job")
@@ -208,7 +207,7 @@ def show_plan(output: Output, made: PlanRecord) -> None:
 def sweep(
     client: Client,
     output: Output,
-    dataset: Dataset,
+    dataset: DatasetId,
     recipe: Recipe,
     epsilon: Epsilon,
     grid: Annotated[
@@ -228,12 +227,12 @@ def sweep(
     except GridRefused as error:
         raise CliError(f"--grid takes NAME=VALUE,VALUE,... once for each name. {error}", Exit.USAGE) from None
     made = client.sweep_over(
-        client.datasets.find(dataset).id,
+        dataset,
         name=name or "; ".join(grid)[:100],
         recipe=recipe,
         trials=trials,
         epsilon=epsilon,
-        evaluation_dataset_id=client.datasets.find(evaluate).id if evaluate else None,
+        evaluation_dataset_id=evaluate,
         idempotency_key=key,
     )
     show(output, follow_sweep(output, made) if wait else made)

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial, wraps
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from pydantic import BaseModel, PrivateAttr
@@ -284,9 +283,7 @@ class AsyncClient:
         self.datasets = AsyncDatasets(self.sync.datasets)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
     close = verb(Client.close)

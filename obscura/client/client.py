@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -57,7 +56,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -115,7 +114,7 @@ class Client:
         return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/approve", repeatable=True)
 
     def decline(self, request_id: str) -> DecisionRecord:
-        """Decline a request, or withdraw your own."""
+        """Decline a request, or withdraw yours."""
         return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/decline", repeatable=True)
 
     def request_admission(
@@ -126,6 +125,10 @@ class Client:
         return self.transport.post(AdminAnswer, "/v1/admins", body)
 
     def request_removal(self, admin_id: str, *, reason: str) -> DecisionRecord:
+        """Request the removal of an admin, with all their keys and the keys that these created.
+
+        Another admin must approve, and may be the one to remove.
+        """
         return self.transport.post(DecisionRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
 
     def create_project(self, *, name: str) -> ProjectRecord:
@@ -144,6 +147,7 @@ class Client:
         return only_one(self.projects(), name_or_id, "project")
 
     def rename_project(self, project_id: str, *, name: str) -> ProjectRecord:
+        """Rename a project."""
         return self.transport.post(ProjectRecord, f"/v1/projects/{project_id}/rename", {"name": name}, repeatable=True)
 
     def project(self, project_id: str) -> ProjectUseRecord:
@@ -197,7 +201,7 @@ class Client:
         )
 
     def request_revocation(self, key_id: str, *, reason: str) -> DecisionRecord:
-        """Request the revocation of another admin's key and all keys that it created."""
+        """Request the revocation of another admin's key and of all keys that it created."""
         return self.transport.post(DecisionRecord, f"/v1/keys/{key_id}/request-revocation", {"reason": reason})
 
     def audit_log(self, *, after: str | None = None) -> Iterator[AuditEventRecord]:
@@ -228,6 +232,7 @@ class Client:
         return self.transport.post(WebhookTestRecord, f"/v1/webhooks/{webhook_id}/test", {})
 
     def remove_webhook(self, webhook_id: str) -> WebhookRecord:
+        """Remove a webhook."""
         answer = self.transport.request("DELETE", f"/v1/webhooks/{webhook_id}")
         return self.transport.parse(WebhookRecord, answer)
 
@@ -278,19 +283,20 @@ class Client:
         return self.transport.post(Account, f"/v1/accounts/{account_id}/lower-limit", body)
 
     def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> DecisionRecord:
-        """Request a higher limit, which another admin must approve."""
+        """Request a higher limit. Nothing changes until another admin approves."""
         body = {"epsilon": epsilon, "reason": reason}
         return self.transport.post(DecisionRecord, f"/v1/accounts/{account_id}/raise-limit", body)
 
     def freeze(self, account_id: str, *, reason: str) -> Account:
-        """Freeze an account: accept no new jobs, and keep queued ones from reading its data."""
+        """Freeze an account: it accepts no new jobs, and queued ones cannot read its data. Running jobs continue."""
         return self.transport.post(Account, f"/v1/accounts/{account_id}/freeze", {"reason": reason}, repeatable=True)
 
     def unfreeze(self, account_id: str, *, reason: str) -> Account:
+        """Unfreeze an account."""
         return self.transport.post(Account, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}, repeatable=True)
 
     def close_to_data(self, account_id: str) -> Account:
-        """Accept no new datasets or uploads. Trainings continue."""
+        """Accept no new data, so that new people get their own account. Trainings on existing data continue."""
         return self.transport.post(Account, f"/v1/accounts/{account_id}/close", repeatable=True)
 
     def reopen(self, account_id: str) -> Account:

@@ -161,6 +161,3 @@ class _Facts(NamedTuple):
 
     def __str__(self) -> str:
         return describe(*self)
-
-    def __format__(self, _spec: str) -> str:
-        return str(self)
