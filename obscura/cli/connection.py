@@ -109,13 +109,13 @@ _PROFILES = TypeAdapter(dict[str, Profile])
 ProfileName = Annotated[str | None, typer.Option("--profile", help="Profile, also before the command; else `default`.")]
 
 
-def _profiles_path() -> Path:
+def profiles_path() -> Path:
     return Path(typer.get_app_dir("obscura")) / "profiles.json"
 
 
 def read_profiles() -> dict[str, Profile]:
     """Return the profiles by name; raise CliError if the file is damaged or another user's."""
-    path = _profiles_path()
+    path = profiles_path()
     try:
         if not is_own(path):
             raise CliError(f"{path} belongs to another user, so it is not used. Remove it, or correct its owner.")
@@ -127,12 +127,6 @@ def read_profiles() -> dict[str, Profile]:
         raise CliError(
             f"{path} cannot be read ({type(error).__name__}). Remove it, and run: obscura login URL"
         ) from None
-
-
-def _write_profiles(profiles: dict[str, Profile]) -> Path:
-    path = _profiles_path()
-    replace_file(path, _PROFILES.dump_json(profiles))
-    return path
 
 
 def _address_here(folder: Path, say: Callable[[str], None]) -> str:
@@ -326,7 +320,8 @@ def login(
             except AuthError as error:
                 if error.status == 401:
                     raise
-        path = _write_profiles(read_profiles() | {profile: Profile(url=url.rstrip("/"), token=token.strip())})
+        path, kept = profiles_path(), read_profiles() | {profile: Profile(url=url.rstrip("/"), token=token.strip())}
+        replace_file(path, _PROFILES.dump_json(kept))
         when = "where no service of this machine has its key" if profile == DEFAULT else f"with --profile {profile}"
         output.notice(f"Kept in {path}, which you alone can read. Commands use it {when}.")
 
@@ -340,5 +335,6 @@ def logout(context: typer.Context, profile: ProfileName = None) -> None:
             raise CliError(
                 f"There is no profile {profile!r}. To make one: obscura login URL --profile {profile}", Exit.USAGE
             )
-        _write_profiles({name: each for name, each in kept.items() if name != profile})
+        del kept[profile]
+        replace_file(profiles_path(), _PROFILES.dump_json(kept))
         output.notice(f"Forgotten: {profile}.")

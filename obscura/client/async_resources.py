@@ -367,12 +367,8 @@ class AsyncClient:
         `job.cancel()` stops the training.
         """
         console = TerminalConsole(stderr=True, quiet=not show)
-        if isinstance(images, schemas.DatasetRecord):
-            dataset_id = images.id
-        else:
-            payment: dict[str, Any] = {"account": account, "epsilon": epsilon, "recipe": recipe, "options": options}
-            push = partial(push_for, self.sync, console, images, labels, **payment, preparing=preparing)
-            dataset_id = (await in_thread(push)).id
-        job = await self.start_training(dataset_id, recipe=recipe, epsilon=epsilon, options=options)
+        order: dict[str, Any] = {"epsilon": epsilon, "recipe": recipe, "options": options}
+        push = partial(push_for, self.sync, console, images, labels, account=account, **order, preparing=preparing)
+        job = await self.start_training((await in_thread(push)).id, **order)
         with job_progress(console, "training") as on_event:
             return await (await job.wait(on_event)).release()

@@ -271,7 +271,7 @@ class Client:
         return Account.read(self.transport, account_id)
 
     def accounts(self) -> Iterator[Account]:
-        return Account.listed(self.transport)
+        return self.transport.pages(Account, Account.PATH)
 
     def entries(self, account_id: str) -> Iterator[EntryRecord]:
         """Yield the ledger entries of an account, oldest first."""
@@ -427,12 +427,9 @@ class Client:
             JobFailed: The training failed; the message states the reason.
         """
         console = TerminalConsole(stderr=True, quiet=not show)
-        if isinstance(images, Dataset):
-            dataset = images
-        else:
-            payment: dict[str, Any] = {"account": account, "epsilon": epsilon, "recipe": recipe, "options": options}
-            dataset = push_for(self, console, images, labels, **payment, preparing=preparing)
-        job = self.start_training(dataset.id, recipe=recipe, epsilon=epsilon, options=options)
+        order: dict[str, Any] = {"epsilon": epsilon, "recipe": recipe, "options": options}
+        dataset = push_for(self, console, images, labels, account=account, **order, preparing=preparing)
+        job = self.start_training(dataset.id, **order)
         with job_progress(console, "training") as on_event:
             return job.wait(on_event).release()
 
@@ -459,7 +456,7 @@ class Client:
 
     def jobs(self) -> Iterator[Job]:
         """Yield all jobs, newest first."""
-        return Job.listed(self.transport)
+        return self.transport.pages(Job, Job.PATH)
 
     def sweep_over(
         self,
@@ -492,7 +489,7 @@ class Client:
 
     def sweeps(self) -> Iterator[Sweep]:
         """Yield all sweeps, newest first."""
-        return Sweep.listed(self.transport)
+        return self.transport.pages(Sweep, Sweep.PATH)
 
     # --- releases and samples ---
 
@@ -501,7 +498,7 @@ class Client:
 
     def releases(self) -> Iterator[Release]:
         """Yield all releases, newest first."""
-        return Release.listed(self.transport)
+        return self.transport.pages(Release, Release.PATH)
 
     def evaluations(self, release_id: str) -> Iterator[Evaluation]:
         """Yield all evaluations of a release, newest first."""

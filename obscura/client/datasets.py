@@ -28,7 +28,7 @@ class Datasets:
 
     def __call__(self) -> Iterator[Dataset]:
         """Yield all datasets, newest first, without uploads that were abandoned."""
-        listed = Dataset.listed(self._transport)
+        listed = self._transport.pages(Dataset, Dataset.PATH)
         return (dataset for dataset in listed if dataset.ready_at is not None or dataset.state != "deleted")
 
     def push(

@@ -28,17 +28,11 @@ _BLANK = (
     (0xE0100, 0xE01EF),
 )
 _SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")  # every space of Unicode but the usual one
-
-
-def text_rule(characters_max: int) -> str:
-    """Return the rule of `clean_text` as part of a sentence."""
-    return (
-        f"a text for people has 1 to {characters_max} characters, and no control or invisible character, nor one that "
-        "changes the direction of the text; joiners (U+200C, U+200D) only between letters of a script that needs them"
-    )
-
-
-RULE = text_rule(NAME_CHARACTERS_MAX)
+_RULE = (  # of `clean_text`, as part of a sentence
+    "a text for people has 1 to {} characters, and no control or invisible character, nor one that changes the "
+    "direction of the text; joiners (U+200C, U+200D) only between letters of a script that needs them"
+)
+RULE = _RULE.format(NAME_CHARACTERS_MAX)
 
 
 def clean_text(text: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
@@ -49,7 +43,7 @@ def clean_text(text: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
     """
     cleaned = normalize_text(text).strip(" ")
     if not 1 <= len(cleaned) <= characters_max or not is_readable(cleaned):
-        raise ValueError(text_rule(characters_max))
+        raise ValueError(_RULE.format(characters_max))
     return cleaned
 
 
