@@ -118,7 +118,7 @@ PYTHON = """# Python reference
 ## Client
 
 ::: obscura.client.client.Client
-    options: {heading_level: 3}
+    options: {heading_level: 3, inherited_members: true}
 
 ## Resources
 
