@@ -21,7 +21,6 @@ from obscura.client.local_service import START_SECONDS_MAX
 from obscura.client.transport import is_here
 from obscura.occupant import address_of, admin_key_path, is_occupied, is_own, read_admin_key
 from obscura.private_files import make_private, replace_file
-from obscura.wire.grids import json_or_text
 from obscura.wire.schemas import DatasetRecord
 
 Shown = BaseModel | dict[str, Any] | Iterable[BaseModel] | None  # the result of a command
@@ -44,31 +43,9 @@ ProjectId = Annotated[
     Client.find_project,
 ]
 Key = Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")]
-Discard = Annotated[bool, typer.Option("--discard", help="Publish nothing of what was paid for.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget that this job may spend.")]
-Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Training recipe.")]
-OptionPairs = Annotated[
-    list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the recipe, in JSON.")
-]
-ClassShares = Annotated[
-    str | None,
-    typer.Option(
-        metavar="CLASS=NUMBER,...",
-        help="How many records each class is likely to have, stated without looking: normal=2000,sick=20, or shares in "
-        "label order. The recipe's option class_fractions.",
-    ),
-]
-Preset = Annotated[str | None, typer.Option("--preset", help="A named set of the recipe's options.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Follow it to its end.")]
-Evaluate = Annotated[
-    str | None,
-    typer.Option(help="Public dataset (name or id) to measure the releases on."),
-    find_dataset,
-]
 Reason = Annotated[str, typer.Option("--reason", help="Why. Kept in the records forever.")]
-AtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the images; required for private data.")]
-SubjectsAtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the subjects, to protect each.")]
 
 
 @dataclass(frozen=True)
@@ -283,19 +260,6 @@ def add_command(
     client, taken = inspect.signature(run).parameters["client"], inspect.signature(act).parameters
     parameters = [client, *(taken[name].replace(annotation=each) for name, each in arguments.items())]
     command(group, name, title, columns, hint)(with_parameters(run, parameters, description or act.__doc__))
-
-
-def recipe_options(
-    settings: Sequence[str] | None, preset: str | None, class_fractions: str | None = None
-) -> dict[str, Any]:
-    """Parse `name=value` pairs, whose values are JSON or else text; raise CliError for a pair without `=`."""
-    options: dict[str, Any] = {} if preset is None else {"preset": preset}
-    for setting in settings or []:
-        name, equals, text = setting.partition("=")
-        if not equals or not name:
-            raise CliError(f"--option takes NAME=VALUE, not {setting!r}.", Exit.USAGE)
-        options[name] = json_or_text(text)
-    return options if class_fractions is None else {**options, "class_fractions": class_fractions}
 
 
 def login(

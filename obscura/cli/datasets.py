@@ -11,17 +11,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from obscura.cli.connection import (
-    AtMost,
-    Dataset,
-    Shown,
-    SubjectsAtMost,
-    Yes,
-    add_command,
-    command,
-    find_dataset,
-    with_parameters,
-)
+from obscura.cli.connection import Dataset, Shown, Yes, add_command, command, find_dataset, with_parameters
 from obscura.cli.console import CliError, Exit, Output, confirm
 from obscura.client import Client
 from obscura.client.progress import preparation_progress
@@ -36,6 +26,9 @@ COLUMNS = (
     "name", "id", "visibility", "state", "account_id", "records=records_declared", "subjects=subjects_declared",
     "height", "width", "channels",
 )  # fmt: skip
+AtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the images; required for private data.")]
+SubjectsAtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the subjects, to protect each.")]
+Images = Annotated[Path, typer.Argument(help="Class folders, an archive of them, or an .npz, IDX or Parquet file.")]
 CancelJobs = Annotated[bool, typer.Option("--cancel-jobs", help="Cancel jobs that need the data. Charges stay spent.")]
 
 
@@ -76,7 +69,7 @@ def _flag(name: str) -> str:
 def push(
     client: Client,
     output: Output,
-    path: Annotated[Path, typer.Argument(help="Class folders, an archive of them, or an .npz, IDX or Parquet file.")],
+    path: Images,
     name: Annotated[str | None, typer.Option(help="For people; the folder's or file's name by default.")] = None,
     account: Annotated[str | None, typer.Option(help="Account (name or id) of a private dataset.")] = None,
     public: Annotated[bool, typer.Option("--public", help="Public data: costs nothing and protects nothing.")] = False,

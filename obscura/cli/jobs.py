@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from obscura.cli.connection import (
-    ClassShares,
-    DatasetId,
-    Discard,
-    Epsilon,
-    Evaluate,
-    Key,
-    OptionPairs,
-    Preset,
-    Recipe,
-    Shown,
-    Wait,
-    Yes,
-    add_command,
-    command,
-    recipe_options,
-    shown,
-)
+from obscura.cli.connection import DatasetId, Key, Shown, Wait, Yes, add_command, command, find_dataset, shown
 from obscura.cli.console import CliError, Exit, Output, confirm
 from obscura.client import Client, Job, Sweep
 from obscura.client.progress import job_progress, show_cost
-from obscura.wire.grids import GridRefused, trials_of
+from obscura.wire.grids import GridRefused, json_or_text, trials_of
 from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
 
@@ -49,9 +33,42 @@ TRIAL_COLUMNS = (
 )  # fmt: skip
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_...")]
 SweepId = Annotated[str, typer.Argument(metavar="SWEEP", help="swp_...")]
+Discard = Annotated[bool, typer.Option("--discard", help="Publish nothing of what was paid for.")]
+Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget that this job may spend.")]
+Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Training recipe.")]
+OptionPairs = Annotated[
+    list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the recipe, in JSON.")
+]
+ClassShares = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLASS=NUMBER,...",
+        help="How many records each class is likely to have, stated without looking: normal=2000,sick=20, or shares in "
+        "label order. The recipe's option class_fractions.",
+    ),
+]
+Preset = Annotated[str | None, typer.Option("--preset", help="A named set of the recipe's options.")]
+Evaluate = Annotated[
+    str | None,
+    typer.Option(help="Public dataset (name or id) to measure the releases on."),
+    find_dataset,
+]
 TRY_FIRST = "--preview"  # the option that tries a plan on public images
 IMAGE = Path("preview.png")
 LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}  # of kinds that have another noun
+
+
+def recipe_options(
+    settings: Sequence[str] | None, preset: str | None, class_fractions: str | None = None
+) -> dict[str, Any]:
+    """Parse `name=value` pairs, whose values are JSON or else text; raise CliError for a pair without `=`."""
+    options: dict[str, Any] = {} if preset is None else {"preset": preset}
+    for setting in settings or []:
+        name, equals, text = setting.partition("=")
+        if not equals or not name:
+            raise CliError(f"--option takes NAME=VALUE, not {setting!r}.", Exit.USAGE)
+        options[name] = json_or_text(text)
+    return options if class_fractions is None else {**options, "class_fractions": class_fractions}
 
 
 @shown("plan")

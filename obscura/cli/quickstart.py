@@ -16,10 +16,10 @@ from typing import Annotated, Any
 
 import typer
 
-from obscura.cli.connection import AtMost, ClassShares, SubjectsAtMost, Target, Yes, connection
+from obscura.cli.connection import Target, Yes, connection
 from obscura.cli.console import CliError, Exit, Output, confirm, reporting
-from obscura.cli.datasets import in_flags, with_push_options
-from obscura.cli.jobs import IMAGE, TRY_FIRST, follow, try_first
+from obscura.cli.datasets import AtMost, Images, SubjectsAtMost, in_flags, with_push_options
+from obscura.cli.jobs import IMAGE, TRY_FIRST, ClassShares, follow, try_first
 from obscura.client import Account, Client, ConnectionFailed, Dataset, JobFailed, Release, Sample
 from obscura.client.contents import require_room
 from obscura.client.datasets import default_name, require_statements
@@ -185,7 +185,7 @@ def quoted(word: object) -> str:
 @with_push_options
 def quickstart(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="Class folders, an archive of them, or an .npz, IDX or Parquet file.")],
+    folder: Images,
     epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="Lifetime budget of the images, all spent.")] = 1.0,
     out: Annotated[Path, typer.Option("--out", help="A new folder for the synthetic images.")] = Path("synthetic"),
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")] = 1000,
