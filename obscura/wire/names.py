@@ -17,16 +17,9 @@ _JOINERS = frozenset("\u200c\u200d")
 _JOINED = ((0x0600, 0x109F), (0x1780, 0x18AF))
 # Drawn as nothing, though Unicode counts them as letters, marks or symbols: fillers, variation selectors, a blank.
 _BLANK = (
-    (0x034F, 0x034F),
-    (0x115F, 0x1160),
-    (0x17B4, 0x17B5),
-    (0x180B, 0x180F),
-    (0x2800, 0x2800),
-    (0x3164, 0x3164),
-    (0xFE00, 0xFE0F),
-    (0xFFA0, 0xFFA0),
-    (0xE0100, 0xE01EF),
-)
+    (0x034F, 0x034F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x2800, 0x2800), (0x3164, 0x3164),
+    (0xFE00, 0xFE0F), (0xFFA0, 0xFFA0), (0xE0100, 0xE01EF),
+)  # fmt: skip
 _SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")  # every space of Unicode but the usual one
 _RULE = (  # of `clean_text`, as part of a sentence
     "a text for people has 1 to {} characters, and no control or invisible character, nor one that changes the "
