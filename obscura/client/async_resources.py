@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from pydantic import BaseModel, PrivateAttr
@@ -164,27 +163,20 @@ class AsyncEvaluation(AsyncMadeByJob, release_schemas.EvaluationRecord):
     """One evaluation of a release on a public dataset."""
 
 
-def drawn(method: Sync[P, R], *formats: SampleFormat) -> Async[P, R]:
-    """Return an async method that waits for a sample in one of these formats, then runs the synchronous method."""
+def drawn(method: Sync[P, R], *formats: SampleFormat, check: Callable[P, None] | None = None) -> Async[P, R]:
+    """Return an async method that waits for a sample in one of these formats, then runs the synchronous method.
+
+    check: runs first, before anything is generated.
+    """
 
     @wraps(method)
     async def run(self: AsyncSample, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if check is not None:
+            await in_thread(check, *args, **kwargs)
         sample = AsyncSample.of(await in_thread(self.sync.packed, *formats))
         if not sample.sha256:
             sample = await sample.wait()
         return await in_thread(method, sample.sync, *args, **kwargs)
-
-    return run
-
-
-def unpacked(method: Sync[[Path | str], Path], format: SampleFormat) -> Async[[Path | str], Path]:
-    """Like `drawn`, but check that the target folder is free before anything is generated."""
-    unpack = drawn(method, format)
-
-    @wraps(method)
-    async def run(self: AsyncSample, /, folder: Path | str) -> Path:
-        await in_thread(require_room, Path(folder))
-        return await unpack(self, folder)
 
     return run
 
@@ -197,8 +189,8 @@ class AsyncSample(AsyncMadeByJob, release_schemas.SampleRecord):
     to_numpy = drawn(Sample.to_numpy, *READABLE)
     to_torch = drawn(Sample.to_torch, *READABLE)
     to_hf = drawn(Sample.to_hf, *READABLE)
-    to_imagefolder = unpacked(Sample.to_imagefolder, "imagefolder")
-    to_parquet = unpacked(Sample.to_parquet, "parquet")
+    to_imagefolder = drawn(Sample.to_imagefolder, "imagefolder", check=require_room)
+    to_parquet = drawn(Sample.to_parquet, "parquet", check=require_room)
     to_webdataset = drawn(Sample.to_webdataset, "webdataset")
 
 

@@ -311,7 +311,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
         )
 
     def _unpacked(self, format: SampleFormat, folder: Path | str) -> Path:
-        require_room(Path(folder))
+        require_room(folder)
         sample = self.packed(format)._finished()
         with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
             return unpack(sample.download(Path(scratch) / "sample"), Path(folder), self.count)
