@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from obscura.cli.connection import APPROVE, Key, Reason, Shown, Wait, add_command, command, find_dataset, shown
 from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import follow
 from obscura.client import AuthError, Client, NotFoundError, Release, Sample
 from obscura.client.contents import combine, require_room
-from obscura.client.progress import byte_progress
 from obscura.wire.class_fractions import AS_STATED, read_class_fractions
 from obscura.wire.formats import PACKINGS, SampleFormat
 
@@ -237,8 +237,10 @@ def _plain(sample_id: str) -> str:
 
 
 def _download(output: Output, sample: Sample, target: Path) -> Path:
-    with byte_progress(output.err, "downloading", sample.bytes) as on_bytes:
-        return sample.download(target, on_bytes)
+    parts = (TextColumn("downloading", style="bold"), BarColumn(bar_width=30), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*parts, console=output.err, disable=not output.err.is_terminal) as bar:
+        task = bar.add_task("", total=sample.bytes)
+        return sample.download(target, lambda done, total: bar.update(task, completed=done, total=total or None))
 
 
 def _finished(output: Output, drawn: Sample) -> Sample:

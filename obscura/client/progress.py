@@ -1,4 +1,4 @@
-"""Progress of jobs, uploads and downloads: bars in a terminal or a notebook, a line now and then elsewhere."""
+"""Progress of jobs and uploads: bars in a terminal or a notebook, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 
 from obscura.wire.job_schemas import EventRecord, ProgressFacts
@@ -108,20 +108,6 @@ def job_progress(console: Console, label: str) -> Iterator[Callable[[EventRecord
                 console.print(visible(line))
 
         yield on_event
-
-
-@contextmanager
-def byte_progress(console: Console, label: str, total_bytes: int | None = None) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback for (bytes done, total bytes) of a transfer."""
-    columns = (
-        TextColumn("{task.description}", style="bold", markup=False),
-        BarColumn(bar_width=30),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(visible(label), total=total_bytes)
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
 class Preparing(NamedTuple):
