@@ -32,8 +32,6 @@ def find_dataset(client: Client, name_or_id: str) -> DatasetRecord:
     return client.datasets.find(name_or_id)
 
 
-# How the command line takes arguments. A function in an annotation finds a record by the name or id that was typed, and
-# the command gets the record's id; see `shown`.
 Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to stdout.")]
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
 DatasetId = Annotated[Dataset, find_dataset]
@@ -179,8 +177,9 @@ def shown(
 ) -> Callable[[Callable[..., Shown]], Callable[..., None]]:
     """Make a command of a function: connect, run it, and show what it returns, as rows of `columns` if it is a list.
 
-    The function gets `client` and `output` if it names them; its other parameters are those of the command. None
-    means that it has shown its result. hint: printed after a record, with fields of it such as `{0.id}`.
+    The function gets `client` and `output` if it names them; its other parameters are those of the command. Where an
+    annotation has a function that finds a record, a typed name becomes the record's id. A result of None has been
+    shown already. hint: printed after a record, with fields of it such as `{0.id}`.
     """
 
     def decorate(function: Callable[..., Shown]) -> Callable[..., None]:
