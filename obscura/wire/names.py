@@ -47,15 +47,13 @@ def normalize_text(text: str) -> str:
 
 def is_readable(text: str) -> bool:
     """Return whether all characters are visible and keep the text's direction."""
-
-    def joined(side: str) -> bool:
-        within = any(first <= ord(side or " ") <= last for first, last in _JOINED)
-        return within and unicodedata.category(side)[0] in "LM"
-
     for place, character in enumerate(text):
         blank = any(first <= ord(character) <= last for first, last in _BLANK)
-        if character in _JOINERS and joined(text[place - 1 : place]) and joined(text[place + 1 : place + 2]):
-            continue
+        beside = text[place - 1 : place] + text[place + 1 : place + 2]
+        if character in _JOINERS and len(beside) == 2:
+            joined = (any(first <= ord(side) <= last for first, last in _JOINED) for side in beside)
+            if all(joined) and all(unicodedata.category(side)[0] in "LM" for side in beside):
+                continue
         if blank or not character.isprintable():  # a control character, a direction mark, or a space but U+0020
             return False
     return True
