@@ -158,8 +158,10 @@ def test_an_upload_that_nobody_awaits_stops(service, data_dir):
             time.sleep(0.02)
             yield bytes(1000)
 
-    mine = obscura.AsyncDataset.of(dataset)
-    begun_and_cancelled(data_dir, lambda _: mine.push(parts(), format="npz"), sent)
+    async def push(client: obscura.AsyncClient) -> None:
+        await (await client.dataset(dataset.id)).push(parts(), format="npz")
+
+    begun_and_cancelled(data_dir, push, sent)
     assert 0 < len(sent) < 400
     wait_until(lambda: dataset.refresh().state != "receiving", "the service still waits for it")
     assert dataset.refresh().ready_at is None
