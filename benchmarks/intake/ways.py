@@ -212,7 +212,7 @@ class Ways:
             chromium.close()
 
     def _known(self) -> set[str]:
-        return {dataset.id for dataset in Dataset.listed(self._client.transport)}
+        return {dataset.id for dataset in self._client.transport.pages(Dataset, Dataset.PATH)}
 
 
 def images_of(package: Package) -> ImageInput:

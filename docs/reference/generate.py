@@ -118,7 +118,7 @@ PYTHON = """# Python reference
 ## Client
 
 ::: obscura.client.client.Client
-    options: {heading_level: 3}
+    options: {heading_level: 3, inherited_members: true}
 
 ## Resources
 
@@ -188,7 +188,7 @@ def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _usage(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
-        return f"`{parameter.name.upper()}`"
+        return f"`{(parameter.metavar or parameter.name.upper()).replace('|', ' or ')}`"
     return ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
 
 

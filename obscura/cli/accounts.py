@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import Project, Reason, Shown, add_command, command, resolve_project, show_asked
-from obscura.cli.console import Output, confirm
+from obscura.cli.connection import APPROVE, ProjectId, Reason, Shown, add_command, command
+from obscura.cli.console import confirm
 from obscura.client import Client
 from obscura.wire.budgets import DELTA_MOST, DELTA_USUAL_MOST, Unit
 
@@ -21,6 +21,7 @@ ACCOUNT_COLUMNS = (
 )  # fmt: skip
 ENTRY_COLUMNS = ("sequence", "created_at", "kind", "amount_nano", "spent_nano", "reserved_nano", "job_id")
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Name or id.")]
+AccountId = Annotated[Account, Client.find_account]
 Limit = Annotated[float, typer.Option("--epsilon", "-e", help="The new lifetime limit.")]
 
 
@@ -32,7 +33,7 @@ def create_account(
     delta: Annotated[float, typer.Option("--delta", "-d", help="At most 1 / (10 x number of images).")],
     unit: Annotated[Unit, typer.Option(help="Whose presence is hidden: one record, or all records of a subject.")],
     owner: Annotated[str, typer.Option(help="Contact for questions about the account.")] = "admin",
-    project: Project = None,
+    project: ProjectId = None,
     accept_large_delta: Annotated[
         bool, typer.Option("--accept-large-delta", help=f"Accept a delta above {DELTA_USUAL_MOST:g}.")
     ] = False,
@@ -52,55 +53,25 @@ def create_account(
         epsilon=epsilon,
         delta=delta,
         unit=unit,
-        project_id=resolve_project(client, project),
+        project_id=project,
         accept_large_delta=accept_large_delta,
     )
 
 
 add_command(accounts, "list", "accounts", Client.accounts, "List accounts with their budgets.", ACCOUNT_COLUMNS)
-add_command(accounts, "show", "account", Client.find_account, "Show one account.", of=Account)
-
-
-@command(accounts, "entries", "entries", ENTRY_COLUMNS)
-def list_entries(client: Client, account: Account) -> Shown:
-    """Show an account's ledger, oldest first."""
-    return client.entries(client.find_account(account).id)
-
-
-@command(accounts, "freeze", "account")
-def freeze_account(client: Client, account: Account, reason: Reason) -> Shown:
-    """Freeze an account: it accepts no new jobs, and queued ones cannot read its data. Running jobs continue."""
-    return client.freeze(client.find_account(account).id, reason=reason)
-
-
-@command(accounts, "unfreeze", "account")
-def unfreeze_account(client: Client, account: Account, reason: Reason) -> Shown:
-    """Unfreeze an account."""
-    return client.unfreeze(client.find_account(account).id, reason=reason)
-
-
-@command(accounts, "close", "account")
-def close_account(client: Client, account: Account) -> Shown:
-    """Accept no new data, so that new people get their own account. Trainings on existing data continue."""
-    return client.close_to_data(client.find_account(account).id)
-
-
-@command(accounts, "reopen", "account")
-def reopen_account(client: Client, account: Account) -> Shown:
-    """Accept new data again."""
-    return client.reopen(client.find_account(account).id)
-
-
-@command(limits, "lower", "account")
-def lower_limit(client: Client, account: Account, epsilon: Limit, reason: Reason) -> Shown:
-    """Lower the lifetime limit at once. Below spent and reserved budget, the account freezes."""
-    return client.lower_limit(client.find_account(account).id, epsilon=epsilon, reason=reason)
-
-
-@command(limits, "request", "request")
-def request_raise(client: Client, output: Output, account: Account, epsilon: Limit, reason: Reason) -> None:
-    """Request a higher limit. Nothing changes until another admin approves."""
-    show_asked(output, client.request_raise(client.find_account(account).id, epsilon=epsilon, reason=reason))
+add_command(accounts, "show", "account", Client.find_account, "Show one account.", name_or_id=Account)
+add_command(
+    accounts, "entries", "entries", Client.entries,
+    "Show an account's ledger, oldest first.", ENTRY_COLUMNS, account_id=AccountId,
+)  # fmt: skip
+add_command(accounts, "freeze", "account", Client.freeze, account_id=AccountId, reason=Reason)
+add_command(accounts, "unfreeze", "account", Client.unfreeze, account_id=AccountId, reason=Reason)
+add_command(accounts, "close", "account", Client.close_to_data, account_id=AccountId)
+add_command(accounts, "reopen", "account", Client.reopen, account_id=AccountId)
+add_command(limits, "lower", "account", Client.lower_limit, account_id=AccountId, epsilon=Limit, reason=Reason)
+add_command(
+    limits, "request", "request", Client.request_raise, hint=APPROVE, account_id=AccountId, epsilon=Limit, reason=Reason
+)
 
 
 @command(budget, "show", "budget", ACCOUNT_COLUMNS)

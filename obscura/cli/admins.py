@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli.connection import Json, Project, Reason, Shown, Yes, add_command, command, resolve_project, show_asked
-from obscura.cli.console import CliError, Exit, Output, confirm, is_interactive, reporting
+from obscura.cli.connection import APPROVE, Json, ProjectId, Reason, Shown, Yes, add_command, command
+from obscura.cli.console import CliError, Exit, Output, confirm, reporting
 from obscura.client import Client
 from obscura.private_files import new_private_file, write_through
 from obscura.wire.ids import introduce as make_introduction
@@ -48,10 +49,13 @@ RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="dec_...")]
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="key_...")]
 WebhookId = Annotated[str, typer.Argument(metavar="WEBHOOK", help="whk_...")]
 ProjectName = Annotated[str, typer.Argument(help="For people.")]
-NamedProject = Annotated[str, typer.Argument(metavar="PROJECT", help="Name or id.")]
+ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="Name or id."), Client.find_project]
+AdminId = Annotated[str, typer.Argument(metavar="ADMIN", help="adm_...")]
+Action = Annotated[DecisionAction | None, typer.Option(help="Only requests for this.")]
 Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="A new file for the token, readable by you alone.")]
 Expires = Annotated[str | None, typer.Option(help="When it ends: after 12h, 90d or 8w, or on 2027-01-31 (UTC)")]
 KEYS_SHOWN_MAX = 20
+TOKEN_ONCE = "Keep the token: it is shown this once and stored nowhere."
 _SPAN = re.compile(r"([1-9][0-9]{0,4})([hdw])")
 _SPANS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
@@ -79,7 +83,7 @@ def write_token(path: Path, token: str) -> None:
         write_through(file, f"{token}\n".encode("ascii"))
 
 
-add_command(admins, "list", "admins", Client.admins, "List everybody who is or was an admin.", ADMIN_COLUMNS)
+add_command(admins, "list", "admins", Client.admins, "List current and former admins.", ADMIN_COLUMNS)
 
 
 @command(admins, "admit", "admin")
@@ -89,57 +93,35 @@ def admit(
     name: Annotated[str, typer.Argument(help="Of the person.")],
     introduction: Annotated[str, typer.Option(help="key_...:SHA-256, as the person gave it to you.")],
     reason: Reason,
-    project: Annotated[str | None, typer.Option(help="Name or id of the department that the person owns.")] = None,
+    project: Annotated[
+        str | None, typer.Option(help="Name or id of the department that the person owns."), Client.find_project
+    ] = None,
 ) -> Shown:
     """Request the admission of a person. The second admin is admitted at once; later ones need an approval.
 
     With --project the person becomes an owner of it; the first owner is admitted at once.
     """
-    owned = resolve_project(client, project)
-    made = client.request_admission(name=name, introduction=introduction, reason=reason, project_id=owned)
+    made = client.request_admission(name=name, introduction=introduction, reason=reason, project_id=project)
     if made.request is not None:
-        show_asked(output, made.request)
+        output.record(made.request, "request")
+        output.notice(APPROVE.format(made.request))
     return made.admin
 
 
-@command(admins, "remove", "request")
-def remove(
-    client: Client,
-    output: Output,
-    admin: Annotated[str, typer.Argument(metavar="ADMIN", help="adm_...")],
-    reason: Reason,
-) -> None:
-    """Request the removal of an admin, with all their keys and the keys that these created.
+add_command(admins, "remove", "request", Client.request_removal, hint=APPROVE, admin_id=AdminId, reason=Reason)
+add_command(admins, "revoke", "request", Client.request_revocation, hint=APPROVE, key_id=KeyId, reason=Reason)
 
-    Another admin must approve, and may be the one to remove.
-    """
-    show_asked(output, client.request_removal(admin, reason=reason))
-
-
-@command(admins, "revoke", "request")
-def revoke(client: Client, output: Output, key_id: KeyId, reason: Reason) -> None:
-    """Request the revocation of another admin's key and of all keys that it created."""
-    show_asked(output, client.request_revocation(key_id, reason=reason))
-
-
-@command(decisions, "list", "decisions", DECISION_COLUMNS)
-def list_decisions(
-    client: Client, action: Annotated[DecisionAction | None, typer.Option(help="Only requests for this.")] = None
-) -> Shown:
-    """List what one admin asked for and another decides, newest first."""
-    return client.decisions(action=action)
-
-
-add_command(decisions, "show", "decision", Client.decision, "Show one request.", of=RequestId)
-
-
-@command(decisions, "approve", "decision")
-def approve(client: Client, request: RequestId) -> Shown:
-    """Carry out what another admin has asked for. Before an admission, compare the introduction with the person's."""
-    return client.approve(request)
-
-
-add_command(decisions, "decline", "decision", Client.decline, "Decline a request, or withdraw yours.", of=RequestId)
+add_command(
+    decisions, "list", "decisions", Client.decisions,
+    "List what one admin asked for and another decides, newest first.", DECISION_COLUMNS, action=Action,
+)  # fmt: skip
+add_command(decisions, "show", "decision", Client.decision, "Show one request.", request_id=RequestId)
+add_command(
+    decisions, "approve", "decision", Client.approve,
+    "Carry out what another admin has asked for. Before an admission, compare the introduction with the person's.",
+    request_id=RequestId,
+)  # fmt: skip
+add_command(decisions, "decline", "decision", Client.decline, request_id=RequestId)
 add_command(people, "list", "people", Client.people, "List people with their roles, by project.", PERSON_COLUMNS)
 
 
@@ -163,34 +145,28 @@ def create_project(client: Client, name: ProjectName, yes: Yes = False) -> Shown
 add_command(projects, "list", "projects", Client.projects, "List the projects that your key opens.", PROJECT_COLUMNS)
 
 
-@command(projects, "rename", "project")
-def rename_project(client: Client, project: NamedProject, name: ProjectName) -> Shown:
-    """Rename a project."""
-    return client.rename_project(client.find_project(project).id, name=name)
-
-
-@command(projects, "show", "project")
-def show_project(client: Client, project: NamedProject) -> Shown:
-    """Show a project's job quota and number of unfinished jobs."""
-    return client.project(client.find_project(project).id)
+add_command(projects, "rename", "project", Client.rename_project, project_id=ProjectArgument, name=ProjectName)
+add_command(
+    projects, "show", "project", Client.project,
+    "Show a project's job quota and number of unfinished jobs.", project_id=ProjectArgument,
+)  # fmt: skip
 
 
 @command(projects, "quota", "project")
 def set_quota(
     client: Client,
-    project: NamedProject,
+    project: ProjectArgument,
     jobs: Annotated[str, typer.Option(help="Jobs waiting or running at a time, or none.")],
 ) -> Shown:
     """Limit the jobs of a project; none removes the limit (installation admins only)."""
     if jobs != "none" and not jobs.isdecimal():
         raise CliError(f"--jobs takes a whole number, or none, not {jobs!r}.", Exit.USAGE)
-    return client.set_quota(client.find_project(project).id, jobs_max=None if jobs == "none" else int(jobs))
+    return client.set_quota(project, jobs_max=None if jobs == "none" else int(jobs))
 
 
-@command(keys, "create", "key")
+@command(keys, "create", "key", hint=TOKEN_ONCE)
 def create_key(
     client: Client,
-    output: Output,
     name: Annotated[str, typer.Argument(help="For people.")],
     scope: Annotated[
         list[str] | None,
@@ -198,35 +174,31 @@ def create_key(
     ] = None,
     role: Annotated[str | None, typer.Option(help="Or a role: owner, steward, analyst, auditor or viewer.")] = None,
     expires: Expires = None,
-    project: Project = None,
-) -> None:
+    project: ProjectId = None,
+) -> Shown:
     """Create a key; with the scope admin, another one of your own. Its token is shown only once."""
     end = None if expires is None else read_end(expires, datetime.now(UTC))
-    opened = resolve_project(client, project)
-    output.record(client.create_key(name=name, scopes=scope or (), role=role, expires_at=end, project_id=opened), "key")
-    output.notice("Keep the token: it is shown this once and stored nowhere.")
+    return client.create_key(name=name, scopes=scope or (), role=role, expires_at=end, project_id=project)
 
 
 add_command(keys, "list", "keys", Client.keys, "List keys without their secrets, newest first.", KEY_COLUMNS)
 
 
-@command(keys, "rotate", "key")
+@command(keys, "rotate", "key", hint=TOKEN_ONCE)
 def rotate_key(
     client: Client,
-    output: Output,
     key_id: KeyId,
     overlap: Annotated[str, typer.Option(help="How long the old key still opens something, like 12h or 7d.")],
     expires: Expires = None,
-) -> None:
+) -> Shown:
     """Replace a key, which remains valid for the overlap. The new token is shown only once."""
     now = datetime.now(UTC)
     end = None if expires is None else read_end(expires, now)
     seconds = int((read_end(overlap, now) - now).total_seconds())
-    output.record(client.rotate_key(key_id, overlap_seconds=seconds, expires_at=end), "key")
-    output.notice("Keep the token: it is shown this once and stored nowhere.")
+    return client.rotate_key(key_id, overlap_seconds=seconds, expires_at=end)
 
 
-@command(keys, "revoke", "key")
+@command(keys, "revoke", "key", hint="Revoked, and {0.others_revoked} that it had made.")
 def revoke_key(
     client: Client,
     output: Output,
@@ -235,7 +207,7 @@ def revoke_key(
         bool | None, typer.Option("--include-created/--only-this", help="Revoke or keep the keys that it created.")
     ] = None,
     yes: Yes = False,
-) -> None:
+) -> Shown:
     """Revoke your own key, or one that is not an admin's, at once and permanently.
 
     Lists the keys that it created and asks whether to revoke them too; without a terminal they are revoked. Another
@@ -247,11 +219,9 @@ def revoke_key(
     if len(made) > KEYS_SHOWN_MAX:
         output.notice(f"And {len(made) - KEYS_SHOWN_MAX} more.")
     if include_created is None:
-        asked = made and not yes and is_interactive()
+        asked = made and not yes and sys.stdin.isatty()
         include_created = not asked or typer.confirm("Revoke what it has made as well?", default=True, err=True)
-    revoked = client.revoke_key(key_id, include_created=include_created)
-    output.record(revoked, "key")
-    output.notice(f"Revoked, and {revoked.others_revoked} that it had made.")
+    return client.revoke_key(key_id, include_created=include_created)
 
 
 def read_end(text: str, now: datetime) -> datetime:
@@ -268,17 +238,14 @@ def read_end(text: str, now: datetime) -> datetime:
         ) from None
 
 
-@command(webhooks, "create", "webhook")
-def create_webhook(
-    client: Client, output: Output, url: Annotated[str, typer.Argument(help="https, of a public address.")]
-) -> None:
-    """Register an address for events of your key's project. The signing secret is shown only once."""
-    output.record(client.create_webhook(url), "webhook")
-    output.notice("The secret is shown this once. Requests carry it as a signature: /docs/operate/monitor.")
-
-
+add_command(
+    webhooks, "create", "webhook", Client.create_webhook,
+    "Register an address for events of your key's project. The signing secret is shown only once.",
+    hint="The secret is shown this once. Requests carry it as a signature: /docs/operate/monitor.",
+    url=Annotated[str, typer.Argument(help="https, of a public address.")],
+)  # fmt: skip
 add_command(webhooks, "list", "webhooks", Client.webhooks, "List the webhooks of your project.", WEBHOOK_COLUMNS)
-add_command(webhooks, "remove", "removed", Client.remove_webhook, "Remove a webhook.", of=WebhookId)
+add_command(webhooks, "remove", "removed", Client.remove_webhook, webhook_id=WebhookId)
 
 
 @command(webhooks, "test", "test")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -21,37 +21,29 @@ from obscura.client.local_service import START_SECONDS_MAX
 from obscura.client.transport import is_here
 from obscura.occupant import address_of, admin_key_path, is_occupied, is_own, read_admin_key
 from obscura.private_files import make_private, replace_file
-from obscura.wire.admin_schemas import DecisionRecord
-from obscura.wire.grids import json_or_text
+from obscura.wire.schemas import DatasetRecord
 
 Shown = BaseModel | dict[str, Any] | Iterable[BaseModel] | None  # the result of a command
 DEFAULT = "default"  # profile
+APPROVE = "Another admin runs: obscura decisions approve {0.id}"  # the hint after a request
+
+
+def find_dataset(client: Client, name_or_id: str) -> DatasetRecord:
+    return client.datasets.find(name_or_id)
+
 
 Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to stdout.")]
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
-Project = Annotated[str | None, typer.Option("--project", help="Name or id of the department, if there are several.")]
-Key = Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")]
-Discard = Annotated[bool, typer.Option("--discard", help="Publish nothing of what was paid for.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget that this job may spend.")]
-Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Training recipe.")]
-OptionPairs = Annotated[
-    list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the recipe, in JSON.")
-]
-ClassShares = Annotated[
+DatasetId = Annotated[Dataset, find_dataset]
+ProjectId = Annotated[
     str | None,
-    typer.Option(
-        metavar="CLASS=NUMBER,...",
-        help="How many records each class is likely to have, stated without looking: normal=2000,sick=20, or shares in "
-        "label order. The recipe's option class_fractions.",
-    ),
+    typer.Option("--project", help="Name or id of the department, if there are several."),
+    Client.find_project,
 ]
-Preset = Annotated[str | None, typer.Option("--preset", help="A named set of the recipe's options.")]
+Key = Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Follow it to its end.")]
-Evaluate = Annotated[str | None, typer.Option(help="Public dataset (name or id) to measure the releases on.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why. Kept in the records forever.")]
-AtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the images; required for private data.")]
-SubjectsAtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the subjects, to protect each.")]
 
 
 @dataclass(frozen=True)
@@ -92,13 +84,13 @@ _PROFILES = TypeAdapter(dict[str, Profile])
 ProfileName = Annotated[str | None, typer.Option("--profile", help="Profile, also before the command; else `default`.")]
 
 
-def _profiles_path() -> Path:
+def profiles_path() -> Path:
     return Path(typer.get_app_dir("obscura")) / "profiles.json"
 
 
 def read_profiles() -> dict[str, Profile]:
     """Return the profiles by name; raise CliError if the file is damaged or another user's."""
-    path = _profiles_path()
+    path = profiles_path()
     try:
         if not is_own(path):
             raise CliError(f"{path} belongs to another user, so it is not used. Remove it, or correct its owner.")
@@ -110,12 +102,6 @@ def read_profiles() -> dict[str, Profile]:
         raise CliError(
             f"{path} cannot be read ({type(error).__name__}). Remove it, and run: obscura login URL"
         ) from None
-
-
-def _write_profiles(profiles: dict[str, Profile]) -> Path:
-    path = _profiles_path()
-    replace_file(path, _PROFILES.dump_json(profiles))
-    return path
 
 
 def _address_here(folder: Path, say: Callable[[str], None]) -> str:
@@ -141,8 +127,8 @@ def address(target: Target, say: Callable[[str], None]) -> tuple[str, str]:
     Precedence: command line and environment, the named profile, a service on this machine whose data folder belongs to
     the caller, the default profile. A key is only sent to its own service.
     """
-    profiles = read_profiles()
-    chosen = None
+    profiles, folder = read_profiles(), target.data_dir
+    default = chosen = profiles.get(DEFAULT)
     if target.profile is not None:
         chosen = profiles.get(target.profile)
         if chosen is None:
@@ -150,8 +136,15 @@ def address(target: Target, say: Callable[[str], None]) -> tuple[str, str]:
             raise CliError(f"There is no profile {target.profile!r}. To make it: {make}", Exit.USAGE)
     elif target.url is not None:
         chosen = next((profile for profile in profiles.values() if profile.url == target.url.rstrip("/")), None)
-    else:
-        chosen = _implied(target, profiles.get(DEFAULT), say)
+    elif target.is_foreign:
+        if default is not None:
+            say(f"Using profile {DEFAULT!r} ({default.url}): {folder} belongs to another user.")
+    elif admin_key_path(folder).exists():
+        chosen = None
+        if default is not None and not target.names_folder:
+            say(f"Using the service on {folder}. For {default.url}, add --profile {DEFAULT}.")
+    elif default is not None and target.names_folder:
+        say(f"Using profile {DEFAULT!r} ({default.url}): {folder} contains no admin key.")
     url = target.url or (chosen.url if chosen else _address_here(target.folder, say))
     if target.token:
         return url, target.token
@@ -170,21 +163,6 @@ def address(target: Target, say: Callable[[str], None]) -> tuple[str, str]:
         ) from None
 
 
-def _implied(target: Target, default: Profile | None, say: Callable[[str], None]) -> Profile | None:
-    folder = target.data_dir
-    if target.is_foreign:
-        if default is not None:
-            say(f"Using profile {DEFAULT!r} ({default.url}): {folder} belongs to another user.")
-        return default
-    if admin_key_path(folder).exists():
-        if default is not None and not target.names_folder:
-            say(f"Using the service on {folder}. For {default.url}, add --profile {DEFAULT}.")
-        return None
-    if default is not None and target.names_folder:
-        say(f"Using profile {DEFAULT!r} ({default.url}): {folder} contains no admin key.")
-    return default
-
-
 @contextmanager
 def connection(target: Target, output: Output) -> Iterator[Client]:
     """Connect to the service, and report the proxy if there is one."""
@@ -194,22 +172,35 @@ def connection(target: Target, output: Output) -> Iterator[Client]:
         yield client
 
 
-def shown(title: str, columns: Sequence[str] = ()) -> Callable[[Callable[..., Shown]], Callable[..., None]]:
+def shown(
+    title: str, columns: Sequence[str] = (), hint: str = ""
+) -> Callable[[Callable[..., Shown]], Callable[..., None]]:
     """Make a command of a function: connect, run it, and show what it returns, as rows of `columns` if it is a list.
 
-    The function gets `client` and `output` if it names them; its other parameters are those of the command. None
-    means that it has shown its result.
+    The function gets `client` and `output` if it names them; its other parameters are those of the command. Where an
+    annotation has a function that finds a record, a typed name becomes the record's id. A result of None has been
+    shown already. hint: printed after a record, with fields of it such as `{0.id}`.
     """
 
     def decorate(function: Callable[..., Shown]) -> Callable[..., None]:
         parameters = inspect.signature(function, eval_str=True).parameters
+        found_by = {
+            name: part
+            for name, each in parameters.items()
+            for part in get_args(each.annotation)
+            if inspect.isfunction(part)
+        }
 
         def run(context: typer.Context, as_json: bool, **values: Any) -> None:
             with reporting(as_json) as output, connection(context.obj, output) as client:
+                for name, find in found_by.items():
+                    values[name] = None if values[name] is None else find(client, values[name]).id
                 given = {"client": client, "output": output}
                 result = function(**values, **{name: given[name] for name in given if name in parameters})
                 if isinstance(result, BaseModel | dict):
                     output.record(result, title)
+                    if hint:
+                        output.notice(hint.format(result))
                 elif result is not None:
                     output.rows(list(result), columns, title)
 
@@ -227,8 +218,8 @@ def shown(title: str, columns: Sequence[str] = ()) -> Callable[[Callable[..., Sh
 
 
 def with_parameters(
-    command: Callable[..., None], parameters: Iterable[inspect.Parameter], description: str | None
-) -> Callable[..., None]:
+    command: Callable[..., Any], parameters: Iterable[inspect.Parameter], description: str | None
+) -> Callable[..., Any]:
     """Set the parameters and the description that typer reads."""
     keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
@@ -238,10 +229,10 @@ def with_parameters(
 
 
 def command(
-    group: typer.Typer, name: str, title: str, columns: Sequence[str] = ()
+    group: typer.Typer, name: str, title: str, columns: Sequence[str] = (), hint: str = ""
 ) -> Callable[[Callable[..., Shown]], Callable[..., None]]:
     """Add a command to a group; see `shown`."""
-    return lambda function: group.command(name)(shown(title, columns)(function))
+    return lambda function: group.command(name)(shown(title, columns, hint)(function))
 
 
 def add_command(
@@ -249,47 +240,25 @@ def add_command(
     name: str,
     title: str,
     act: Callable[..., Shown],
-    description: str,
+    description: str | None = None,
     columns: Sequence[str] = (),
-    *,
-    of: Any = None,
+    /,
+    hint: str = "",
+    **arguments: Any,
 ) -> None:
-    """Add a command that shows the result of a verb of `Client`, with one argument if `of` is its annotation."""
+    """Add a command that shows the result of a verb of `Client`; see `shown`.
 
-    def run(client: Client) -> Shown:
-        return act(client)
+    Args:
+        description: By default the docstring of the verb.
+        arguments: The annotation of each argument that the command takes.
+    """
 
-    def run_of(client: Client, item: str) -> Shown:
-        return act(client, item)
+    def run(client: Client, **values: Any) -> Shown:
+        return act(client, **values)
 
-    function = run if of is None else run_of
-    function.__annotations__ |= {} if of is None else {"item": of}
-    function.__doc__ = description
-    command(group, name, title, columns)(function)
-
-
-def resolve_project(client: Client, name_or_id: str | None) -> str | None:
-    """Return the id of a project given by id or name, or None."""
-    return None if name_or_id is None else client.find_project(name_or_id).id
-
-
-def show_asked(output: Output, made: DecisionRecord) -> None:
-    """Show a request that another admin must approve, and the command that does."""
-    output.record(made, "request")
-    output.notice(f"Another admin runs: obscura decisions approve {made.id}")
-
-
-def recipe_options(
-    settings: Sequence[str] | None, preset: str | None, class_fractions: str | None = None
-) -> dict[str, Any]:
-    """Parse `name=value` pairs, whose values are JSON or else text; raise CliError for a pair without `=`."""
-    options: dict[str, Any] = {} if preset is None else {"preset": preset}
-    for setting in settings or []:
-        name, equals, text = setting.partition("=")
-        if not equals or not name:
-            raise CliError(f"--option takes NAME=VALUE, not {setting!r}.", Exit.USAGE)
-        options[name] = json_or_text(text)
-    return options if class_fractions is None else {**options, "class_fractions": class_fractions}
+    client, taken = inspect.signature(run).parameters["client"], inspect.signature(act).parameters
+    parameters = [client, *(taken[name].replace(annotation=each) for name, each in arguments.items())]
+    command(group, name, title, columns, hint)(with_parameters(run, parameters, description or act.__doc__))
 
 
 def login(
@@ -314,7 +283,8 @@ def login(
             except AuthError as error:
                 if error.status == 401:
                     raise
-        path = _write_profiles(read_profiles() | {profile: Profile(url=url.rstrip("/"), token=token.strip())})
+        path, kept = profiles_path(), read_profiles() | {profile: Profile(url=url.rstrip("/"), token=token.strip())}
+        replace_file(path, _PROFILES.dump_json(kept))
         when = "where no service of this machine has its key" if profile == DEFAULT else f"with --profile {profile}"
         output.notice(f"Kept in {path}, which you alone can read. Commands use it {when}.")
 
@@ -328,5 +298,6 @@ def logout(context: typer.Context, profile: ProfileName = None) -> None:
             raise CliError(
                 f"There is no profile {profile!r}. To make one: obscura login URL --profile {profile}", Exit.USAGE
             )
-        _write_profiles({name: each for name, each in kept.items() if name != profile})
+        del kept[profile]
+        replace_file(profiles_path(), _PROFILES.dump_json(kept))
         output.notice(f"Forgotten: {profile}.")

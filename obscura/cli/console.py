@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,6 +45,17 @@ class Exit(enum.IntEnum):
     AUTH = 4
     JOB_FAILED = 5
     INTERRUPTED = 130
+
+
+EXITS: Mapping[type[Exception], Exit] = {
+    BudgetError: Exit.BUDGET,
+    AuthError: Exit.AUTH,
+    JobFailed: Exit.JOB_FAILED,
+    NotFoundError: Exit.USAGE,
+    NoSuchName: Exit.USAGE,
+    PackingError: Exit.USAGE,
+    RequestError: Exit.USAGE,
+}
 
 
 class CliError(Exception):
@@ -112,7 +123,11 @@ class Output:
 
     def failure(self, error: Exception) -> Exit:
         """Report an error and return its exit code."""
-        code = exit_code(error)
+        code = next((code for kind, code in EXITS.items() if isinstance(error, kind)), Exit.OTHER)
+        if isinstance(error, CliError):
+            code = error.code
+        elif isinstance(error, RequestError) and error.status == 409:
+            code = Exit.OTHER
         if self.as_json:
             document: dict[str, Any] = {"message": str(error), "exit_code": int(code)}
             if isinstance(error, ApiError):
@@ -147,22 +162,6 @@ def next_command(error: Exception) -> str:
     return ""
 
 
-def exit_code(error: Exception) -> Exit:
-    if isinstance(error, CliError):
-        return error.code
-    if isinstance(error, BudgetError):
-        return Exit.BUDGET
-    if isinstance(error, AuthError):
-        return Exit.AUTH
-    if isinstance(error, JobFailed):
-        return Exit.JOB_FAILED
-    if isinstance(error, NotFoundError | NoSuchName | PackingError):
-        return Exit.USAGE
-    if isinstance(error, RequestError) and error.status != 409:
-        return Exit.USAGE
-    return Exit.OTHER
-
-
 @contextmanager
 def reporting(as_json: bool) -> Iterator[Output]:
     """Convert errors of the block to a message and an exit code."""
@@ -176,13 +175,9 @@ def reporting(as_json: bool) -> Iterator[Output]:
         raise typer.Exit(int(Exit.INTERRUPTED)) from None
 
 
-def is_interactive() -> bool:
-    return sys.stdin.isatty()
-
-
 def confirm(question: str, otherwise: str = "Nothing was cancelled.", flag: str = "--yes") -> None:
     """Raise CliError unless the person at the terminal agrees."""
-    if not is_interactive():
+    if not sys.stdin.isatty():
         raise CliError(f"{question} Nobody is here to answer: repeat the command with {flag}.", Exit.USAGE)
     if not typer.confirm(visible(question, lines=True), err=True):
         raise CliError(otherwise)

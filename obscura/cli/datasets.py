@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
-from obscura.cli.connection import AtMost, Dataset, Shown, SubjectsAtMost, Yes, add_command, command, with_parameters
-from obscura.cli.console import CliError, Exit, Output, confirm, is_interactive
+from obscura.cli.connection import Dataset, Shown, Yes, add_command, command, find_dataset, with_parameters
+from obscura.cli.console import CliError, Exit, Output, confirm
 from obscura.client import Client
 from obscura.client.progress import preparation_progress
 from obscura.preparing import Choices
@@ -25,6 +26,9 @@ COLUMNS = (
     "name", "id", "visibility", "state", "account_id", "records=records_declared", "subjects=subjects_declared",
     "height", "width", "channels",
 )  # fmt: skip
+AtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the images; required for private data.")]
+SubjectsAtMost = Annotated[int | None, typer.Option(min=1, help="Public upper limit on the subjects, to protect each.")]
+Images = Annotated[Path, typer.Argument(help="Class folders, an archive of them, or an .npz, IDX or Parquet file.")]
 CancelJobs = Annotated[bool, typer.Option("--cancel-jobs", help="Cancel jobs that need the data. Charges stay spent.")]
 
 
@@ -65,7 +69,7 @@ def _flag(name: str) -> str:
 def push(
     client: Client,
     output: Output,
-    path: Annotated[Path, typer.Argument(help="Class folders, an archive of them, or an .npz, IDX or Parquet file.")],
+    path: Images,
     name: Annotated[str | None, typer.Option(help="For people; the folder's or file's name by default.")] = None,
     account: Annotated[str | None, typer.Option(help="Account (name or id) of a private dataset.")] = None,
     public: Annotated[bool, typer.Option("--public", help="Public data: costs nothing and protects nothing.")] = False,
@@ -91,7 +95,7 @@ def push(
     with preparation_progress(output.err) as watch:
 
         def agree() -> None:
-            if is_interactive() and not yes:
+            if sys.stdin.isatty() and not yes:
                 with watch.quiet():
                     confirm("Declare this, forever, and send the images?", "Nothing was declared or sent.")
 
@@ -114,7 +118,7 @@ def push(
 
 
 add_command(datasets, "list", "datasets", lambda client: client.datasets(), "List datasets, newest first.", COLUMNS)
-add_command(datasets, "show", "dataset", lambda client, id: client.datasets.find(id), "Show one dataset.", of=Dataset)
+add_command(datasets, "show", "dataset", find_dataset, "Show one dataset.", name_or_id=Dataset)
 
 
 @command(datasets, "delete", "dataset")
@@ -132,11 +136,6 @@ def delete_dataset(
         output.notice(f"This destroys the images of {found.name} ({found.id}) forever and returns no budget.")
         typer.confirm("Delete them?", abort=True, err=True)
     return found.delete(cancel_jobs=cancel_jobs)
-
-
-@subjects.callback()
-def of_subjects() -> None:
-    """People whose images are recognised in several datasets."""
 
 
 @command(subjects, "withdraw", "withdrawal")

@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from obscura.cli.connection import (
-    ClassShares,
-    Dataset,
-    Discard,
-    Epsilon,
-    Evaluate,
-    Key,
-    OptionPairs,
-    Preset,
-    Recipe,
-    Shown,
-    Wait,
-    Yes,
-    add_command,
-    command,
-    recipe_options,
-    shown,
-)
+from obscura.cli.connection import DatasetId, Key, Shown, Wait, Yes, add_command, command, find_dataset, shown
 from obscura.cli.console import CliError, Exit, Output, confirm
 from obscura.client import Client, Job, Sweep
 from obscura.client.progress import job_progress, show_cost
-from obscura.wire.grids import GridRefused, trials_of
+from obscura.wire.grids import GridRefused, json_or_text, trials_of
 from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
-sweeps = typer.Typer(no_args_is_help=True, help="Hyper-parameter searches, paid for as a whole.")
+sweeps = typer.Typer(no_args_is_help=True, help="Hyperparameter sweeps, paid for as a whole.")
 JOB_COLUMNS = (
     "id", "kind", "state", "cost=cost_epsilon", "charged=progress.charged_epsilon", "progress.stage",
     "progress.step", "of=progress.steps", "release_id",
@@ -49,16 +33,49 @@ TRIAL_COLUMNS = (
 )  # fmt: skip
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_...")]
 SweepId = Annotated[str, typer.Argument(metavar="SWEEP", help="swp_...")]
+Discard = Annotated[bool, typer.Option("--discard", help="Publish nothing of what was paid for.")]
+Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget that this job may spend.")]
+Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Training recipe.")]
+OptionPairs = Annotated[
+    list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the recipe, in JSON.")
+]
+ClassShares = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLASS=NUMBER,...",
+        help="How many records each class is likely to have, stated without looking: normal=2000,sick=20, or shares in "
+        "label order. The recipe's option class_fractions.",
+    ),
+]
+Preset = Annotated[str | None, typer.Option("--preset", help="A named set of the recipe's options.")]
+Evaluate = Annotated[
+    str | None,
+    typer.Option(help="Public dataset (name or id) to measure the releases on."),
+    find_dataset,
+]
 TRY_FIRST = "--preview"  # the option that tries a plan on public images
 IMAGE = Path("preview.png")
 LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}  # of kinds that have another noun
+
+
+def recipe_options(
+    settings: Sequence[str] | None, preset: str | None, class_fractions: str | None = None
+) -> dict[str, Any]:
+    """Parse `name=value` pairs, whose values are JSON or else text; raise CliError for a pair without `=`."""
+    options: dict[str, Any] = {} if preset is None else {"preset": preset}
+    for setting in settings or []:
+        name, equals, text = setting.partition("=")
+        if not equals or not name:
+            raise CliError(f"--option takes NAME=VALUE, not {setting!r}.", Exit.USAGE)
+        options[name] = json_or_text(text)
+    return options if class_fractions is None else {**options, "class_fractions": class_fractions}
 
 
 @shown("plan")
 def plan(
     client: Client,
     output: Output,
-    dataset: Dataset,
+    dataset: DatasetId,
     recipe: Recipe,
     epsilon: Epsilon,
     option: OptionPairs = None,
@@ -70,21 +87,20 @@ def plan(
 ) -> None:
     """Show what a training would do and cost. Reads no data and spends nothing."""
     options = recipe_options(option, preset, class_fractions)
-    dataset_id = client.datasets.find(dataset).id
     previewed = preview or stand_in is not None
     if not (previewed and output.as_json):
-        show_plan(output, client.plan(dataset_id, recipe=recipe, epsilon=epsilon, options=options))
+        show_plan(output, client.plan(dataset, recipe=recipe, epsilon=epsilon, options=options))
     if previewed:
         public = client.datasets.find(stand_in).id if stand_in else None
         order = {"recipe": recipe, "epsilon": epsilon, "options": options, "stand_in_dataset_id": public}
-        try_first(output, client, image, dataset_id, **order)
+        try_first(output, client, image, dataset, **order)
 
 
 @shown("job")
 def train(
     client: Client,
     output: Output,
-    dataset: Dataset,
+    dataset: DatasetId,
     recipe: Recipe,
     epsilon: Epsilon,
     option: OptionPairs = None,
@@ -99,11 +115,11 @@ def train(
     The release can be downloaded when the training ends; --evaluate evaluates it afterwards, in a separate job.
     """
     job = client.start_training(
-        client.datasets.find(dataset).id,
+        dataset,
         recipe=recipe,
         epsilon=epsilon,
         options=recipe_options(option, preset, class_fractions),
-        evaluation_dataset_id=client.datasets.find(evaluate).id if evaluate else None,
+        evaluation_dataset_id=evaluate,
         idempotency_key=key,
     )
     if not wait:
@@ -123,7 +139,7 @@ def train(
 
 
 add_command(jobs, "list", "jobs", Client.jobs, "List jobs, newest first.", JOB_COLUMNS)
-add_command(jobs, "show", "job", Client.job, "Show one job.", of=JobId)
+add_command(jobs, "show", "job", Client.job, "Show one job.", job_id=JobId)
 
 
 @command(jobs, "watch", "job")
@@ -208,7 +224,7 @@ def show_plan(output: Output, made: PlanRecord) -> None:
 def sweep(
     client: Client,
     output: Output,
-    dataset: Dataset,
+    dataset: DatasetId,
     recipe: Recipe,
     epsilon: Epsilon,
     grid: Annotated[
@@ -228,12 +244,12 @@ def sweep(
     except GridRefused as error:
         raise CliError(f"--grid takes NAME=VALUE,VALUE,... once for each name. {error}", Exit.USAGE) from None
     made = client.sweep_over(
-        client.datasets.find(dataset).id,
+        dataset,
         name=name or "; ".join(grid)[:100],
         recipe=recipe,
         trials=trials,
         epsilon=epsilon,
-        evaluation_dataset_id=client.datasets.find(evaluate).id if evaluate else None,
+        evaluation_dataset_id=evaluate,
         idempotency_key=key,
     )
     show(output, follow_sweep(output, made) if wait else made)

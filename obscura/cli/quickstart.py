@@ -7,6 +7,7 @@ images determine none of them.
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -15,10 +16,10 @@ from typing import Annotated, Any
 
 import typer
 
-from obscura.cli.connection import AtMost, ClassShares, SubjectsAtMost, Target, Yes, connection
-from obscura.cli.console import CliError, Exit, Output, confirm, is_interactive, reporting
-from obscura.cli.datasets import in_flags, with_push_options
-from obscura.cli.jobs import IMAGE, TRY_FIRST, follow, try_first
+from obscura.cli.connection import Target, Yes, connection
+from obscura.cli.console import CliError, Exit, Output, confirm, reporting
+from obscura.cli.datasets import AtMost, Images, SubjectsAtMost, in_flags, with_push_options
+from obscura.cli.jobs import IMAGE, TRY_FIRST, ClassShares, follow, try_first
 from obscura.client import Account, Client, ConnectionFailed, Dataset, JobFailed, Release, Sample
 from obscura.client.contents import require_room
 from obscura.client.datasets import default_name, require_statements
@@ -51,8 +52,7 @@ class Onboarding:
     @property
     def stated(self) -> str:
         """Return the stated balance of the classes, as a flag."""
-        shares = self.options.get("class_fractions")
-        return "" if shares is None else f" --class-fractions {quoted(shares)}"
+        return in_flags({"class_fractions": self.options.get("class_fractions")})
 
     def say(self, what: str, command: str) -> None:
         """Announce a step and the command that does only this step."""
@@ -94,16 +94,11 @@ class Onboarding:
     ) -> Dataset:
         """Declare the dataset if `agree` allows it. The declaration becomes public; no image is sent."""
         name = self.client.datasets.free_name(account.id, None, self.folder)
-        to = f"--account {quoted(account.name)}{in_bounds(at_most, subjects_at_most)}"
-        self.say("Preparing", f"datasets push {quoted(self.folder)} {to}{self.flags}")
+        limits = {"at_most": at_most, "subjects_at_most": subjects_at_most}
+        to = in_flags({"account": account.name} | limits)
+        self.say("Preparing", f"datasets push {quoted(self.folder)}{to}{self.flags}")
         return self.client.datasets.declare(
-            self.package,
-            name=name,
-            account_id=account.id,
-            at_most=at_most,
-            subjects_at_most=subjects_at_most,
-            say=self.output.notice,
-            agree=agree,
+            self.package, name=name, account_id=account.id, **limits, say=self.output.notice, agree=agree
         )
 
     def plan(self, dataset: Dataset, account: Account, epsilon: float) -> PlanRecord:
@@ -171,11 +166,6 @@ class Onboarding:
         return sample
 
 
-def in_bounds(at_most: int, subjects_at_most: int | None) -> str:
-    """Format the stated limits as flags, each with a space before it."""
-    return f" --at-most {at_most}" + ("" if subjects_at_most is None else f" --subjects-at-most {subjects_at_most}")
-
-
 def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> Iterator[str]:
     """Yield warnings for the owner alone about classes below the plan's minimum size, if that is known."""
     rare = sorted((count, name) for name, count in private_counts.items() if count < (shown_from or 0))
@@ -195,7 +185,7 @@ def quoted(word: object) -> str:
 @with_push_options
 def quickstart(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="Images: a folder of class folders, or what `datasets push` takes.")],
+    folder: Images,
     epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="Lifetime budget of the images, all spent.")] = 1.0,
     out: Annotated[Path, typer.Option("--out", help="A new folder for the synthetic images.")] = Path("synthetic"),
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")] = 1000,
@@ -215,7 +205,7 @@ def quickstart(
     target: Target = context.obj
     with reporting(as_json=False) as output, ExitStack() as stack:
         by_subject = subjects_at_most is not None
-        if at_most is None and not yes and is_interactive():
+        if at_most is None and not yes and sys.stdin.isatty():
             at_most = typer.prompt(
                 "Upper limit on your images (it becomes public: choose a round number above what you will ever have)",
                 type=int,
@@ -223,7 +213,7 @@ def quickstart(
             )
         require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
         assert at_most is not None
-        if not yes and not is_interactive():
+        if not yes and not sys.stdin.isatty():
             raise CliError("Nobody is here to answer: repeat the command with --yes.", Exit.USAGE)
         require_room(out)
         with preparation_progress(output.err) as watch:
@@ -253,9 +243,8 @@ def quickstart(
         except BaseException:
             dataset.delete()
             raise
-        bounds = f"{in_bounds(at_most, subjects_at_most)}{walk.stated}{in_flags(push_options)}"
-        repeat = f"obscura quickstart {quoted(folder)} --epsilon {epsilon:g}{bounds}"
-        with walk.step(repeat):
+        limits = in_flags({"at_most": at_most, "subjects_at_most": subjects_at_most})
+        with walk.step(f"obscura quickstart {quoted(folder)} --epsilon {epsilon:g}{limits}{walk.stated}{walk.flags}"):
             dataset = walk.send(dataset)
         walk.draw(walk.train(dataset, epsilon), count, out)
 

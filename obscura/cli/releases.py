@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from obscura.cli.connection import Key, Reason, Shown, Wait, add_command, command, show_asked, shown
+from obscura.cli.connection import APPROVE, Key, Reason, Shown, Wait, add_command, command, find_dataset, shown
 from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import follow
 from obscura.client import AuthError, Client, NotFoundError, Release, Sample
 from obscura.client.contents import combine, require_room
-from obscura.client.progress import byte_progress
 from obscura.wire.class_fractions import AS_STATED, read_class_fractions
 from obscura.wire.formats import PACKINGS, SampleFormat
 
@@ -38,6 +38,7 @@ Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic imag
 Seed = Annotated[int, typer.Option(min=0, help="Public: the same request gives the same bytes.")]
 Format = Annotated[SampleFormat, typer.Option("--format", "-f", help="How the images are packed.")]
 Classes = Annotated[str | None, typer.Option(help="Class names, separated by commas; all when left out.")]
+On = Annotated[str, typer.Option(metavar="DATASET", help="Public dataset (name or id) to measure on."), find_dataset]
 Proportions = Annotated[
     str | None,
     typer.Option(
@@ -49,16 +50,17 @@ Proportions = Annotated[
 
 
 add_command(releases, "list", "releases", Client.releases, "List releases, newest first.", COLUMNS)
-add_command(releases, "show", "release", Client.release, "Show one release and its newest evaluation.", of=ReleaseId)
 add_command(
-    releases, "evaluations", "evaluations", Client.evaluations, "List evaluations.", EVALUATION_COLUMNS, of=ReleaseId
+    releases, "show", "release", Client.release, "Show one release and its newest evaluation.", release_id=ReleaseId
 )
-
-
-@command(releases, "card", "privacy card")
-def show_card(client: Client, release_id: ReleaseId) -> Shown:
-    """Show the privacy card of a release."""
-    return client.release(release_id).card()
+add_command(
+    releases, "evaluations", "evaluations", Client.evaluations,
+    "List evaluations.", EVALUATION_COLUMNS, release_id=ReleaseId,
+)  # fmt: skip
+add_command(
+    releases, "card", "privacy card", lambda client, release_id: client.release(release_id).card(),
+    "Show the privacy card of a release.", release_id=ReleaseId,
+)  # fmt: skip
 
 
 @command(releases, "receipt", "receipt")
@@ -98,22 +100,21 @@ def save_grid(client: Client, release_id: ReleaseId, out: Out = Path("grid.png")
     return {"path": str(client.release(release_id).save_grid(out))}
 
 
-@command(releases, "share", "request")
+@command(releases, "share", "request", hint=APPROVE)
 def share_release(
     client: Client,
-    output: Output,
     release: NamedRelease,
     other: Annotated[str, typer.Option("--with", metavar="PROJECT", help="Id of the department, from its people.")],
     reason: Reason,
-) -> None:
+) -> Shown:
     """Request that another department sees a release. Another owner approves, or an admin of the installation."""
-    show_asked(output, client.find_release(release).share(other, reason=reason))
+    return client.find_release(release).share(other, reason=reason)
 
 
-@command(releases, "publish", "request")
-def publish_release(client: Client, output: Output, release: NamedRelease, reason: Reason) -> None:
+@command(releases, "publish", "request", hint=APPROVE)
+def publish_release(client: Client, release: NamedRelease, reason: Reason) -> Shown:
     """Request that every department sees a release, now and later. Another owner approves, or an admin."""
-    show_asked(output, client.find_release(release).share(None, reason=reason))
+    return client.find_release(release).share(None, reason=reason)
 
 
 @command(releases, "unshare", "share")
@@ -129,10 +130,10 @@ def unshare_release(
     return client.find_release(release).unshare(other)
 
 
-@command(releases, "shares", "shares", SHARE_COLUMNS)
-def list_shares(client: Client, release: NamedRelease) -> Shown:
-    """List current and former shares of a release, newest first."""
-    return client.find_release(release).shares()
+add_command(
+    releases, "shares", "shares", lambda client, release: client.find_release(release).shares(),
+    "List current and former shares of a release, newest first.", SHARE_COLUMNS, release=NamedRelease,
+)  # fmt: skip
 
 
 @shown("evaluation")
@@ -140,15 +141,14 @@ def evaluate(
     client: Client,
     output: Output,
     release_id: ReleaseId,
-    on: Annotated[str, typer.Option(metavar="DATASET", help="Public dataset (name or id) to measure on.")],
+    on: On,
     samples: Annotated[int | None, typer.Option(min=1, help="Synthetic images to train on, of a generator.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Public; of the samples and the classifiers.")] = None,
     wait: Wait = False,
     key: Key = None,
 ) -> Shown:
     """Evaluate a release on a public dataset, for free. The report gains a section; the release stays as it is."""
-    dataset_id = client.datasets.find(on).id
-    evaluation = client.release(release_id).evaluate(dataset_id, samples=samples, seed=seed, idempotency_key=key)
+    evaluation = client.release(release_id).evaluate(on, samples=samples, seed=seed, idempotency_key=key)
     if evaluation.samples is not None:
         output.notice(f"It generates {evaluation.samples:,} images and trains classifiers on them. That takes minutes.")
     if not wait:
@@ -237,8 +237,10 @@ def _plain(sample_id: str) -> str:
 
 
 def _download(output: Output, sample: Sample, target: Path) -> Path:
-    with byte_progress(output.err, "downloading", sample.bytes) as on_bytes:
-        return sample.download(target, on_bytes)
+    parts = (TextColumn("downloading", style="bold"), BarColumn(bar_width=30), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*parts, console=output.err, disable=not output.err.is_terminal) as bar:
+        task = bar.add_task("", total=sample.bytes)
+        return sample.download(target, lambda done, total: bar.update(task, completed=done, total=total or None))
 
 
 def _finished(output: Output, drawn: Sample) -> Sample:

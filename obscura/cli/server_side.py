@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points, version
-from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from types import ModuleType
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -21,7 +20,6 @@ from obscura.cli.connection import Json, Target, connection
 from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.client import AuthError, ConnectionFailed, ObscuraClientError
 from obscura.extras import LIBRARY, SERVER, WORKER, MissingExtra, is_installed, packages_of_parts
-from obscura.wire.job_schemas import RecipeRecord
 from obscura.wire.wording import values_in_words
 
 DISK_BYTES_MIN = 2 * 2**30
@@ -46,24 +44,14 @@ class Finding:
     said: str
 
 
-class ServerSide(Protocol):
-    """Interface of `service.cli`, loaded by entry point."""
+def server_side() -> ModuleType | None:
+    """Load `service.cli`; None if no server is installed; raise ImportError if another package has its name.
 
-    def add_commands(self, app: typer.Typer, admins: typer.Typer) -> None:
-        """Add the server's commands."""
-
-    def look_around(self, data_dir: Path) -> Iterator[Finding]:
-        """Check the service on this machine, for `obscura doctor`."""
-
-    def installed_recipes(self) -> list[RecipeRecord]:
-        """Return the installed recipes, for `obscura recipes` without a service."""
-
-
-def server_side() -> ServerSide | None:
-    """Load it; None if no server is installed; raise ImportError if another package has its name."""
+    It has `add_commands`, `look_around` for `obscura doctor`, and `installed_recipes` for `obscura recipes`.
+    """
     for found in entry_points(group="obscura.commands"):
         try:
-            joined: ServerSide = found.load()
+            joined: ModuleType = found.load()
         except ModuleNotFoundError as error:
             name = found.module.partition(".")[0]
             if error.name is None or error.name.partition(".")[0] != name:
@@ -166,18 +154,15 @@ def recipes(
         elif as_json:
             output.record(known[name], name)
         else:
-            _show_options(known[name], output)
-
-
-def _show_options(recipe: RecipeRecord, output: Output) -> None:
-    output.text(recipe.releases)
-    for option, schema in recipe.options["properties"].items():
-        if option == "preset":
-            continue
-        default = json.dumps(recipe.defaults[option])
-        follows = "; follows from declared numbers and budget" if option in recipe.follows else ""
-        output.text(f"{option}={default}  ({values_in_words(schema)}{follows})\n    {schema.get('description', '')}")
-    for preset, chosen in recipe.presets.items():
-        values = ", ".join(f"{key}={json.dumps(value)}" for key, value in chosen.items())
-        output.text(f"--preset {preset}: {values or 'the above'}")
-    output.notice(f"To choose: obscura train DATASET --recipe {recipe.name} --epsilon 1 --option NAME=VALUE")
+            recipe = known[name]
+            output.text(recipe.releases)
+            for option, schema in recipe.options["properties"].items():
+                if option != "preset":
+                    default = json.dumps(recipe.defaults[option])
+                    follows = "; follows from declared numbers and budget" if option in recipe.follows else ""
+                    values = f"{values_in_words(schema)}{follows}"
+                    output.text(f"{option}={default}  ({values})\n    {schema.get('description', '')}")
+            for preset, chosen in recipe.presets.items():
+                pairs = ", ".join(f"{key}={json.dumps(value)}" for key, value in chosen.items())
+                output.text(f"--preset {preset}: {pairs or 'the above'}")
+            output.notice(f"To choose: obscura train DATASET --recipe {recipe.name} --epsilon 1 --option NAME=VALUE")

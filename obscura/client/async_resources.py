@@ -1,4 +1,4 @@
-"""The client for asyncio: each verb runs the synchronous one in a thread. Waiting for a job occupies no thread.
+"""Resources for asyncio: each verb runs the synchronous one in a thread. Waiting for a job occupies no thread.
 
 async with obscura.connect_async("https://obscura.example.org", token) as service:
     release = await service.train("images/", epsilon=1, at_most=2000)
@@ -9,18 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from functools import partial, wraps
-from pathlib import Path
-from types import TracebackType
+from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from pydantic import BaseModel, PrivateAttr
 
-from obscura.client.client import Client
 from obscura.client.contents import READABLE, require_room
-from obscura.client.datasets import Datasets
-from obscura.client.one_step import RECIPE, ImageInput, Labels, push_for
-from obscura.client.progress import TerminalConsole, job_progress
 from obscura.client.resources import Dataset, Job, MadeByJob, OnEvent, Preview, Release, Sample, Sweep
 from obscura.client.transport import Live
 from obscura.errors import WaitTimeout
@@ -30,9 +24,7 @@ from obscura.wire.formats import SampleFormat
 
 __all__ = [
     "AsyncAccount",
-    "AsyncClient",
     "AsyncDataset",
-    "AsyncDatasets",
     "AsyncEvaluation",
     "AsyncJob",
     "AsyncPreview",
@@ -171,27 +163,20 @@ class AsyncEvaluation(AsyncMadeByJob, release_schemas.EvaluationRecord):
     """One evaluation of a release on a public dataset."""
 
 
-def drawn(method: Sync[P, R], *formats: SampleFormat) -> Async[P, R]:
-    """Return an async method that waits for a sample in one of these formats, then runs the synchronous method."""
+def drawn(method: Sync[P, R], *formats: SampleFormat, check: Callable[P, None] | None = None) -> Async[P, R]:
+    """Return an async method that waits for a sample in one of these formats, then runs the synchronous method.
+
+    check: runs first, before anything is generated.
+    """
 
     @wraps(method)
     async def run(self: AsyncSample, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if check is not None:
+            await in_thread(check, *args, **kwargs)
         sample = AsyncSample.of(await in_thread(self.sync.packed, *formats))
         if not sample.sha256:
             sample = await sample.wait()
         return await in_thread(method, sample.sync, *args, **kwargs)
-
-    return run
-
-
-def unpacked(method: Sync[[Path | str], Path], format: SampleFormat) -> Async[[Path | str], Path]:
-    """Like `drawn`, but check that the target folder is free before anything is generated."""
-    unpack = drawn(method, format)
-
-    @wraps(method)
-    async def run(self: AsyncSample, /, folder: Path | str) -> Path:
-        await in_thread(require_room, Path(folder))
-        return await unpack(self, folder)
 
     return run
 
@@ -204,8 +189,8 @@ class AsyncSample(AsyncMadeByJob, release_schemas.SampleRecord):
     to_numpy = drawn(Sample.to_numpy, *READABLE)
     to_torch = drawn(Sample.to_torch, *READABLE)
     to_hf = drawn(Sample.to_hf, *READABLE)
-    to_imagefolder = unpacked(Sample.to_imagefolder, "imagefolder")
-    to_parquet = unpacked(Sample.to_parquet, "parquet")
+    to_imagefolder = drawn(Sample.to_imagefolder, "imagefolder", check=require_room)
+    to_parquet = drawn(Sample.to_parquet, "parquet", check=require_room)
     to_webdataset = drawn(Sample.to_webdataset, "webdataset")
 
 
@@ -251,131 +236,3 @@ class AsyncPreview(AsyncMadeByJob, job_schemas.PreviewRecord):
     """A plan tried on public images."""
 
     save_grid = verb(Preview.save_grid)
-
-
-class AsyncDatasets:
-    """`obscura.client.datasets.Datasets` for asyncio."""
-
-    def __init__(self, sync: Datasets) -> None:
-        self.sync = sync
-
-    __call__ = listed(Datasets.__call__, AsyncDataset.of)
-    push = verb(Datasets.push, AsyncDataset.of)
-    declare = verb(Datasets.declare, AsyncDataset.of)
-    send = verb(Datasets.send, AsyncDataset.of)
-    find = verb(Datasets.find, AsyncDataset.of)
-    free_name = verb(Datasets.free_name)
-
-
-class AsyncClient:
-    """`Client` for asyncio, as an async context manager. `connect` makes the synchronous client when the block starts.
-
-    Callbacks such as `say` and `on_bytes` run in the worker thread; `on_event` and `on_change` run in the event loop.
-    """
-
-    sync: Client
-    datasets: AsyncDatasets
-
-    def __init__(self, connect: Callable[[], Client]) -> None:
-        self._connect = connect
-
-    async def __aenter__(self) -> Self:
-        self.sync = await in_thread(self._connect)
-        self.datasets = AsyncDatasets(self.sync.datasets)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    close = verb(Client.close)
-    ready = verb(Client.ready)
-    wait_ready = verb(Client.wait_ready)
-
-    admins = verb(Client.admins)
-    decisions = listed(Client.decisions)
-    decision = verb(Client.decision)
-    approve = verb(Client.approve)
-    decline = verb(Client.decline)
-    request_admission = verb(Client.request_admission)
-    request_removal = verb(Client.request_removal)
-    create_project = verb(Client.create_project)
-    projects = listed(Client.projects)
-    find_project = verb(Client.find_project)
-    rename_project = verb(Client.rename_project)
-    project = verb(Client.project)
-    set_quota = verb(Client.set_quota)
-    create_key = verb(Client.create_key)
-    people = listed(Client.people)
-    keys = listed(Client.keys)
-    rotate_key = verb(Client.rotate_key)
-    revoke_key = verb(Client.revoke_key)
-    request_revocation = verb(Client.request_revocation)
-    audit_log = listed(Client.audit_log)
-    create_webhook = verb(Client.create_webhook)
-    webhooks = listed(Client.webhooks)
-    test_webhook = verb(Client.test_webhook)
-    remove_webhook = verb(Client.remove_webhook)
-
-    recipes = verb(Client.recipes)
-    recipe = verb(Client.recipe)
-    plan = verb(Client.plan)
-    preview = verb(Client.preview, AsyncPreview.of)
-
-    create_account = verb(Client.create_account, AsyncAccount.of)
-    find_account = verb(Client.find_account, AsyncAccount.of)
-    account = verb(Client.account, AsyncAccount.of)
-    accounts = listed(Client.accounts, AsyncAccount.of)
-    entries = listed(Client.entries)
-    lower_limit = verb(Client.lower_limit, AsyncAccount.of)
-    request_raise = verb(Client.request_raise)
-    freeze = verb(Client.freeze, AsyncAccount.of)
-    unfreeze = verb(Client.unfreeze, AsyncAccount.of)
-    close_to_data = verb(Client.close_to_data, AsyncAccount.of)
-    reopen = verb(Client.reopen, AsyncAccount.of)
-    withdraw_subjects = verb(Client.withdraw_subjects)
-
-    declare_dataset = verb(Client.declare_dataset, AsyncDataset.of)
-    dataset = verb(Client.dataset, AsyncDataset.of)
-
-    start_training = verb(Client.start_training, AsyncJob.of)
-    job = verb(Client.job, AsyncJob.of)
-    jobs = listed(Client.jobs, AsyncJob.of)
-    sweep_over = verb(Client.sweep_over, AsyncSweep.of)
-    sweep = verb(Client.sweep, AsyncSweep.of)
-    sweeps = listed(Client.sweeps, AsyncSweep.of)
-
-    release = verb(Client.release, AsyncRelease.of)
-    releases = listed(Client.releases, AsyncRelease.of)
-    evaluations = listed(Client.evaluations, AsyncEvaluation.of)
-    sample = verb(Client.sample, AsyncSample.of)
-    find_release = verb(Client.find_release, AsyncRelease.of)
-
-    async def train(
-        self,
-        images: ImageInput | AsyncDataset,
-        labels: Labels = None,
-        *,
-        epsilon: float,
-        account: str | None = None,
-        recipe: str = RECIPE,
-        options: dict[str, Any] | None = None,
-        show: bool = False,
-        **preparing: Any,
-    ) -> AsyncRelease:
-        """Like `Client.train`, but silent unless `show` is set, so that several can run together.
-
-        Cancelling before the training is accepted deletes what was sent. Later it only stops the waiting;
-        `job.cancel()` stops the training.
-        """
-        console = TerminalConsole(stderr=True, quiet=not show)
-        if isinstance(images, schemas.DatasetRecord):
-            dataset_id = images.id
-        else:
-            payment: dict[str, Any] = {"account": account, "epsilon": epsilon, "recipe": recipe, "options": options}
-            push = partial(push_for, self.sync, console, images, labels, **payment, preparing=preparing)
-            dataset_id = (await in_thread(push)).id
-        job = await self.start_training(dataset_id, recipe=recipe, epsilon=epsilon, options=options)
-        with job_progress(console, "training") as on_event:
-            return await (await job.wait(on_event)).release()

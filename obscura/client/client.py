@@ -5,13 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from obscura.client.datasets import Datasets, only_one
+from obscura.client.administration import Administration, AsyncAdministration
+from obscura.client.async_resources import (
+    AsyncAccount,
+    AsyncDataset,
+    AsyncEvaluation,
+    AsyncJob,
+    AsyncPreview,
+    AsyncRelease,
+    AsyncSample,
+    AsyncSweep,
+    listed,
+    verb,
+)
+from obscura.client.datasets import AsyncDatasets, Datasets, only_one
 from obscura.client.one_step import RECIPE, ImageInput, Labels, push_for
 from obscura.client.progress import TerminalConsole, job_progress
 from obscura.client.resources import Account, Dataset, Evaluation, Job, Preview, Release, Sample, Sweep
@@ -19,35 +31,20 @@ from obscura.client.transport import RETRY_STATUSES, Transport
 from obscura.errors import ApiError, ConnectionFailed
 from obscura.preparing.choices import read_secret
 from obscura.preparing.subjects import key_check, keyed_numbers, require_plain_ids, subject_key
-from obscura.wire.admin_schemas import (
-    AdminAnswer,
-    AdminList,
-    AdminRecord,
-    AuditEventRecord,
-    DecisionRecord,
-    KeyRecord,
-    NewKeyRecord,
-    NewWebhookRecord,
-    PersonRecord,
-    ProjectRecord,
-    ProjectUseRecord,
-    RevokedKeyRecord,
-    WebhookRecord,
-    WebhookTestRecord,
-)
+from obscura.stopping import in_thread
+from obscura.wire.admin_schemas import DecisionRecord
 from obscura.wire.budgets import Unit
 from obscura.wire.job_schemas import PlanRecord, RecipeList, RecipeRecord
 from obscura.wire.schemas import EntryRecord, HealthRecord, Visibility, WithdrawalRecord
 from obscura.wire.subjects import SubjectId
 
-__all__ = ["Client"]
+__all__ = ["AsyncClient", "Client"]
 
 READY_SECONDS_MAX = 300.0
 READY_POLL_SECONDS = 0.5
-AUDIT_LINES = 1000  # of one answer, at most
 
 
-class Client:
+class Client(Administration):
     """A connection to an Obscura service, as a context manager. transport: replaces it in tests."""
 
     def __init__(self, base_url: str, token: str | None, *, transport: Transport | None = None) -> None:
@@ -57,7 +54,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -98,139 +95,6 @@ class Client:
             waits = True
             self.transport.sleep(READY_POLL_SECONDS)
 
-    def admins(self) -> list[AdminRecord]:
-        """Return all current and former admins."""
-        return list(self.transport.get(AdminList, "/v1/admins").items)
-
-    def decisions(self, *, action: str | None = None) -> Iterator[DecisionRecord]:
-        """Yield requests that another admin decides, newest first; of one action if it is given, such as `raise`."""
-        return self.transport.pages(DecisionRecord, "/v1/decisions", action=action)
-
-    def decision(self, request_id: str) -> DecisionRecord:
-        """Return one such request."""
-        return self.transport.get(DecisionRecord, f"/v1/decisions/{request_id}")
-
-    def approve(self, request_id: str) -> DecisionRecord:
-        """Approve another admin's request; raise AuthError for your own."""
-        return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/approve", repeatable=True)
-
-    def decline(self, request_id: str) -> DecisionRecord:
-        """Decline a request, or withdraw your own."""
-        return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/decline", repeatable=True)
-
-    def request_admission(
-        self, *, name: str, introduction: str, reason: str, project_id: str | None = None
-    ) -> AdminAnswer:
-        """Request the admission of a person by the introduction of their token, optionally as owner of a project."""
-        body = {"name": name, "introduction": introduction, "reason": reason, "project_id": project_id}
-        return self.transport.post(AdminAnswer, "/v1/admins", body)
-
-    def request_removal(self, admin_id: str, *, reason: str) -> DecisionRecord:
-        return self.transport.post(DecisionRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
-
-    def create_project(self, *, name: str) -> ProjectRecord:
-        """Create a project. Its keys see only what belongs to it.
-
-        The second project hides the datasets, jobs and releases of every project from keys without a project.
-        """
-        return self.transport.post(ProjectRecord, "/v1/projects", {"name": name})
-
-    def projects(self) -> Iterator[ProjectRecord]:
-        """Yield the projects that the key can read, newest first: its own, or all for an admin of the installation."""
-        return self.transport.pages(ProjectRecord, "/v1/projects")
-
-    def find_project(self, name_or_id: str) -> ProjectRecord:
-        """Return the project with this id or name; raise NoSuchName if there is none."""
-        return only_one(self.projects(), name_or_id, "project")
-
-    def rename_project(self, project_id: str, *, name: str) -> ProjectRecord:
-        return self.transport.post(ProjectRecord, f"/v1/projects/{project_id}/rename", {"name": name}, repeatable=True)
-
-    def project(self, project_id: str) -> ProjectUseRecord:
-        """Return a project with its job quota and number of unfinished jobs."""
-        return self.transport.get(ProjectUseRecord, f"/v1/projects/{project_id}")
-
-    def set_quota(self, project_id: str, *, jobs_max: int | None) -> ProjectUseRecord:
-        """Limit the queued and running jobs of a project; None removes the limit. Needs an installation admin."""
-        return self.transport.post(
-            ProjectUseRecord, f"/v1/projects/{project_id}/quota", {"jobs_max": jobs_max}, repeatable=True
-        )
-
-    def create_key(
-        self,
-        *,
-        name: str,
-        scopes: Sequence[str] = (),
-        role: str | None = None,
-        expires_at: datetime | None = None,
-        project_id: str | None = None,
-    ) -> NewKeyRecord:
-        """Create an API key. Its token is returned only once.
-
-        Args:
-            scopes: From `admin`, `data`, `train`, `read`, `releases`, `audit` and `metrics`; or give a role.
-            role: The person's role in the project.
-            expires_at: Timezone-aware; None for the expiry of the requesting key.
-            project_id: Project of the key; None if there is only one project, or for an admin of the installation.
-        """
-        body: dict[str, Any] = {"name": name, "scopes": list(scopes), "role": role, "project_id": project_id}
-        body["expires_at"] = expires_at and expires_at.isoformat()
-        return self.transport.post(NewKeyRecord, "/v1/keys", body)
-
-    def people(self) -> Iterator[PersonRecord]:
-        """Yield the people known to the sign-in provider, one line per role."""
-        return self.transport.pages(PersonRecord, "/v1/people")
-
-    def keys(self, *, created_by: str | None = None) -> Iterator[KeyRecord]:
-        """Yield all keys without secrets, or all keys that a key created, directly or indirectly."""
-        return self.transport.pages(KeyRecord, "/v1/keys", created_by=created_by)
-
-    def rotate_key(self, key_id: str, *, overlap_seconds: int, expires_at: datetime | None = None) -> NewKeyRecord:
-        """Replace a key; the old one remains valid for the overlap. The new token is returned only once."""
-        body = {"overlap_seconds": overlap_seconds, "expires_at": expires_at and expires_at.isoformat()}
-        return self.transport.post(NewKeyRecord, f"/v1/keys/{key_id}/rotate", body)
-
-    def revoke_key(self, key_id: str, *, include_created: bool = True) -> RevokedKeyRecord:
-        """Revoke a key at once, by default with all keys that it created. For another admin's: `request_revocation`."""
-        return self.transport.post(
-            RevokedKeyRecord, f"/v1/keys/{key_id}/revoke", {"include_created": include_created}, repeatable=True
-        )
-
-    def request_revocation(self, key_id: str, *, reason: str) -> DecisionRecord:
-        """Request the revocation of another admin's key and all keys that it created."""
-        return self.transport.post(DecisionRecord, f"/v1/keys/{key_id}/request-revocation", {"reason": reason})
-
-    def audit_log(self, *, after: str | None = None) -> Iterator[AuditEventRecord]:
-        """Yield the audit events that your key can read, oldest first, or those after an id. Keep them private."""
-        while True:  # each reading leaves an event of its own, so the log never ends in a full answer
-            params = {"limit": AUDIT_LINES} | ({} if after is None else {"after": after})
-            answer = self.transport.request("GET", "/v1/audit-events", params=params)
-            lines = answer.content.splitlines()
-            for line in lines:
-                event = self.transport.parse(AuditEventRecord, answer, line)
-                after = event.id
-                yield event
-            if len(lines) < AUDIT_LINES:
-                return
-
-    # --- webhooks ---
-
-    def create_webhook(self, url: str) -> NewWebhookRecord:
-        """Register a public https address for events of the key's project. The secret is returned only once."""
-        return self.transport.post(NewWebhookRecord, "/v1/webhooks", {"url": url})
-
-    def webhooks(self) -> Iterator[WebhookRecord]:
-        """Yield the webhooks of the key's project, newest first; of all projects for an installation admin."""
-        return self.transport.pages(WebhookRecord, "/v1/webhooks")
-
-    def test_webhook(self, webhook_id: str) -> WebhookTestRecord:
-        """Send a request of type `test`, without data."""
-        return self.transport.post(WebhookTestRecord, f"/v1/webhooks/{webhook_id}/test", {})
-
-    def remove_webhook(self, webhook_id: str) -> WebhookRecord:
-        answer = self.transport.request("DELETE", f"/v1/webhooks/{webhook_id}")
-        return self.transport.parse(WebhookRecord, answer)
-
     # --- accounts ---
 
     def create_account(
@@ -266,7 +130,7 @@ class Client:
         return Account.read(self.transport, account_id)
 
     def accounts(self) -> Iterator[Account]:
-        return Account.listed(self.transport)
+        return self.transport.pages(Account, Account.PATH)
 
     def entries(self, account_id: str) -> Iterator[EntryRecord]:
         """Yield the ledger entries of an account, oldest first."""
@@ -278,19 +142,20 @@ class Client:
         return self.transport.post(Account, f"/v1/accounts/{account_id}/lower-limit", body)
 
     def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> DecisionRecord:
-        """Request a higher limit, which another admin must approve."""
+        """Request a higher limit. Nothing changes until another admin approves."""
         body = {"epsilon": epsilon, "reason": reason}
         return self.transport.post(DecisionRecord, f"/v1/accounts/{account_id}/raise-limit", body)
 
     def freeze(self, account_id: str, *, reason: str) -> Account:
-        """Freeze an account: accept no new jobs, and keep queued ones from reading its data."""
+        """Freeze an account: it accepts no new jobs, and queued ones cannot read its data. Running jobs continue."""
         return self.transport.post(Account, f"/v1/accounts/{account_id}/freeze", {"reason": reason}, repeatable=True)
 
     def unfreeze(self, account_id: str, *, reason: str) -> Account:
+        """Unfreeze an account."""
         return self.transport.post(Account, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}, repeatable=True)
 
     def close_to_data(self, account_id: str) -> Account:
-        """Accept no new datasets or uploads. Trainings continue."""
+        """Accept no new data, so that new people get their own account. Trainings on existing data continue."""
         return self.transport.post(Account, f"/v1/accounts/{account_id}/close", repeatable=True)
 
     def reopen(self, account_id: str) -> Account:
@@ -421,12 +286,9 @@ class Client:
             JobFailed: The training failed; the message states the reason.
         """
         console = TerminalConsole(stderr=True, quiet=not show)
-        if isinstance(images, Dataset):
-            dataset = images
-        else:
-            payment: dict[str, Any] = {"account": account, "epsilon": epsilon, "recipe": recipe, "options": options}
-            dataset = push_for(self, console, images, labels, **payment, preparing=preparing)
-        job = self.start_training(dataset.id, recipe=recipe, epsilon=epsilon, options=options)
+        order: dict[str, Any] = {"epsilon": epsilon, "recipe": recipe, "options": options}
+        dataset = push_for(self, console, images, labels, account=account, **order, preparing=preparing)
+        job = self.start_training(dataset.id, **order)
         with job_progress(console, "training") as on_event:
             return job.wait(on_event).release()
 
@@ -453,7 +315,7 @@ class Client:
 
     def jobs(self) -> Iterator[Job]:
         """Yield all jobs, newest first."""
-        return Job.listed(self.transport)
+        return self.transport.pages(Job, Job.PATH)
 
     def sweep_over(
         self,
@@ -486,7 +348,7 @@ class Client:
 
     def sweeps(self) -> Iterator[Sweep]:
         """Yield all sweeps, newest first."""
-        return Sweep.listed(self.transport)
+        return self.transport.pages(Sweep, Sweep.PATH)
 
     # --- releases and samples ---
 
@@ -495,7 +357,7 @@ class Client:
 
     def releases(self) -> Iterator[Release]:
         """Yield all releases, newest first."""
-        return Release.listed(self.transport)
+        return self.transport.pages(Release, Release.PATH)
 
     def evaluations(self, release_id: str) -> Iterator[Evaluation]:
         """Yield all evaluations of a release, newest first."""
@@ -509,3 +371,86 @@ class Client:
         if name_or_id.startswith("rel_"):
             return self.release(name_or_id)
         return only_one(self.releases(), name_or_id, "release")
+
+
+class AsyncClient(AsyncAdministration):
+    """`Client` for asyncio, as an async context manager. `connect` makes the synchronous client when the block starts.
+
+    Callbacks such as `say` and `on_bytes` run in the worker thread; `on_event` and `on_change` run in the event loop.
+    """
+
+    sync: Client
+    datasets: AsyncDatasets
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._connect = connect
+
+    async def __aenter__(self) -> Self:
+        self.sync = await in_thread(self._connect)
+        self.datasets = AsyncDatasets(self.sync.datasets)
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    close = verb(Client.close)
+    ready = verb(Client.ready)
+    wait_ready = verb(Client.wait_ready)
+
+    recipes = verb(Client.recipes)
+    recipe = verb(Client.recipe)
+    plan = verb(Client.plan)
+    preview = verb(Client.preview, AsyncPreview.of)
+
+    create_account = verb(Client.create_account, AsyncAccount.of)
+    find_account = verb(Client.find_account, AsyncAccount.of)
+    account = verb(Client.account, AsyncAccount.of)
+    accounts = listed(Client.accounts, AsyncAccount.of)
+    entries = listed(Client.entries)
+    lower_limit = verb(Client.lower_limit, AsyncAccount.of)
+    request_raise = verb(Client.request_raise)
+    freeze = verb(Client.freeze, AsyncAccount.of)
+    unfreeze = verb(Client.unfreeze, AsyncAccount.of)
+    close_to_data = verb(Client.close_to_data, AsyncAccount.of)
+    reopen = verb(Client.reopen, AsyncAccount.of)
+    withdraw_subjects = verb(Client.withdraw_subjects)
+
+    declare_dataset = verb(Client.declare_dataset, AsyncDataset.of)
+    dataset = verb(Client.dataset, AsyncDataset.of)
+
+    start_training = verb(Client.start_training, AsyncJob.of)
+    job = verb(Client.job, AsyncJob.of)
+    jobs = listed(Client.jobs, AsyncJob.of)
+    sweep_over = verb(Client.sweep_over, AsyncSweep.of)
+    sweep = verb(Client.sweep, AsyncSweep.of)
+    sweeps = listed(Client.sweeps, AsyncSweep.of)
+
+    release = verb(Client.release, AsyncRelease.of)
+    releases = listed(Client.releases, AsyncRelease.of)
+    evaluations = listed(Client.evaluations, AsyncEvaluation.of)
+    sample = verb(Client.sample, AsyncSample.of)
+    find_release = verb(Client.find_release, AsyncRelease.of)
+
+    async def train(
+        self,
+        images: ImageInput | AsyncDataset,
+        labels: Labels = None,
+        *,
+        epsilon: float,
+        account: str | None = None,
+        recipe: str = RECIPE,
+        options: dict[str, Any] | None = None,
+        show: bool = False,
+        **preparing: Any,
+    ) -> AsyncRelease:
+        """Like `Client.train`, but silent unless `show` is set, so that several can run together.
+
+        Cancelling before the training is accepted deletes what was sent. Later it only stops the waiting;
+        `job.cancel()` stops the training.
+        """
+        console = TerminalConsole(stderr=True, quiet=not show)
+        order: dict[str, Any] = {"epsilon": epsilon, "recipe": recipe, "options": options}
+        push = partial(push_for, self.sync, console, images, labels, account=account, **order, preparing=preparing)
+        job = await self.start_training((await in_thread(push)).id, **order)
+        with job_progress(console, "training") as on_event:
+            return await (await job.wait(on_event)).release()

@@ -284,8 +284,9 @@ def _described(part: Path, name: str) -> tuple[list[str], list[dict[str, Any]]]:
         raise DownloadCorrupt(f"The description of a sample (croissant.json, {_METADATA}) cannot be read.") from error
 
 
-def require_room(folder: Path) -> None:
+def require_room(folder: Path | str) -> None:
     """Raise PlaceTaken unless a folder is absent or empty."""
+    folder = Path(folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise PlaceTaken(f"{folder} exists and is not an empty folder: choose another place, or remove it first.")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from obscura.client.async_resources import AsyncDataset, listed, verb
 from obscura.client.resources import Account, Dataset, Release
 from obscura.client.transport import Transport
 from obscura.errors import NoSuchName, ObscuraClientError, RequestError
@@ -14,7 +15,7 @@ from obscura.preparing import Arrays, Choices, Package, PackingError, prepare
 from obscura.preparing.survey import screen
 from obscura.wire.admin_schemas import ProjectRecord
 
-__all__ = ["Datasets"]
+__all__ = ["AsyncDatasets", "Datasets"]
 
 OnBytes = Callable[[int, int], None]
 Say = Callable[[str], None]
@@ -28,7 +29,7 @@ class Datasets:
 
     def __call__(self) -> Iterator[Dataset]:
         """Yield all datasets, newest first, without uploads that were abandoned."""
-        listed = Dataset.listed(self._transport)
+        listed = self._transport.pages(Dataset, Dataset.PATH)
         return (dataset for dataset in listed if dataset.ready_at is not None or dataset.state != "deleted")
 
     def push(
@@ -174,6 +175,20 @@ class Datasets:
         usual = (default_name(place) or "images")[:90]
         numbered = (f"{usual}-{number}" for number in itertools.count(2))
         return next(name for name in itertools.chain([usual], numbered) if name not in taken)
+
+
+class AsyncDatasets:
+    """`Datasets` for asyncio."""
+
+    def __init__(self, sync: Datasets) -> None:
+        self.sync = sync
+
+    __call__ = listed(Datasets.__call__, AsyncDataset.of)
+    push = verb(Datasets.push, AsyncDataset.of)
+    declare = verb(Datasets.declare, AsyncDataset.of)
+    send = verb(Datasets.send, AsyncDataset.of)
+    find = verb(Datasets.find, AsyncDataset.of)
+    free_name = verb(Datasets.free_name)
 
 
 def only_one(listed: Iterable[Named], name_or_id: str, noun: str) -> Named:

@@ -12,8 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
-from obscura.client.async_resources import AsyncClient
-from obscura.client.client import Client
+from obscura.client.client import AsyncClient, Client
 from obscura.client.transport import RETRY_STATUSES
 from obscura.errors import ApiError, ConnectionFailed, ObscuraClientError
 from obscura.extras import SERVER, WORKER, MissingExtra, is_installed

@@ -25,6 +25,7 @@ from obscura.preparing import Arrays, Choices, Package, PackingError, prepare
 from obscura.private_files import replace_file
 from obscura.stopping import go_on
 from obscura.wire.budgets import DELTA_USUAL_MOST
+from obscura.wire.schemas import DatasetRecord
 from obscura.wire.wording import show_epsilon
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ Labels = Sequence[int | str] | np.ndarray[Any, Any] | str | Path | None
 def push_for(
     client: Client,
     console: Console,
-    images: str | Path | np.ndarray[Any, np.dtype[np.uint8]],
+    images: ImageInput | DatasetRecord,
     labels: Labels,
     *,
     account: str | None,
@@ -49,11 +50,11 @@ def push_for(
     preparing: dict[str, Any],
     recipe: str = RECIPE,
     options: dict[str, Any] | None = None,
-) -> Dataset:
+) -> DatasetRecord:
     """Prepare images, find or open the account that pays, declare a dataset, plan the training and upload.
 
     Nothing is opened or declared before all images are validated, and nothing is uploaded unless the account can pay.
-    Images that this user uploaded to the account before are not uploaded again.
+    Images that this user uploaded to the account before are not uploaded again. A dataset is returned as it is.
 
     Raises:
         ChoiceNeeded, PackingError: See `datasets.push`; nothing was done.
@@ -61,6 +62,8 @@ def push_for(
         BudgetError: The account cannot pay. Nothing was uploaded, and the declaration was deleted.
         RequestError: The service refused the account, the declaration, the plan or the content.
     """
+    if isinstance(images, DatasetRecord):
+        return images
     facts = dict(preparing)
     choices = {name: facts.pop(name) for name in Choices.model_fields if name in facts}
     if isinstance(images, np.ndarray):

@@ -1,4 +1,4 @@
-"""Progress of jobs, uploads and downloads: bars in a terminal or a notebook, a line now and then elsewhere."""
+"""Progress of jobs and uploads: bars in a terminal or a notebook, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 
 from obscura.wire.job_schemas import EventRecord, ProgressFacts
@@ -39,48 +39,46 @@ def show_cost(facts: ProgressFacts) -> str:
     return f"epsilon {charged} of {planned}"
 
 
-class Countdown:
-    """Counts down between the coarse estimates of the service. clock: monotonic, in seconds."""
+class JobStatus:
+    """The charged budget and the time left of a job: `epsilon 0.412 of 1.0 charged, about 2 min 30 s left`.
+
+    Counts down between the coarse estimates of the service. clock: monotonic, in seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._reported: float | None = None
-        self._ends_at = 0.0
+        self._event: EventRecord | None = None
+        self._ends_at: float | None = None
 
-    def report(self, seconds: float | None) -> None:
-        """Accept a new estimate; a repeated one keeps counting down."""
-        if seconds is not None and seconds != self._reported:
+    def report(self, event: EventRecord) -> None:
+        """Accept an event. A repeated estimate keeps counting down."""
+        seconds = event.progress.eta_seconds
+        if seconds is None:
+            self._ends_at = None
+        elif self._event is None or seconds != self._event.progress.eta_seconds:
             self._ends_at = self._clock() + seconds
-        self._reported = seconds
+        self._event = event
 
     def __str__(self) -> str:
-        if self._reported is None:
+        if self._event is None:
             return ""
-        left = self._ends_at - self._clock()
-        if left <= 0:
-            return "almost done"
-        minutes, seconds = divmod(math.ceil(left), 60)
-        parts = [show_duration(timedelta(minutes=minutes))] if minutes else []
-        parts += [f"{seconds} s"] if seconds and minutes < 60 else []
-        return f"about {' '.join(parts)} left"
-
-
-def describe(event: EventRecord, countdown: Countdown) -> str:
-    """Return the charged budget and the time left: `epsilon 0.412 of 1.0 charged, about 2 min 30 s left`."""
-    facts, parts = event.progress, []
-    if facts.planned_nano:
-        parts.append(f"{show_cost(facts)} charged")
-    if event.state == "running" and str(countdown):
-        parts.append(str(countdown))
-    if facts.silent_minutes:
-        parts.append(show_silence(facts.silent_minutes))
-    return ", ".join(parts)
+        facts, parts = self._event.progress, []
+        if facts.planned_nano:
+            parts.append(f"{show_cost(facts)} charged")
+        if self._event.state == "running" and self._ends_at is not None:
+            minutes, seconds = divmod(max(math.ceil(self._ends_at - self._clock()), 0), 60)
+            left = [show_duration(timedelta(minutes=minutes))] if minutes else []
+            left += [f"{seconds} s"] if seconds and minutes < 60 else []
+            parts.append(f"about {' '.join(left)} left" if left else "almost done")
+        if facts.silent_minutes:
+            parts.append(show_silence(facts.silent_minutes))
+        return ", ".join(parts)
 
 
 @contextmanager
 def job_progress(console: Console, label: str) -> Iterator[Callable[[EventRecord], None]]:
     """Yield a callback for the events of a job: a bar in a terminal, elsewhere a line now and then."""
-    countdown, printed_at, printed_stage = Countdown(), float("-inf"), ""
+    status, printed_at, printed_stage = JobStatus(), float("-inf"), ""
     columns = (
         TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=30),
@@ -96,32 +94,17 @@ def job_progress(console: Console, label: str) -> Iterator[Callable[[EventRecord
             facts, running = event.progress, event.state == "running"
             stage = (facts.stage or "starting") if running else event.state
             steps = f"{facts.step}/{facts.steps}" if running and facts.steps else ""
-            countdown.report(facts.eta_seconds)
+            status.report(event)
             if bar is not None and task is not None:
                 described = visible(f"{label} {stage}")
                 bar.update(task, description=described, completed=facts.step or 0, total=facts.steps or None)
-                bar.update(task, steps=steps, facts=_Facts(event, countdown))
+                bar.update(task, steps=steps, facts=status)
             elif stage != printed_stage or time.monotonic() - printed_at >= LINE_SECONDS:
                 printed_at, printed_stage = time.monotonic(), stage
-                tail = describe(event, countdown)
-                line = f"{label} {stage}" + (f" {steps}" if steps else "") + (f": {tail}" if tail else "")
+                line = f"{label} {stage}" + (f" {steps}" if steps else "") + (f": {status}" if str(status) else "")
                 console.print(visible(line))
 
         yield on_event
-
-
-@contextmanager
-def byte_progress(console: Console, label: str, total_bytes: int | None = None) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback for (bytes done, total bytes) of a transfer."""
-    columns = (
-        TextColumn("{task.description}", style="bold", markup=False),
-        BarColumn(bar_width=30),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(visible(label), total=total_bytes)
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
 class Preparing(NamedTuple):
@@ -151,16 +134,3 @@ def preparation_progress(console: Console) -> Iterator[Preparing]:
             status.start()
 
         yield Preparing(on_image, lambda done, _total: status.update(f"uploading: {done / 1e6:,.1f} MB"), quiet)
-
-
-class _Facts(NamedTuple):
-    """Facts of an event, formatted anew whenever the bar is drawn."""
-
-    event: EventRecord
-    countdown: Countdown
-
-    def __str__(self) -> str:
-        return describe(*self)
-
-    def __format__(self, _spec: str) -> str:
-        return str(self)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from obscura.client.contents import READABLE, Images, download, read_images, require_room, unpack
-from obscura.client.html import account_html, release_html
 from obscura.client.transport import Live
 from obscura.errors import JobFailed, NotFoundError, WaitTimeout
 from obscura.wire import admin_schemas, job_schemas, release_schemas, schemas
+from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.formats import DOWNLOADS, MADE, SampleFormat, UploadFormat
+from obscura.wire.wording import show_epsilon, show_sure
 
 if TYPE_CHECKING:
     from datasets import Dataset as HuggingFaceDataset
@@ -33,7 +36,26 @@ class Account(Live, schemas.AccountRecord):
     PATH = "/v1/accounts"
 
     def _repr_html_(self) -> str:
-        return account_html(self)
+        balance = self.balance
+        parts = (("spent", "#b3261e", balance.spent_fraction), ("held", "#e0a100", balance.reserved_fraction))
+        bar = "".join(
+            f'<span title="{name}" style="display:inline-block;height:100%;width:{100 * share:.2f}%;'
+            f'background:{colour}"></span>'
+            for name, colour, share in parts
+        )
+        frame = '<div style="height:12px;max-width:400px;background:#d7e3d4">'
+        left, limit = show_epsilon(balance.left_epsilon, up=False), show_epsilon(self.epsilon, up=False)
+        facts = {
+            "account": self.id,
+            "spent": f"epsilon {show_epsilon(balance.spent_epsilon, up=True)}",
+            "held": f"epsilon {show_epsilon(balance.reserved_epsilon, up=True)}",
+            "left": f"epsilon {left} of {limit}",
+            "delta": f"{self.delta:g}",
+            "hides": UNIT_WORDS.get(self.unit, self.unit),
+            "promises": f"epsilon {show_epsilon(balance.guaranteed_epsilon, up=True)} for all that is ever published",
+            "certainty": f"{show_sure(balance.attacker_certainty_max)} at most, for somebody who was 50% sure",
+        }
+        return _html(self.name, f"{frame}{bar}</div>", facts)
 
 
 class Dataset(Live, schemas.DatasetRecord):
@@ -202,10 +224,18 @@ class Release(Live, release_schemas.ReleaseRecord):
         raise NotFoundError("not_found", 404, f"Release {self.id} has no such share.", {}, [])
 
     def _repr_html_(self) -> str:
-        grid = None
+        card, image = self.card(), ""
         if self.kind == "generator":
             grid = self._transport.request("GET", f"{self.path}/grid.png", headers={"Accept": "*/*"}).content
-        return release_html(self, self.card(), grid)
+            data = base64.b64encode(grid).decode("ascii")
+            image = f'<img alt="Synthetic samples, one row for each class" src="data:image/png;base64,{data}">'
+        facts = {
+            "release": self.id,
+            "guarantee": f"epsilon {show_epsilon(card['epsilon'], up=True)}, delta {card['delta']:g}",
+            "hides": UNIT_WORDS.get(card.get("unit", ""), "-"),
+            "not covered": "; ".join(card.get("not_covered", ())) or "-",
+        }
+        return _html(self.name, image, facts)
 
     def evaluate(
         self,
@@ -311,7 +341,7 @@ class Sample(MadeByJob, release_schemas.SampleRecord):
         )
 
     def _unpacked(self, format: SampleFormat, folder: Path | str) -> Path:
-        require_room(Path(folder))
+        require_room(folder)
         sample = self.packed(format)._finished()
         with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
             return unpack(sample.download(Path(scratch) / "sample"), Path(folder), self.count)
@@ -332,3 +362,9 @@ class Preview(MadeByJob, job_schemas.PreviewRecord):
 
 def _save(resource: Live, name: str, path: Path | str) -> Path:
     return download(resource._transport, f"{resource.path}/{name}", Path(path), None, None)
+
+
+def _html(name: str, picture: str, facts: Mapping[str, str]) -> str:
+    """Show a resource in a notebook. Its name and the facts are escaped."""
+    rows = (f"<tr><th>{escape(fact)}</th><td>{escape(value)}</td></tr>" for fact, value in facts.items())
+    return f"<h4>{escape(name)}</h4>{picture}<table>{''.join(rows)}</table>"

@@ -362,11 +362,6 @@ class Live(BaseModel):
     _transport: Transport = PrivateAttr()
 
     @classmethod
-    def listed(cls, transport: Transport) -> Iterator[Self]:
-        """Yield every record, newest first."""
-        return transport.pages(cls, cls.PATH)
-
-    @classmethod
     def read(cls, transport: Transport, id: str) -> Self:
         return transport.get(cls, f"{cls.PATH}/{id}")
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 
 from obscura.wire.faults import Fault, Refused
 
+_nfc = partial(unicodedata.normalize, "NFC")
 _JUNK = frozenset(
     [
         *("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "system volume information"),
@@ -83,7 +85,3 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """Sort class names: as numbers if all are (2 before 10), otherwise by code point."""
     found = sorted(set(names))
     return tuple(sorted(found, key=int) if all(name.isascii() and name.isdecimal() for name in found) else found)
-
-
-def _nfc(name: str) -> str:
-    return unicodedata.normalize("NFC", name)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
 from obscura.wire.budgets import Unit
 from obscura.wire.schemas import (
-    OPTIONS,
     AccountId,
     ApiRecord,
     ApiRequest,
-    CostNano,
     DatasetId,
     DatedRecord,
     Delta,
@@ -22,17 +21,24 @@ from obscura.wire.schemas import (
     Minute,
     Name,
     NamedRecord,
-    Options,
-    RecipeName,
     SpentNano,
     Text,
-    up_to_the_minute,
+    plain,
 )
 
+OPTIONS = "Options of the recipe, as `GET /v1/recipes` describes them; absent ones take the recipe's own value."
+Options = Annotated[dict[str, Any], AfterValidator(plain), Field(description=OPTIONS)]
+RecipeName = Annotated[str, Field(description="Name of the training loop; `GET /v1/recipes` has them.")]
+CostNano = Annotated[int, Field(description="The cost, in nano-units of mu^2.")]
 RecordedOptions = Annotated[dict[str, Any], Field(description=OPTIONS)]
 State = Annotated[str, Field(description="`queued`, `running`, `succeeded`, `failed` or `cancelled`.")]
 
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
+
+
+def up_to_the_minute(seconds: float | None) -> float | None:
+    """Round seconds up to whole minutes, as the service shows estimates."""
+    return None if seconds is None else 60.0 * math.ceil(seconds / 60)
 
 
 class PlanRequest(ApiRequest):

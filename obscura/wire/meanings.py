@@ -247,8 +247,11 @@ def _are_identifiers(form: str, alike: Sequence[str], few: bool) -> bool:
             if _INSTANCE.fullmatch(words[0]):
                 return True
             varying.append(values)
-    if len(varying) == 2 and _are_ranges(*varying):
-        return False
+    if len(varying) == 2:
+        rows = sorted(zip(*(map(float, values) for values in varying), strict=True))
+        follow = all(0 <= after[0] - before[1] <= 1 for before, after in itertools.pairwise(rows))
+        if (follow and all(low < high for low, high in rows)) or all(low == high for low, high in rows):
+            return False  # adjacent ranges (20-29, 30-39) or sizes (16x16)
     several = len(varying) > 1 and any(float(value) >= 10 for values in varying for value in values)
     return several or any(_have_gaps(values, few) for values in varying)
 
@@ -264,13 +267,6 @@ def _have_gaps(values: Sequence[str], few: bool) -> bool:
         return True
     at_least = (2 if few else 5) if numbers[-1] >= 100 else (3 if few else 8)
     return len(numbers) >= at_least and numbers[-1] >= 10 and numbers[-1] - numbers[0] >= len(numbers)
-
-
-def _are_ranges(low: Sequence[str], high: Sequence[str]) -> bool:
-    """Return whether pairs of numbers are adjacent ranges (20-29, 30-39) or sizes (16x16)."""
-    rows = sorted(zip(map(float, low), map(float, high), strict=True))
-    follow = all(0 <= after[0] - before[1] <= 1 for before, after in itertools.pairwise(rows))
-    return (follow and all(a < b for a, b in rows)) or all(a == b for a, b in rows)
 
 
 def is_split(name: str) -> bool:

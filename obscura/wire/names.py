@@ -17,28 +17,15 @@ _JOINERS = frozenset("\u200c\u200d")
 _JOINED = ((0x0600, 0x109F), (0x1780, 0x18AF))
 # Drawn as nothing, though Unicode counts them as letters, marks or symbols: fillers, variation selectors, a blank.
 _BLANK = (
-    (0x034F, 0x034F),
-    (0x115F, 0x1160),
-    (0x17B4, 0x17B5),
-    (0x180B, 0x180F),
-    (0x2800, 0x2800),
-    (0x3164, 0x3164),
-    (0xFE00, 0xFE0F),
-    (0xFFA0, 0xFFA0),
-    (0xE0100, 0xE01EF),
-)
+    (0x034F, 0x034F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x2800, 0x2800), (0x3164, 0x3164),
+    (0xFE00, 0xFE0F), (0xFFA0, 0xFFA0), (0xE0100, 0xE01EF),
+)  # fmt: skip
 _SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")  # every space of Unicode but the usual one
-
-
-def text_rule(characters_max: int) -> str:
-    """Return the rule of `clean_text` as part of a sentence."""
-    return (
-        f"a text for people has 1 to {characters_max} characters, and no control or invisible character, nor one that "
-        "changes the direction of the text; joiners (U+200C, U+200D) only between letters of a script that needs them"
-    )
-
-
-RULE = text_rule(NAME_CHARACTERS_MAX)
+_RULE = (  # of `clean_text`, as part of a sentence
+    "a text for people has 1 to {} characters, and no control or invisible character, nor one that changes the "
+    "direction of the text; joiners (U+200C, U+200D) only between letters of a script that needs them"
+)
+RULE = _RULE.format(NAME_CHARACTERS_MAX)
 
 
 def clean_text(text: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
@@ -49,7 +36,7 @@ def clean_text(text: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
     """
     cleaned = normalize_text(text).strip(" ")
     if not 1 <= len(cleaned) <= characters_max or not is_readable(cleaned):
-        raise ValueError(text_rule(characters_max))
+        raise ValueError(_RULE.format(characters_max))
     return cleaned
 
 
@@ -60,15 +47,13 @@ def normalize_text(text: str) -> str:
 
 def is_readable(text: str) -> bool:
     """Return whether all characters are visible and keep the text's direction."""
-
-    def joined(side: str) -> bool:
-        within = any(first <= ord(side or " ") <= last for first, last in _JOINED)
-        return within and unicodedata.category(side)[0] in "LM"
-
     for place, character in enumerate(text):
         blank = any(first <= ord(character) <= last for first, last in _BLANK)
-        if character in _JOINERS and joined(text[place - 1 : place]) and joined(text[place + 1 : place + 2]):
-            continue
+        beside = text[place - 1 : place] + text[place + 1 : place + 2]
+        if character in _JOINERS and len(beside) == 2:
+            joined = (any(first <= ord(side) <= last for first, last in _JOINED) for side in beside)
+            if all(joined) and all(unicodedata.category(side)[0] in "LM" for side in beside):
+                continue
         if blank or not character.isprintable():  # a control character, a direction mark, or a space but U+0020
             return False
     return True

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from obscura.wire.class_fractions import SHARE_MAX, SHARE_MIN
 from obscura.wire.formats import SampleFormat
-from obscura.wire.job_schemas import OutcomeFacts
+from obscura.wire.job_schemas import OutcomeFacts, RecipeName
 from obscura.wire.schemas import (
     AccountId,
     ApiRecord,
@@ -21,7 +21,6 @@ from obscura.wire.schemas import (
     Minute,
     NamedRecord,
     ReasonRequest,
-    RecipeName,
     Text,
 )
 

@@ -62,11 +62,6 @@ def minutes_between(begin: datetime, end: datetime) -> timedelta:
     return max(to_the_minute(end) - to_the_minute(begin), timedelta())
 
 
-def up_to_the_minute(seconds: float | None) -> float | None:
-    """Round seconds up to whole minutes, as the service shows estimates."""
-    return None if seconds is None else 60.0 * math.ceil(seconds / 60)
-
-
 def clean(characters_max: int) -> AfterValidator:
     """Return the validator that cleans a text; see `clean_text`."""
     return AfterValidator(partial(clean_text, characters_max=characters_max))
@@ -80,13 +75,9 @@ Text = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX), clean
 Name = Annotated[Text, Field(description="For people.")]  # a new name; other texts refer to existing things
 Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")]
 Epsilon = Annotated[float, Field(ge=EPSILON_LEAST, le=EPSILON_MOST)]
-OPTIONS = "Options of the recipe, as `GET /v1/recipes` describes them; absent ones take the recipe's own value."
-Options = Annotated[dict[str, Any], AfterValidator(plain), Field(description=OPTIONS)]
 Delta = Annotated[float, Field(description="Of (epsilon, delta)-differential privacy; at most 1/n.")]
 DatasetId = Annotated[str, Field(description="The labelled images.")]
 AccountId = Annotated[str, Field(description="The population whose budget pays.")]
-RecipeName = Annotated[str, Field(description="Name of the training loop; `GET /v1/recipes` has them.")]
-CostNano = Annotated[int, Field(description="The cost, in nano-units of mu^2.")]
 SpentNano = Annotated[int, Field(description="Spent budget, in nano-units of mu^2. It never decreases.")]
 LeftEpsilon = Annotated[float, Field(description="Remaining budget, at the account's delta; epsilons do not add up.")]
 Reason = Annotated[str, Field(min_length=1, max_length=REASON_CHARACTERS_MAX), clean(REASON_CHARACTERS_MAX)]

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,21 @@ async def longest_pause(seconds: list[float]) -> None:
         seconds.append(time.monotonic() - began)
 
 
-async def begun_and_cancelled(act: Coroutine[Any, Any, Any], done: list[int]) -> None:
+def begun_and_cancelled(
+    data_dir: Path, act: Callable[[obscura.AsyncClient], Coroutine[Any, Any, Any]], done: list[int]
+) -> None:
     """Await something until the first of it is done, and no longer."""
-    task = asyncio.create_task(act)
-    while not done and not task.done():
-        await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+
+    async def program() -> None:
+        async with obscura.local_async(data_dir) as asynchronous:
+            task = asyncio.create_task(act(asynchronous))
+            while not done and not task.done():
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(program())
 
 
 @pytest.mark.slow
@@ -130,14 +138,8 @@ def test_a_push_that_nobody_awaits_stops_and_leaves_nothing(service, data_dir, t
         looked_at.append(count)
         time.sleep(0.02)
 
-    async def program() -> None:
-        async with obscura.local_async(data_dir) as asynchronous:
-            pushing = asynchronous.datasets.push(
-                tmp_path, account_id=account.id, at_most=200, name="slow", on_image=look
-            )
-            await begun_and_cancelled(pushing, looked_at)
-
-    asyncio.run(program())
+    facts = {"account_id": account.id, "at_most": 200, "name": "slow", "on_image": look}
+    begun_and_cancelled(data_dir, lambda client: client.datasets.push(tmp_path, **facts), looked_at)
     assert 0 < len(looked_at) < 100
     assert "slow" not in {dataset.name for dataset in service.datasets()}
 
@@ -156,12 +158,10 @@ def test_an_upload_that_nobody_awaits_stops(service, data_dir):
             time.sleep(0.02)
             yield bytes(1000)
 
-    async def program() -> None:
-        async with obscura.local_async(data_dir) as asynchronous:
-            mine = await asynchronous.dataset(dataset.id)
-            await begun_and_cancelled(mine.push(parts(), format="npz"), sent)
+    async def push(client: obscura.AsyncClient) -> None:
+        await (await client.dataset(dataset.id)).push(parts(), format="npz")
 
-    asyncio.run(program())
+    begun_and_cancelled(data_dir, push, sent)
     assert 0 < len(sent) < 400
     wait_until(lambda: dataset.refresh().state != "receiving", "the service still waits for it")
     assert dataset.refresh().ready_at is None

@@ -11,20 +11,13 @@ from typer.testing import CliRunner, Result
 import obscura
 from obscura.cli.app import app
 from obscura.occupant import NotOwned, occupied
-from tests.obscura.client.canned import Answer, Canned, answering
+from tests.obscura.client.canned import Canned, empty_service
 
 STRANGER = 65_534
-READY = b'{"status": "ok", "version": "1"}'
-PAGE = b'{"items": [], "next_cursor": null}'
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 
 
-def running() -> Iterator[Canned]:
-    with answering(lambda _method, path: Answer(content=READY if "health" in path else PAGE)) as service:
-        yield service
-
-
-theirs, mine = pytest.fixture(running, name="theirs"), pytest.fixture(running, name="mine")
+theirs, mine = pytest.fixture(empty_service, name="theirs"), pytest.fixture(empty_service, name="mine")
 
 
 @pytest.fixture

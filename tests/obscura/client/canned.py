@@ -1,4 +1,4 @@
-"""HTTP servers that give canned answers and remember what they were asked."""
+"""HTTP servers that give canned answers and remember what they were asked, and commands that use them."""
 
 import ssl
 import threading
@@ -6,6 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from typer.testing import CliRunner, Result
+
+from obscura.cli.app import app
+from obscura.client import Client
 
 
 @dataclass(frozen=True)
@@ -16,6 +21,10 @@ class Answer:
     content: bytes = b""
     headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
     length: int | None = None
+
+
+READY = Answer(content=b'{"status": "ok", "version": "1", "trainings": "open"}')
+NOTHING = Answer(content=b'{"items": [], "next_cursor": null}')
 
 
 @dataclass(frozen=True)
@@ -67,3 +76,21 @@ def answering(answer: Callable[[str, str], Answer], tls: ssl.SSLContext | None =
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def empty_service() -> Iterator[Canned]:
+    """Run a service that is ready and has nothing, for a fixture."""
+    with answering(lambda _method, path: READY if "health" in path else NOTHING) as running:
+        yield running
+
+
+@contextmanager
+def client_of(answer: Callable[[str, str], Answer]) -> Iterator[Client]:
+    """Connect to a server of these answers for the time of a block."""
+    with answering(answer) as server, Client(server.url, "key") as client:
+        yield client
+
+
+def command(url: str, *words: str) -> Result:
+    """Run a command with a service at this address."""
+    return CliRunner().invoke(app, ["--url", url, "--token", "key", *words])

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import obscura
-from obscura.cli.app import app
 from obscura.client import Client, DownloadCorrupt, NoRoom, Release, UnexpectedAnswer, contents, transport
-from tests.obscura.client.canned import Answer, answering
+from tests.obscura.client.canned import Answer, answering, client_of, command
 
 pytestmark = pytest.mark.usefixtures("no_backoff")
 HTML = {"Content-Type": "text/html", "Server": "squid\x1b[2J", "Via": "1.1 proxy.lan"}
@@ -62,14 +60,10 @@ def bound(client: Client, kind: Any, id: str) -> Any:
 def test_an_answer_that_is_not_the_services_says_what_answered(strange, asked):
     if (strange, asked) in (("no content", "events"), ("types inside that are wrong", "a document")):
         return  # which ends a stream of events, and is a document
-    with (
-        answering(lambda _method, _path: STRANGE[strange]) as server,
-        Client(server.url, "key") as client,
-        pytest.raises(UnexpectedAnswer) as error,
-    ):
+    with client_of(lambda *_: STRANGE[strange]) as client, pytest.raises(UnexpectedAnswer) as error:
         ASKED[asked](client)
     assert str(STRANGE[strange].status) in str(error.value)
-    assert server.url in str(error.value)
+    assert client.transport.base_url in str(error.value)
     assert str(error.value).isprintable()
     if STRANGE[strange].headers is HTML:
         assert "squid" in str(error.value)
@@ -84,8 +78,8 @@ def test_the_same_for_asyncio_and_the_command_line():
     with answering(lambda _method, _path: STRANGE["a page of a proxy"]) as server:
         with pytest.raises(UnexpectedAnswer):
             asyncio.run(ask(server.url))
-        for command in ("accounts list", "jobs show job_a", "doctor", "recipes", "releases card rel_a"):
-            ran = CliRunner().invoke(app, ["--url", server.url, "--token", "key", *command.split()])
+        for line in ("accounts list", "jobs show job_a", "doctor", "recipes", "releases card rel_a"):
+            ran = command(server.url, *line.split())
             assert ran.exit_code == 1, ran.output
             assert "did not answer as an Obscura service does" in " ".join(ran.output.split()), ran.output
             assert "\x1b" not in ran.output
@@ -95,11 +89,7 @@ def test_a_list_that_does_not_end_and_an_answer_without_end_are_refused(monkeypa
     monkeypatch.setattr(transport, "ANSWER_BYTES_MAX", 1000)
     for content, said in ((b'{"items": [], "next_cursor": "a"}', "does not end"), (b" " * 5000, "more than")):
         answer = Answer(200, content, JSON)
-        with (
-            answering(lambda *_, answer=answer: answer) as server,
-            Client(server.url, "key") as client,
-            pytest.raises(UnexpectedAnswer, match=said),
-        ):
+        with client_of(lambda *_, answer=answer: answer) as client, pytest.raises(UnexpectedAnswer, match=said):
             list(client.accounts())
 
 
@@ -121,13 +111,11 @@ def test_a_download_ends_at_what_was_announced(tmp_path):
         (b"x" * 10, {"bytes": 2**60}, NoRoom),
         (b"no archive", {}, DownloadCorrupt),
     ):
-        with answering(sampled(content, **facts)) as server, Client(server.url, "key") as client:
+        with client_of(sampled(content, **facts)) as client:
             with pytest.raises(error):
                 client.sample("smp_a").to_imagefolder(tmp_path / "made")
-            ran = CliRunner().invoke(
-                app,
-                ["--url", server.url, "--token", "k", "download", "smp_a", "--unpack", "--out", str(tmp_path / "m")],
-            )
+            place = str(tmp_path / "m")
+            ran = command(client.transport.base_url, "download", "smp_a", "--unpack", "--out", place)
             assert ran.exit_code == 1, ran.output
             assert isinstance(ran.exception, SystemExit), ran.exception
         assert list(tmp_path.iterdir()) == []
@@ -137,17 +125,13 @@ def test_the_name_of_a_download_leads_nowhere_else(tmp_path, monkeypatch):
     (tmp_path / "in").mkdir()
     monkeypatch.chdir(tmp_path / "in")
     with answering(sampled(b"content", id="../smp_a")) as server:
-        ran = CliRunner().invoke(app, ["--url", server.url, "--token", "key", "download", "smp_a"])
+        ran = command(server.url, "download", "smp_a")
         assert ran.exit_code == 0, ran.output
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.zip")] == ["in/smp_a.zip"]
 
 
 def test_a_file_without_an_announced_size_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(contents, "DOWNLOAD_BYTES_MAX", 1000)
-    with (
-        answering(lambda *_: Answer(200, b"x" * 5000, {})) as server,
-        Client(server.url, "key") as client,
-        pytest.raises(DownloadCorrupt),
-    ):
+    with client_of(lambda *_: Answer(200, b"x" * 5000, {})) as client, pytest.raises(DownloadCorrupt):
         bound(client, Release, "rel_a").save_report(tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []

@@ -2,8 +2,13 @@
 
 import pytest
 
-from obscura.client.progress import Countdown, describe
+from obscura.client.progress import JobStatus
 from obscura.wire.job_schemas import EventRecord, ProgressFacts
+
+
+def running(**facts: float) -> EventRecord:
+    unknown = dict.fromkeys(EventRecord.model_fields)
+    return EventRecord.model_construct(**unknown | {"state": "running", "progress": ProgressFacts(**facts)})
 
 
 @pytest.mark.parametrize(
@@ -16,23 +21,23 @@ from obscura.wire.job_schemas import EventRecord, ProgressFacts
     ],
 )
 def test_the_time_left_and_a_silence_are_told(facts, said):
-    unknown = dict.fromkeys(EventRecord.model_fields)
-    event = EventRecord.model_construct(**unknown | {"state": "running", "progress": ProgressFacts(**facts)})
-    countdown = Countdown()
-    countdown.report(event.progress.eta_seconds)
-    assert describe(event, countdown) == said
+    status = JobStatus()
+    status.report(running(**facts))
+    assert str(status) == said
 
 
 def test_an_estimate_moves_between_reports():
     now = 100.0
-    countdown = Countdown(lambda: now)
-    assert str(countdown) == ""
-    countdown.report(270)
-    assert str(countdown) == "about 4 min 30 s left"
+    status = JobStatus(lambda: now)
+    assert str(status) == ""
+    status.report(running(eta_seconds=300))
+    assert str(status) == "about 5 min left"
+    now += 90
+    status.report(running(eta_seconds=300))  # repeated, as the service does
+    assert str(status) == "about 3 min 30 s left"
+    status.report(running(eta_seconds=240))
+    assert str(status) == "about 4 min left"
+    now += 240
+    assert str(status) == "almost done"
     now += 60
-    countdown.report(270)  # repeated, as the service does
-    assert str(countdown) == "about 3 min 30 s left"
-    countdown.report(240)
-    assert str(countdown) == "about 4 min left"
-    now += 300
-    assert str(countdown) == "almost done"
+    assert str(status) == "almost done"

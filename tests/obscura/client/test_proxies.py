@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import obscura
-from obscura.cli.app import app
 from obscura.client import Client, ConnectionSettingsError, ObscuraClientError, transport
-from tests.obscura.client.canned import Answer, Canned, answering
+from tests.obscura.client.canned import command, empty_service
 
-PAGE = b'{"items": [], "next_cursor": null}'
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
@@ -29,12 +26,7 @@ def environment(no_backoff: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     transport.trusted.cache_clear()
 
 
-def empty_lists() -> Iterator[Canned]:
-    with answering(lambda _method, _path: Answer(content=PAGE)) as running:
-        yield running
-
-
-service, proxy = pytest.fixture(empty_lists, name="service"), pytest.fixture(empty_lists, name="proxy")
+service, proxy = pytest.fixture(empty_service, name="service"), pytest.fixture(empty_service, name="proxy")
 
 
 def by_client(url: str) -> None:
@@ -43,7 +35,7 @@ def by_client(url: str) -> None:
 
 
 def by_command(url: str) -> None:
-    ran = CliRunner().invoke(app, ["--url", url, "--token", "key", "accounts", "list"])
+    ran = command(url, "accounts", "list")
     assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
     if ran.exit_code:
         raise ConnectionSettingsError(ran.stderr)
@@ -99,7 +91,7 @@ def test_socks_without_its_package_names_the_package(monkeypatch, ask):
 def test_a_remote_service_is_asked_through_the_proxy_which_is_named_without_its_password(proxy, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "obscura")
     monkeypatch.setenv("HTTP_PROXY", proxy.url.replace("http://", "http://user:secret@"))
-    ran = CliRunner().invoke(app, ["--url", "http://obscura.invalid", "--token", "key", "accounts", "list", "--json"])
+    ran = command("http://obscura.invalid", "accounts", "list", "--json")
     assert ran.exit_code == 0, ran.output
     assert ran.stdout.split() == ["[]"]
     assert f"through the proxy {proxy.url}" in " ".join(ran.stderr.split())

@@ -12,7 +12,7 @@ from obscura.cli.app import app
 from obscura.client import ApiError, Client, ConnectionFailed, ServiceFailed
 from obscura.client.local_service import LocalService
 from obscura.occupant import announced, occupied
-from tests.obscura.client.canned import Answer, answering
+from tests.obscura.client.canned import NOTHING, READY, Answer, answering, command
 from tests.pictures import write_folders
 
 BUSY = Answer(
@@ -21,7 +21,6 @@ BUSY = Answer(
     b'"instance": "/v1/health/ready"}',
     {"Content-Type": "application/problem+json"},
 )
-READY = Answer(200, b'{"status": "ok", "version": "1", "trainings": "open"}')
 
 
 @pytest.fixture(autouse=True)
@@ -64,9 +63,8 @@ def test_an_absent_service_is_not_waited_for():
 def test_quickstart_waits_for_a_busy_service_that_is_named(tmp_path):
     write_folders(tmp_path / "pets", {"cat": 1})
     with answering(busy_for(2)) as server:
-        target = ["--url", server.url, "--token", "key"]
-        place = ["--out", str(tmp_path / "out"), "--yes", "--at-most", "9", "--classes", "cat"]
-        ran = CliRunner().invoke(app, [*target, "quickstart", str(tmp_path / "pets"), *place])
+        place = ("--out", str(tmp_path / "out"), "--yes", "--at-most", "9", "--classes", "cat")
+        ran = command(server.url, "quickstart", str(tmp_path / "pets"), *place)
     assert "The service is slow. Waiting for it." in ran.stderr
     assert "No service answers" not in ran.stderr
     assert len([line for line, _ in server.requests if "/v1/health/ready" in line]) == 3
@@ -84,7 +82,7 @@ def test_a_service_that_holds_its_folder_is_waited_for_and_one_that_has_gone_is_
 
 def test_a_command_waits_for_a_service_that_starts(data, monkeypatch):
     """It holds its folder, and its address is written a moment later."""
-    with answering(lambda *_: Answer(200, b'{"items": [], "next_cursor": null}')) as server, ExitStack() as later:
+    with answering(lambda *_: NOTHING) as server, ExitStack() as later:
         later.enter_context(occupied(data))
         monkeypatch.setattr(connection.time, "sleep", lambda _: later.enter_context(announced(data, server.url)))
         asked = CliRunner().invoke(app, ["--data-dir", str(data), "accounts", "list", "--json"])

@@ -74,7 +74,7 @@ def quickstart(*flags: str) -> Bring:
         place = str(folder.parent / f"synthetic-{folder.name}")
         ran = served.obscura("quickstart", str(folder), "--yes", "--out", place, *flags)
         assert "no training here" in ran.stderr, ran.output
-        return next(each for each in Dataset.listed(client.transport) if each.name == folder.name)
+        return next(each for each in client.transport.pages(Dataset, Dataset.PATH) if each.name == folder.name)
 
     return bring
 

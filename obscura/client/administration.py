@@ -1,0 +1,201 @@
+"""The verbs of admins and owners: admins, decisions, projects, keys, the audit log and webhooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from obscura.client.async_resources import listed, verb
+from obscura.client.datasets import only_one
+from obscura.client.transport import Transport
+from obscura.wire.admin_schemas import (
+    AdminAnswer,
+    AdminList,
+    AdminRecord,
+    AuditEventRecord,
+    DecisionRecord,
+    KeyRecord,
+    NewKeyRecord,
+    NewWebhookRecord,
+    PersonRecord,
+    ProjectRecord,
+    ProjectUseRecord,
+    RevokedKeyRecord,
+    WebhookRecord,
+    WebhookTestRecord,
+)
+
+AUDIT_LINES = 1000  # of one answer, at most
+
+
+class Administration:
+    """The verbs of `Client` for admins and owners."""
+
+    transport: Transport
+
+    def admins(self) -> list[AdminRecord]:
+        """Return all current and former admins."""
+        return list(self.transport.get(AdminList, "/v1/admins").items)
+
+    def decisions(self, *, action: str | None = None) -> Iterator[DecisionRecord]:
+        """Yield requests that another admin decides, newest first; of one action if it is given, such as `raise`."""
+        return self.transport.pages(DecisionRecord, "/v1/decisions", action=action)
+
+    def decision(self, request_id: str) -> DecisionRecord:
+        """Return one such request."""
+        return self.transport.get(DecisionRecord, f"/v1/decisions/{request_id}")
+
+    def approve(self, request_id: str) -> DecisionRecord:
+        """Approve another admin's request; raise AuthError for your own."""
+        return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/approve", repeatable=True)
+
+    def decline(self, request_id: str) -> DecisionRecord:
+        """Decline a request, or withdraw yours."""
+        return self.transport.post(DecisionRecord, f"/v1/decisions/{request_id}/decline", repeatable=True)
+
+    def request_admission(
+        self, *, name: str, introduction: str, reason: str, project_id: str | None = None
+    ) -> AdminAnswer:
+        """Request the admission of a person by the introduction of their token, optionally as owner of a project."""
+        body = {"name": name, "introduction": introduction, "reason": reason, "project_id": project_id}
+        return self.transport.post(AdminAnswer, "/v1/admins", body)
+
+    def request_removal(self, admin_id: str, *, reason: str) -> DecisionRecord:
+        """Request the removal of an admin, with all their keys and the keys that these created.
+
+        Another admin must approve, and may be the one to remove.
+        """
+        return self.transport.post(DecisionRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
+
+    def create_project(self, *, name: str) -> ProjectRecord:
+        """Create a project. Its keys see only what belongs to it.
+
+        The second project hides the datasets, jobs and releases of every project from keys without a project.
+        """
+        return self.transport.post(ProjectRecord, "/v1/projects", {"name": name})
+
+    def projects(self) -> Iterator[ProjectRecord]:
+        """Yield the projects that the key can read, newest first: its own, or all for an admin of the installation."""
+        return self.transport.pages(ProjectRecord, "/v1/projects")
+
+    def find_project(self, name_or_id: str) -> ProjectRecord:
+        """Return the project with this id or name; raise NoSuchName if there is none."""
+        return only_one(self.projects(), name_or_id, "project")
+
+    def rename_project(self, project_id: str, *, name: str) -> ProjectRecord:
+        """Rename a project."""
+        return self.transport.post(ProjectRecord, f"/v1/projects/{project_id}/rename", {"name": name}, repeatable=True)
+
+    def project(self, project_id: str) -> ProjectUseRecord:
+        """Return a project with its job quota and number of unfinished jobs."""
+        return self.transport.get(ProjectUseRecord, f"/v1/projects/{project_id}")
+
+    def set_quota(self, project_id: str, *, jobs_max: int | None) -> ProjectUseRecord:
+        """Limit the queued and running jobs of a project; None removes the limit. Needs an installation admin."""
+        return self.transport.post(
+            ProjectUseRecord, f"/v1/projects/{project_id}/quota", {"jobs_max": jobs_max}, repeatable=True
+        )
+
+    def create_key(
+        self,
+        *,
+        name: str,
+        scopes: Sequence[str] = (),
+        role: str | None = None,
+        expires_at: datetime | None = None,
+        project_id: str | None = None,
+    ) -> NewKeyRecord:
+        """Create an API key. Its token is returned only once.
+
+        Args:
+            scopes: From `admin`, `data`, `train`, `read`, `releases`, `audit` and `metrics`; or give a role.
+            role: The person's role in the project.
+            expires_at: Timezone-aware; None for the expiry of the requesting key.
+            project_id: Project of the key; None if there is only one project, or for an admin of the installation.
+        """
+        body: dict[str, Any] = {"name": name, "scopes": list(scopes), "role": role, "project_id": project_id}
+        body["expires_at"] = expires_at and expires_at.isoformat()
+        return self.transport.post(NewKeyRecord, "/v1/keys", body)
+
+    def people(self) -> Iterator[PersonRecord]:
+        """Yield the people known to the sign-in provider, one line per role."""
+        return self.transport.pages(PersonRecord, "/v1/people")
+
+    def keys(self, *, created_by: str | None = None) -> Iterator[KeyRecord]:
+        """Yield all keys without secrets, or all keys that a key created, directly or indirectly."""
+        return self.transport.pages(KeyRecord, "/v1/keys", created_by=created_by)
+
+    def rotate_key(self, key_id: str, *, overlap_seconds: int, expires_at: datetime | None = None) -> NewKeyRecord:
+        """Replace a key; the old one remains valid for the overlap. The new token is returned only once."""
+        body = {"overlap_seconds": overlap_seconds, "expires_at": expires_at and expires_at.isoformat()}
+        return self.transport.post(NewKeyRecord, f"/v1/keys/{key_id}/rotate", body)
+
+    def revoke_key(self, key_id: str, *, include_created: bool = True) -> RevokedKeyRecord:
+        """Revoke a key at once, by default with all keys that it created. For another admin's: `request_revocation`."""
+        return self.transport.post(
+            RevokedKeyRecord, f"/v1/keys/{key_id}/revoke", {"include_created": include_created}, repeatable=True
+        )
+
+    def request_revocation(self, key_id: str, *, reason: str) -> DecisionRecord:
+        """Request the revocation of another admin's key and of all keys that it created."""
+        return self.transport.post(DecisionRecord, f"/v1/keys/{key_id}/request-revocation", {"reason": reason})
+
+    def audit_log(self, *, after: str | None = None) -> Iterator[AuditEventRecord]:
+        """Yield the audit events that your key can read, oldest first, or those after an id. Keep them private."""
+        while True:  # each reading leaves an event of its own, so the log never ends in a full answer
+            params = {"limit": AUDIT_LINES} | ({} if after is None else {"after": after})
+            answer = self.transport.request("GET", "/v1/audit-events", params=params)
+            lines = answer.content.splitlines()
+            for line in lines:
+                event = self.transport.parse(AuditEventRecord, answer, line)
+                after = event.id
+                yield event
+            if len(lines) < AUDIT_LINES:
+                return
+
+    def create_webhook(self, url: str) -> NewWebhookRecord:
+        """Register a public https address for events of the key's project. The secret is returned only once."""
+        return self.transport.post(NewWebhookRecord, "/v1/webhooks", {"url": url})
+
+    def webhooks(self) -> Iterator[WebhookRecord]:
+        """Yield the webhooks of the key's project, newest first; of all projects for an installation admin."""
+        return self.transport.pages(WebhookRecord, "/v1/webhooks")
+
+    def test_webhook(self, webhook_id: str) -> WebhookTestRecord:
+        """Send a request of type `test`, without data."""
+        return self.transport.post(WebhookTestRecord, f"/v1/webhooks/{webhook_id}/test", {})
+
+    def remove_webhook(self, webhook_id: str) -> WebhookRecord:
+        """Remove a webhook."""
+        answer = self.transport.request("DELETE", f"/v1/webhooks/{webhook_id}")
+        return self.transport.parse(WebhookRecord, answer)
+
+
+class AsyncAdministration:
+    """The verbs of `AsyncClient` for admins and owners."""
+
+    admins = verb(Administration.admins)
+    decisions = listed(Administration.decisions)
+    decision = verb(Administration.decision)
+    approve = verb(Administration.approve)
+    decline = verb(Administration.decline)
+    request_admission = verb(Administration.request_admission)
+    request_removal = verb(Administration.request_removal)
+    create_project = verb(Administration.create_project)
+    projects = listed(Administration.projects)
+    find_project = verb(Administration.find_project)
+    rename_project = verb(Administration.rename_project)
+    project = verb(Administration.project)
+    set_quota = verb(Administration.set_quota)
+    create_key = verb(Administration.create_key)
+    people = listed(Administration.people)
+    keys = listed(Administration.keys)
+    rotate_key = verb(Administration.rotate_key)
+    revoke_key = verb(Administration.revoke_key)
+    request_revocation = verb(Administration.request_revocation)
+    audit_log = listed(Administration.audit_log)
+    create_webhook = verb(Administration.create_webhook)
+    webhooks = listed(Administration.webhooks)
+    test_webhook = verb(Administration.test_webhook)
+    remove_webhook = verb(Administration.remove_webhook)
