@@ -12,7 +12,7 @@ from models.portable.dcgan import DcganConfig
 from models.portable.edm import EdmConfig, EdmDenoiser
 from models.private_classifier import PRETRAINED, ClassifierConfig, PrivateClassifier
 from privacy.accounting.calibration import noise_multiplier_for
-from privacy.accounting.events import PoissonGaussianEvent
+from privacy.accounting.events import PoissonGaussianEvent, dp_event
 from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
 from privacy.gradients.estimator import shapes_of
@@ -177,7 +177,7 @@ def test_a_preset_keeps_to_its_epsilon_by_an_accountant_of_others(recipe: str, p
         assert account.cost_nano(priced) == stage.cost_nano
         if stage.event.is_sampled:
             assert stage.paid_as_whole == priced.count > stage.event.count
-        accountant.compose(priced.dp_event())
+        accountant.compose(dp_event(priced))
     assert 0.95 < accountant.get_epsilon(1e-5) <= 1.0
     assert plan_from_json(made.to_json()) == made
 
