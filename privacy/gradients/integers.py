@@ -29,7 +29,7 @@ from privacy.mechanisms.noise import SecureNoise
 
 GRID_BITS_MAX = 30
 UNITS_MAX = 2**31  # of a sample, and as many public summands: times 2^30 they fit into int64
-_ROOM = 2.0**-12  # that scaling leaves below the bound, so that the measured norm stays within it
+ROOM = 2.0**-12  # that scaling leaves below the bound, so that the measured norm stays within it
 _ERROR = 2.0**-13  # relative, of a measured squared norm
 _EXACT = 2.0**53  # integers below are exact in float64
 _BLOCK = 512  # numbers whose squares are added in float32
@@ -59,17 +59,6 @@ def grid_bits(noise_multiplier: float) -> int:
     if bits < GRID_BITS_MAX // 2:
         raise InvalidParameter("noise_multiplier", noise_multiplier, "no grid is fine enough beside so much noise")
     return bits
-
-
-def scales(norms: torch.Tensor, clip: float, bound: float) -> torch.Tensor:
-    """Return (n,) float64 factors that scale gradients of norm `clip` or more to norm `bound`, shorter ones alike.
-
-    Args:
-        norms: (n,) of the units' gradients. Private. If not finite, the unit contributes zero.
-        clip: largest norm that is not shortened. Public.
-        bound: largest norm of the integers. Public.
-    """
-    return bound * (1 - _ROOM) / norms.double().clamp(min=clip)
 
 
 def whole(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
