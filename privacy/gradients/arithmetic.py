@@ -54,7 +54,7 @@ def exact_arithmetic() -> Iterator[None]:
 
 def aligned_linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return rows (..., d) times the transposed weight (p, d), plus a bias, computed the same way in every row."""
-    found = functional.linear(_padded(rows), aligned_rows(weight))[..., : len(weight)]
+    found = functional.linear(padded(rows), aligned_rows(weight))[..., : len(weight)]
     return found if bias is None else found + bias
 
 
@@ -62,21 +62,17 @@ def aligned_products(left: Tensor, right: Tensor) -> Tensor:
     """Return left (n, p, t) times the transposed right (n, d, t): (n, p, d), each computed the same way."""
     if left.shape[2] == 1:
         return left * right.mT  # quicker, on a CPU
-    return _padded(left) @ _padded(right).mT
+    return padded(left) @ padded(right).mT
 
 
 def aligned_rows(matrix: Tensor) -> Tensor:
     """Pad both sides of a matrix (p, d) with zeros once, so that later products do not copy it."""
     more = -len(matrix) % _ALIGNED
-    return functional.pad(_padded(matrix), (0, 0, 0, more)) if more else _padded(matrix)
+    return functional.pad(padded(matrix), (0, 0, 0, more)) if more else padded(matrix)
 
 
-def aligned_combinations(rows: Tensor, matrix: Tensor, columns: int) -> Tensor:
-    """Return rows (n, p) times a matrix of `aligned_rows` that had so many columns: (n, columns)."""
-    return (_padded(rows) @ matrix)[:, :columns]
-
-
-def _padded(rows: Tensor) -> Tensor:
+def padded(rows: Tensor) -> Tensor:
+    """Pad the last side of rows (..., d) with zeros, as `aligned_rows` does."""
     more = -rows.shape[-1] % _ALIGNED
     return functional.pad(rows, (0, more)) if more else rows.contiguous()
 

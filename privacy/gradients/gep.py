@@ -25,7 +25,7 @@ from torch import nn
 
 from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
-from privacy.gradients.arithmetic import aligned_combinations, aligned_linear, aligned_rows
+from privacy.gradients.arithmetic import aligned_linear, aligned_rows, padded
 from privacy.gradients.estimator import Common, Estimator
 from privacy.gradients.integers import Outer, Part, squares, whole
 from privacy.gradients.layers import Shares
@@ -129,7 +129,7 @@ class GroupBasis:
 
     def expand(self, embedding: torch.Tensor) -> torch.Tensor:
         """Map embeddings (n, k) to (n, p)."""
-        return aligned_combinations(embedding.to(self.vectors), self.vectors, self.coordinates)
+        return (padded(embedding.to(self.vectors)) @ self.vectors)[:, : self.coordinates]
 
 
 class Gep(Estimator):

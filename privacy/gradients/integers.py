@@ -79,12 +79,10 @@ def whole_factors(outer: Outer, factors: torch.Tensor, measured: tuple[torch.Ten
     """
     tiny = torch.finfo(torch.float32).tiny  # zero stays zero
     left, right = (square.sqrt().clamp(min=tiny) for square in measured)  # (n,)
-    return Outer(_cut(outer.left, (factors * right / left).sqrt()), _cut(outer.right, (factors * left / right).sqrt()))
-
-
-def _cut(values: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Truncate values (n, d) times factors (n,); a number beyond 32 bits becomes any other integer."""
-    return (values * factors.to(values.dtype)[:, None]).to(torch.int32).double()  # many times as fast as trunc
+    halves = (outer.left, (factors * right / left).sqrt()), (outer.right, (factors * left / right).sqrt())
+    scaled = (values * factor.to(values.dtype)[:, None] for values, factor in halves)
+    # Many times as fast as trunc; a number beyond 32 bits becomes any other integer.
+    return Outer(*(values.to(torch.int32).double() for values in scaled))
 
 
 def squares(part: Part) -> torch.Tensor:

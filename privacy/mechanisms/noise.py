@@ -65,13 +65,9 @@ class SecureNoise:
     def __reduce__(self) -> NoReturn:  # copy and deepcopy call it, too
         raise TypeError("a copy would repeat secret noise")
 
-    def random_bytes(self, n: int) -> bytes:
-        """Return the next n bytes of the key stream."""
-        return self._stream.update(bytes(n))
-
     def integers64(self, n: int) -> npt.NDArray[np.uint64]:
-        """Return (n,) independent uniform 64-bit words."""
-        return np.frombuffer(self.random_bytes(8 * n), dtype="<u8").astype(np.uint64, copy=False)
+        """Return (n,) independent uniform 64-bit words: the next 8 n bytes of the key stream, little-endian."""
+        return np.frombuffer(self._stream.update(bytes(8 * n)), dtype="<u8").astype(np.uint64, copy=False)
 
     def uniform(self, shape: int | tuple[int, ...]) -> npt.NDArray[np.float64]:
         """Return independent multiples of 2^-53 in [0, 1), for sampling decisions; never for additive noise."""

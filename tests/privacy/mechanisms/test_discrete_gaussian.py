@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from privacy.errors import InvalidParameter
-from privacy.mechanisms.discrete_gaussian import PREFIX_BITS, SLACK, draw, exact_below, exp_bounds, step_table
+from privacy.mechanisms.discrete_gaussian import (
+    PREFIX_BITS,
+    SLACK,
+    TAIL_WIDTH_LOG2,
+    draw,
+    exact_below,
+    exp_bounds,
+    step_table,
+)
 from privacy.mechanisms.noise import SecureNoise
 
 STDDEVS = [0.3, 0.5, 1.0, 2.7, 31.4, 64.0, 100.3, 5000.0, 123456.7, 1e7, 2.0**45]
@@ -126,7 +134,7 @@ def test_the_alias_table_holds_the_weights_without_remainder(stddev: float) -> N
 def test_every_weight_dominates_its_cell(stddev: float, reach: int) -> None:
     """Step 2's right side is at most one on every cell and tail block, so rejection is exact; in rationals."""
     table = step_table(stddev, reach)
-    width = 1 << table.width_log2
+    width, block_width = 1 << table.width_log2, 1 << table.width_log2 + TAIL_WIDTH_LOG2
 
     def height(z: int) -> Fraction:
         return table.scale * Fraction(exp_bounds(Fraction(z) ** 2 / (2 * Fraction(stddev) ** 2), 200)[1], 1 << 200)
@@ -135,8 +143,7 @@ def test_every_weight_dominates_its_cell(stddev: float, reach: int) -> None:
         nearest = cell * width if cell >= 0 else -((cell + 1) * width - 1)
         assert height(nearest) * width <= table.weights[cell + table.cells]
     for block in range(40):
-        first = table.tail_start + (block << table.tail_width_log2)
-        dominated = height(first) * (1 << table.tail_width_log2) * (2 << block)
+        dominated = height(table.cells * width + block * block_width) * block_width * (2 << block)
         assert dominated <= min(table.weights[-2:])
 
 
