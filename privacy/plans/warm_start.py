@@ -20,7 +20,7 @@ from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.plan import Stage
-from privacy.plans.symmetry import Action, Waves, together
+from privacy.plans.symmetry import Action, Waves
 
 if TYPE_CHECKING:
     from privacy.plans.moments import MomentsConfig
@@ -63,6 +63,7 @@ QUANTISATION = 1024  # a clipped record is rounded to integers of norm at most t
 COUNT_WEIGHT = QUANTISATION // 4  # of one record in its class's count: counts bear more noise than means
 MEANS, POOLED, CLUSTERS, BY_CLASS = WARM_START = ("class_means", "pooled_covariance", "clusters", "class_covariances")
 CLUSTER_ROUNDS = 3  # of k-means, each a release
+_RELEASES = dict.fromkeys(WARM_START, 1) | {CLUSTERS: CLUSTER_ROUNDS}
 
 
 def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Waves:
@@ -94,7 +95,12 @@ def _strongest(waves: Waves, count: int | None, config: MomentsConfig) -> Waves:
 def action_of(config: MomentsConfig, facts: PublicFacts) -> Action:
     """Return how the declared symmetries act on the numbers of a record: coefficients, then texture."""
     seen = coefficients_of(config, facts), texture_waves(config, facts)
-    return together(*(waves.action(config.symmetry) for waves in seen))
+    one, two = (waves.action(config.symmetry) for waves in seen)
+    across, down, swapped = (
+        np.concatenate([getattr(one, name), getattr(two, name)]) for name in ("across", "down", "swapped")
+    )
+    partner = np.concatenate([one.partner, two.partner + len(one.partner)])
+    return Action(config.symmetry, across, down, partner, swapped)
 
 
 def power_of(config: MomentsConfig, facts: PublicFacts) -> Array:
@@ -130,23 +136,14 @@ def fraction_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: floa
         stddev: of the noise in a class's sum, in units of one clipped record.
     """
     seen = coefficients_of(config, facts)
-    may_differ = _with_a_mean(seen, config)
+    every = coefficients_of(config.with_values(frequencies=64, coefficients=None), facts)
+    # The places of coefficients whose mean no declared symmetry makes zero.
+    may_differ, of_every = (waves.action(config.symmetry).blocks()[0][0] for waves in (seen, every))
     shape = noise_shape(power_of(config, facts), config.noise_shape)[may_differ]
     noise_of_one = (stddev * config.mean_clip * math.sqrt(facts.size) * shape) ** 2
     apart = (1.0 - WITHIN) * seen.power[may_differ]
-    every = coefficients_of(config.with_values(frequencies=64, coefficients=None), facts)
-    whole = (1.0 - WITHIN) * float(every.power[_with_a_mean(every, config)].sum())
+    whole = (1.0 - WITHIN) * float(every.power[of_every].sum())
     return lambda units: float((apart**2 / (apart + noise_of_one / float(units) ** 2)).sum() / whole)
-
-
-def _with_a_mean(seen: Waves, config: MomentsConfig) -> npt.NDArray[np.int64]:
-    """Return the places of coefficients whose mean no declared symmetry makes zero."""
-    return seen.action(config.symmetry).blocks()[0][0]
-
-
-def clusters_for(q: float, texture: bool) -> int:
-    """Return the clusters of a class: several if their centres are far above the noise. Measured with texture alone."""
-    return min(_CLUSTERS, round(q / _CLUSTER_PER_Q)) if texture and q >= _CLUSTERS_FROM else 1
 
 
 def clips_for(power: Array, exponent: float, q: float, size: float, action: Action) -> Mapping[str, float]:
@@ -169,23 +166,21 @@ def _along(q: float, start: float) -> float:
     return min(1.0, max(0.0, math.log(q / start) / math.log(_MANY / start))) if q > 0 else 0.0
 
 
-def _above_noise(each: float, q: float, least: int, most: int) -> int:
-    return min(max(least, round(each * math.sqrt(q))), most)
-
-
-def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int) -> dict[str, Any]:
+def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int | None) -> dict[str, Any]:
     """Return the options of a warm start that follow, except for clips.
 
     Args:
         facts: declared by the owner.
         q: from `signal`.
         texture: True if it is released, too.
-        clusters: of each class.
+        clusters: of each class; None: several if their centres are far above the noise (measured with texture alone).
     """
+    if clusters is None:
+        clusters = min(_CLUSTERS, round(q / _CLUSTER_PER_Q)) if texture and q >= _CLUSTERS_FROM else 1
     in_colour = facts.channels > 1
-    least, most = _COEFFICIENTS[0], min(_COEFFICIENTS[2 if in_colour else 1], facts.pixels)
-    coefficients = _above_noise(_COEFFICIENTS_EACH, q, least, most)
-    waves = _above_noise(_WAVES_EACH, q, *_WAVES)
+    most = min(_COEFFICIENTS[2 if in_colour else 1], facts.pixels)
+    coefficients = min(max(_COEFFICIENTS[0], round(_COEFFICIENTS_EACH * math.sqrt(q))), most)
+    waves = min(max(_WAVES[0], round(_WAVES_EACH * math.sqrt(q))), _WAVES[1])
     of_clusters = _CLUSTER_SHARE if clusters > 1 else 0.0
     shares = (0.8, 0.2, 0.0)  # means, pooled covariance, the classes' own: few records pay for means, which hold labels
     if q >= _CLASSES_FROM:  # the classes' own covariances are above the noise
@@ -227,8 +222,11 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
 
 def warm_start_stages(noise: Mapping[str, float], privacy_filter: Filter) -> list[Stage]:
     """Return the stages of the releases that have noise."""
-    events = {name: warm_start_event(name, noise[name]) for name in WARM_START if name in noise}
-    events = {name: dataclasses.replace(event, count=_releases(name)) for name, event in events.items()}
+    events = {
+        name: dataclasses.replace(warm_start_event(name, noise[name]), count=count)
+        for name, count in _RELEASES.items()
+        if name in noise
+    }
     return [Stage(name, event, privacy_filter.cost_nano(event), noise[name]) for name, event in events.items()]
 
 
@@ -251,12 +249,8 @@ def warm_start_noise(config: MomentsConfig, budget_nano: int) -> dict[str, float
             continue
         share_nano = min(int(budget_nano * share), left_nano)  # shares may add up to a little more than 1
         left_nano -= share_nano
-        if share_nano < _releases(name):
+        if share_nano < _RELEASES[name]:
             raise InvalidParameter("budget_nano", budget_nano, "it is too small to pay for a warm start")
         sensitivity = warm_start_event(name, 1e9).sensitivity
-        noise[name] = stddev_for(sensitivity, share_nano, _releases(name))
+        noise[name] = stddev_for(sensitivity, share_nano, _RELEASES[name])
     return noise
-
-
-def _releases(name: str) -> int:
-    return CLUSTER_ROUNDS if name == CLUSTERS else 1

@@ -1,5 +1,6 @@
 """Options: one model says what is taken, and all that is served or written about it follows."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -11,7 +12,7 @@ from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens import config_from_options
 from privacy.plans.moments import config_that_follows
-from privacy.plans.options import RecipeConfig, options_schema, read_options
+from privacy.plans.options import RecipeConfig, read_options
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json
 from tests.privacy.plans.golden_options import ACCOUNT, FACTS
 from workers.recipes.registry import TRAINERS
@@ -103,8 +104,8 @@ def test_names_that_python_uses_itself_are_unknown_options():
 
 
 def test_what_holds_where_nothing_is_given_is_the_default_of_the_schema():
-    schema = options_schema(SmallConfig, {"default": {"first": 4}}, {"first": 4, "second": 2})
-    assert {name: option["default"] for name, option in schema["properties"].items()} == {
+    small = dataclasses.replace(RECIPES["datalens"], config=SmallConfig, presets={"default": {"first": 4}})
+    assert {name: option["default"] for name, option in small.options["properties"].items()} == {
         "preset": "default",
         "first": 4,
         "second": 2,
