@@ -155,24 +155,16 @@ class Rgp(Estimator):
     def privatise(self, noise: SecureNoise) -> Shares:
         empty: dict[str, torch.Size] = {}
         for name, shape in self.shapes.items():
-            if name in self._carriers:
-                left, right = self._carriers[name]
-                empty |= {f"{name}/L": left.shape, f"{name}/R": right.shape}
-            else:
-                empty[name] = shape
+            pair = self._carriers.get(name)
+            empty |= {name: shape} if pair is None else {f"{name}/L": pair[0].shape, f"{name}/R": pair[1].shape}
         noisy = self._privatise_sums(empty, noise)
-        released: Shares = {}
-        for name, shape in self.shapes.items():
-            if name in self._carriers:
-                left, right = self._carriers[name]
-                d_left, d_right = noisy[f"{name}/L"].to(left), noisy[f"{name}/R"].to(left)
-                update = d_left @ right + left @ d_right - left @ (left.mT @ d_left @ right)
-                released[name] = update.reshape(shape) / self.expected_batch
-            else:
-                released[name] = noisy[name] / self.expected_batch
+        for name, (left, right) in self._carriers.items():
+            d_left, d_right = noisy[f"{name}/L"].to(left), noisy[f"{name}/R"].to(left)
+            update = d_left @ right + left @ d_right - left @ (left.mT @ d_left @ right)
+            noisy[name] = update.reshape(self.shapes[name])
         self._carriers = {}
         self.steps += 1
-        return released
+        return {name: noisy[name] / self.expected_batch for name in self.shapes}
 
     def state(self) -> dict[str, Any]:
         """Return the public generator, the weights of the first step and the number of steps done."""

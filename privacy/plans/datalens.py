@@ -10,8 +10,8 @@ from pydantic import Field
 
 from models.sizes import convolutional_sizes
 from obscura.wire.budgets import UNITS
-from privacy.accounting.calibration import affordable_releases, stddev_for
-from privacy.accounting.filter import Filter
+from privacy.accounting.calibration import stddev_for
+from privacy.accounting.filter import Filter, release_nano
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.plans.options import ClassFractionsConfig, EvaluationSamples, EvaluationSeed, read_options
 from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, Stage, mu_of, subject_notes
@@ -183,7 +183,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     else:
         assert config.stddev is not None
         stddev = config.stddev
-        iterations = min(affordable_releases(config.topagg(facts, stddev).event(1), budget_nano), IMAGES_MAX) // m
+        iterations = min(budget_nano // release_nano(config.topagg(facts, stddev).event(1)), IMAGES_MAX) // m
         if iterations < 1:
             raise config.refusal("stddev", f"the budget does not pay for {m} images at this noise: add noise or budget")
     images = iterations * m

@@ -24,7 +24,7 @@ from privacy.plans.dp_classifier import PRESETS as CLASSIFIERS
 from privacy.plans.dp_classifier import SCATTER_SIZE_MIN, DpClassifierConfig
 from privacy.plans.options import ClassFractionsConfig, EvaluationSamples, EvaluationSeed
 from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, mu_of, subject_notes
-from privacy.plans.private_steps import steps_facts, steps_notes, steps_stage
+from privacy.plans.private_steps import plan_steps
 from privacy.plans.warm_start import (
     MEANS,
     POOLED,
@@ -38,7 +38,6 @@ from privacy.plans.warm_start import (
     power_of,
     signal,
     warm_start_event,
-    warm_start_noise,
     warm_start_stages,
 )
 
@@ -285,8 +284,8 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
     """
     _check_images(config, facts)
     guide_nano = math.floor(config.guide_fraction * budget_nano) if config.guide else 0
-    noise = warm_start_noise(config, budget_nano - guide_nano)
-    stages = warm_start_stages(noise, privacy_filter)
+    stages = warm_start_stages(config, budget_nano - guide_nano, privacy_filter)
+    noise = {stage.name: stage.noise_stddev for stage in stages}
     what = (
         "means and covariances" if config.pooled_covariance_fraction + config.class_covariance_fraction > 0 else "means"
     )
@@ -300,19 +299,15 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
         notes.append("They are taken over one record of each subject, so that nobody adds more than one record does.")
     shown: dict[str, Any] = {"protects": facts.protects, "units_declared": facts.units_declared, "noise_stddev": noise}
     if config.guide:
-        steps = steps_stage(config.classifier, privacy_filter, guide_nano, facts)
+        steps, steps_notes, steps_shown = plan_steps(config.classifier, privacy_filter, guide_nano, facts)
         stages.append(steps)
         notes += [
             f"For {config.guide_fraction:.0%} of the budget a classifier is trained, which moves each drawn image in "
             f"{config.guide_steps} steps to where it is surer of the image's class. That makes images worth more to "
             "convolutional networks that learn from them, not nicer to look at, and drawing many times slower.",
-            *steps_notes(config.classifier, steps, facts),
+            *steps_notes,
         ]
-        shown = {
-            "guide_fraction": config.guide_fraction,
-            "noise_stddev": noise,
-            **steps_facts(config.classifier, steps, facts),
-        }
+        shown = {"guide_fraction": config.guide_fraction, "noise_stddev": noise, **steps_shown}
     return Plan(
         recipe="moments",
         config=config,

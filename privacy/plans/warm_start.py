@@ -63,7 +63,6 @@ QUANTISATION = 1024  # a clipped record is rounded to integers of norm at most t
 COUNT_WEIGHT = QUANTISATION // 4  # of one record in its class's count: counts bear more noise than means
 MEANS, POOLED, CLUSTERS, BY_CLASS = WARM_START = ("class_means", "pooled_covariance", "clusters", "class_covariances")
 CLUSTER_ROUNDS = 3  # of k-means, each a release
-_RELEASES = dict.fromkeys(WARM_START, 1) | {CLUSTERS: CLUSTER_ROUNDS}
 
 
 def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Waves:
@@ -220,18 +219,8 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
     return GaussianEvent.of_discrete_noise(sensitivity, stddev)
 
 
-def warm_start_stages(noise: Mapping[str, float], privacy_filter: Filter) -> list[Stage]:
-    """Return the stages of the releases that have noise."""
-    events = {
-        name: dataclasses.replace(warm_start_event(name, noise[name]), count=count)
-        for name, count in _RELEASES.items()
-        if name in noise
-    }
-    return [Stage(name, event, privacy_filter.cost_nano(event), noise[name]) for name, event in events.items()]
-
-
-def warm_start_noise(config: MomentsConfig, budget_nano: int) -> dict[str, float]:
-    """Divide a budget by the warm start's shares; return each release's noise, by stage.
+def warm_start_stages(config: MomentsConfig, budget_nano: int, privacy_filter: Filter) -> list[Stage]:
+    """Divide a budget by the warm start's shares; return the stages of the releases that have one.
 
     Raises:
         InvalidParameter: the budget is too small.
@@ -242,15 +231,16 @@ def warm_start_noise(config: MomentsConfig, budget_nano: int) -> dict[str, float
         CLUSTERS: config.cluster_fraction,
         BY_CLASS: config.class_covariance_fraction,
     }
-    noise = {}
-    left_nano = budget_nano
+    stages, left_nano = [], budget_nano
     for name, share in shares.items():
         if share == 0:
             continue
         share_nano = min(int(budget_nano * share), left_nano)  # shares may add up to a little more than 1
         left_nano -= share_nano
-        if share_nano < _RELEASES[name]:
+        count = CLUSTER_ROUNDS if name == CLUSTERS else 1
+        if share_nano < count:
             raise InvalidParameter("budget_nano", budget_nano, "it is too small to pay for a warm start")
-        sensitivity = warm_start_event(name, 1e9).sensitivity
-        noise[name] = stddev_for(sensitivity, share_nano, _RELEASES[name])
-    return noise
+        stddev = stddev_for(warm_start_event(name, 1e9).sensitivity, share_nano, count)
+        event = dataclasses.replace(warm_start_event(name, stddev), count=count)
+        stages.append(Stage(name, event, privacy_filter.cost_nano(event), stddev))
+    return stages
