@@ -50,11 +50,11 @@ def mu_lower_bound(errors: Errors, confidence: float, probability: float = 1.0) 
     mu-GDP (Dong, Roth & Su 2022, arXiv:1905.02383) says misses >= Phi(Phi^-1(1 - false alarms) - mu) for the rates of
     every test. So mu >= -Phi^-1(false alarms) - Phi^-1(misses), which falls with both rates.
 
-    With the unit, the release of a Poisson sample is that of a sample without it but for a chance q, and mu-GDP bounds
-    what the chance adds: misses >= (1 - q)(1 - false alarms) + q Phi(Phi^-1(1 - false alarms) - mu) for every test.
-    This is the curve of the pair N(0, 1), (1 - q) N(0, 1) + q N(mu, 1). That is the dominating pair of the sampled
-    Gaussian under adding a unit (Zhu, Dong & Wang 2022, arXiv:2106.08567). Accountants price
-    `PoissonGaussianEvent(q, 1 / mu)` for it.
+    With the unit, the release of a Poisson sample is that of a sample without it but for a chance q. mu-GDP bounds what
+    the chance adds: misses >= (1 - q)(1 - false alarms) + q Phi(Phi^-1(1 - false alarms) - mu) for every test. This is
+    the curve of the pair N(0, 1), (1 - q) N(0, 1) + q N(mu, 1). That is the dominating pair of the sampled Gaussian
+    under adding a unit (Zhu, Dong & Wang 2022, arXiv:2106.08567). Accountants price `PoissonGaussianEvent(q, 1 / mu)`
+    for it.
 
     Args:
         errors: of the test; a release of a whole step, sampling included, is one draw.

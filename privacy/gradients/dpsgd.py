@@ -68,6 +68,7 @@ class DpSgd(Estimator):
             self._add_sums({"": torch.cat([value.reshape(-1) for value in every])[self.active]})
 
     def contributions(self, rows: torch.Tensor) -> Mapping[str, Part]:
+        """Clip to C."""
         return {"": whole(rows, self.scales(squares(rows).sqrt(), self.clip))}
 
     def privatise(self, noise: SecureNoise) -> Shares:

@@ -10,7 +10,7 @@ estimator only defines what it scales to which length.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NotRequired, TypedDict
 
@@ -103,16 +103,13 @@ class Estimator:
             raise InvalidParameter("active", "(mask)", "a mask cannot change within a step")
         if active is not None and (active.shape != (self.coordinates,) or not bool(active.any())):
             raise InvalidParameter("active", tuple(active.shape), f"a mask has {self.coordinates} places, one active")
-        self.active = active
-        sizes = [math.prod(shape) for shape in self.shapes.values()]
-        masks: Sequence[torch.Tensor | None] = [None] * len(sizes) if active is None else torch.split(active, sizes)
-        self._chosen = {
-            name: None if mask is None else mask.nonzero()[:, 0] for name, mask in zip(self.shapes, masks, strict=True)
-        }  # indices of each parameter's active coordinates; None: all
-        self.active_sizes = {
-            name: size if chosen is None else len(chosen)
-            for (name, chosen), size in zip(self._chosen.items(), sizes, strict=True)
-        }
+        self.active, self.active_sizes, start = active, dict[str, int](), 0
+        self._chosen: dict[str, torch.Tensor | None] = {}  # indices of a parameter's active coordinates; None: all
+        for name, shape in self.shapes.items():
+            size = math.prod(shape)
+            chosen = None if active is None else active[start : start + size].nonzero()[:, 0]
+            self._chosen[name], self.active_sizes[name] = chosen, size if chosen is None else len(chosen)
+            start += size
         self.active_coordinates = sum(self.active_sizes.values())
 
     def begin_step(self, model: nn.Module) -> None:

@@ -194,13 +194,12 @@ class Gep(Estimator):
                 for name, part in anchors.items()
             }
         places = {group: self._places(names, finite.device) for group, names in self._groups.items()}
-        roots = {group: math.sqrt(count) for group, (_, count) in places.items()}
-        total = sum(roots.values())
+        total = sum(math.sqrt(count) for _, count in places.values())
         self.bases = []
         for group, (index, count) in places.items():
             if not count:
                 continue
-            size = min(count, max(1, math.floor(self.basis_size * roots[group] / total)))
+            size = min(count, max(1, math.floor(self.basis_size * math.sqrt(count) / total)))
             parts = [anchors[name] for name in self._groups[group]]
             if len(finite) <= _FEW * size or any(isinstance(part, Outer) for part in parts):
                 size = min(size, len(finite))
@@ -224,6 +223,7 @@ class Gep(Estimator):
         return torch.cat([torch.arange(span.start, span.stop, device=device) for span in spans]), count
 
     def contributions(self, rows: torch.Tensor) -> Mapping[str, Part]:
+        """Embed and clip; clip residuals."""
         if not self.bases:
             raise InvalidParameter("basis", None, "begin_step finds the basis before records are added")
         embedding = torch.cat([basis.embed(rows) for basis in self.bases], dim=1)  # (n, k)

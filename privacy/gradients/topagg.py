@@ -107,6 +107,7 @@ class TopAggSgd(Estimator):
         self.sensitivity = math.sqrt(self.keep) * self.clip
 
     def contributions(self, rows: torch.Tensor) -> Mapping[str, Part]:
+        """Clip to C and keep the largest coordinates."""
         lengths = squares(rows)
         scales = self.scales(lengths.sqrt(), self.clip, 1 / math.sqrt(self.keep))  # of the whole gradient
         return {"": whole(norm_top_k(rows, self.keep, lengths), scales)}

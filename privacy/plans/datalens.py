@@ -153,8 +153,8 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     """Turn a budget into a number of votes, or into their noise.
 
     Raises:
-        InvalidParameter: an option is out of range, k > d, more teachers than the declared units support or than fit in
-            memory, or a budget that is too small.
+        InvalidParameter: an option is out of range, k > d, or the budget is too small. Or there are more teachers than
+            the declared units support or memory holds.
     """
     config = config_from_options(options, mu_of(budget_nano), facts)
     if config.top_k > facts.pixels:
