@@ -79,14 +79,15 @@ def test_every_option_says_what_it_is_and_starts_where_its_schema_says(recipe):
 
 
 def test_refusals_name_the_option_the_bounds_and_the_value():
-    with pytest.raises(InvalidParameter, match="second=10 is refused: it is an integer between 1 and 9"):
-        SmallConfig(second=10)
-    with pytest.raises(InvalidParameter, match="second=1 is refused: it is not the 1 of first"):
-        SmallConfig(second=1)
-    with pytest.raises(InvalidParameter, match="options='third' is refused: the options are first, second"):
-        SmallConfig(third=1, second=10)
-    with pytest.raises(InvalidParameter, match="preset='big' is refused: choose one of default, small"):
-        read_options(SmallConfig, {"preset": "big"}, {"default": {}, "small": {"first": 3}})
+    refused: dict[str, dict[str, Any]] = {
+        "second=10 is refused: it is an integer between 1 and 9": {"second": 10},
+        "second=1 is refused: it is not the 1 of first": {"second": 1},
+        "options='third' is refused: the options are first, second": {"third": 1, "second": 10},
+        "preset='big' is refused: choose one of default, small": {"preset": "big"},
+    }
+    for words, options in refused.items():
+        with pytest.raises(InvalidParameter, match=words):
+            read_options(SmallConfig, options, {"default": {}, "small": {"first": 3}})
 
 
 def test_other_values_are_checked_as_the_first_ones_are():
