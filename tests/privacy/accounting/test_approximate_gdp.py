@@ -161,17 +161,6 @@ def test_rounding_of_composed_losses_is_below_its_allowance(probability: float, 
         assert off <= (count + 64) * _ROUNDING
 
 
-@pytest.mark.parametrize(("probability", "steps"), [(0.137, 293), (512 / 60_000, 352), (0.9, 3)])
-def test_the_least_noise_fits_and_a_little_less_does_not(probability: float, steps: int) -> None:
-    mu_squared, rate = split(1.0, 1e-5)[0], open_filter(1.0, 1e-5).rate
-    noise = least_noise(probability, steps, mu_squared, rate)
-
-    def price(multiplier: float) -> float:
-        return least_mu_squared([PoissonGaussianEvent(probability, multiplier, steps)], rate)
-
-    assert price(noise) <= mu_squared < price(noise * 0.999)
-
-
 def test_a_budget_that_pays_for_no_step_is_refused_with_a_reason() -> None:
     rate = open_filter(1.0, 1e-5).rate
     with pytest.raises(InvalidParameter, match="take fewer"):

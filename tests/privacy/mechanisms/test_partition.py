@@ -87,13 +87,6 @@ def test_disjointness_is_checked() -> None:
         assert_disjoint(ids, assigned[:2], 50)
 
 
-def test_a_partition_by_position_is_caught() -> None:
-    """Control: cutting the upload into slices, as published code does, tears subjects apart."""
-    ids = of([b"anna", b"bert"] * 20)
-    with pytest.raises(PrivacyError, match="two shards"):
-        assert_disjoint(ids, np.arange(40) % 7, 7)
-
-
 def test_record_units_hold_label_and_pixels() -> None:
     images = rows(4).reshape(4, 28, 28)
     images[1] = images[0]

@@ -33,11 +33,14 @@ def plan(recipe: str = "dp_classifier", facts: PublicFacts = FACTS, **options: A
     return build_plan(recipe, options, ACCOUNT, ACCOUNT.capacity_nano, facts)
 
 
-@pytest.mark.parametrize(("probability", "steps"), [(1.0, 1), (0.1, 50), (0.01, 2000), (0.0001, 10)])
+SAMPLED = [(1.0, 1), (0.9, 3), (0.137, 293), (0.1, 50), (0.01, 2000), (512 / 60_000, 352), (0.0001, 10)]
+
+
+@pytest.mark.parametrize(("probability", "steps"), SAMPLED)
 def test_the_multiplier_is_the_smallest_that_the_budget_pays_for(probability: float, steps: int) -> None:
     found = noise_multiplier_for(ACCOUNT, probability, steps, ACCOUNT.capacity_nano)
     assert ACCOUNT.cost_nano(PoissonGaussianEvent(probability, found, steps)) <= ACCOUNT.capacity_nano
-    less = PoissonGaussianEvent(probability, found * (1 - 2e-3), steps)
+    less = PoissonGaussianEvent(probability, found * 0.999, steps)
     assert ACCOUNT.cost_nano(less) > ACCOUNT.capacity_nano
 
 
