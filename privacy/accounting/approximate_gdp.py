@@ -149,7 +149,7 @@ def dominates(mu: float, d: float, job: Curve) -> bool:
     with slope -(1 - d) Phi(-epsilon / mu - mu / 2). So the difference is smallest where that slope is the chord's, or
     at an end, and is checked there.
     """
-    if not job.deltas[-1] <= d < 1:
+    if not job.deltas[-1] <= d < 1:  # beyond the last point only d pays; with d = 1 nothing is promised
         return False
     left, growth = job.epsilons[:-1], np.expm1(np.diff(job.epsilons))  # of t, in units of e^left
     slope = (job.deltas[1:] - job.deltas[:-1]) / growth

@@ -72,7 +72,8 @@ class LayerTrace:
     def shares(self) -> Shares:
         """Return each record's gradient of the layer's trainable parameters, by full name."""
         if self._kept is None:
-            found = RULES[type(self.layer)](self, wanted := self._trainable())
+            wanted = self._trainable()
+            found = RULES[type(self.layer)](self, wanted)
             self._kept = {self.full(key): found[key] for key in wanted}
         return self._kept
 
