@@ -30,12 +30,10 @@ from privacy.plans.warm_start import (
     POOLED,
     QUANTISATION,
     TEXTURE_FROM,
-    action_of,
     clips_for,
     coefficients_of,
     detail_for,
     fraction_above_noise,
-    power_of,
     signal,
     warm_start_event,
     warm_start_stages,
@@ -233,8 +231,7 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
         follows.pop("coefficients", None)  # the prior's strength by colour does not apply to red, green and blue
         follows["frequencies"] = config.frequencies
     config = config.with_values(**_without(follows, given))
-    clips = clips_for(power_of(config, facts), config.noise_shape, q, facts.size, action_of(config, facts))
-    return config.with_values(**_without(clips, given))
+    return config.with_values(**_without(clips_for(config, facts, q), given))
 
 
 def _without(follows: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:

@@ -145,14 +145,16 @@ def fraction_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: floa
     return lambda units: float((apart**2 / (apart + noise_of_one / float(units) ** 2)).sum() / whole)
 
 
-def clips_for(power: Array, exponent: float, q: float, size: float, action: Action) -> Mapping[str, float]:
+def clips_for(config: MomentsConfig, facts: PublicFacts, q: float) -> Mapping[str, float]:
     """Return the norms at which coefficients, deviations and components are clipped, relative to a 28 x 28 image.
 
     With little noise, the distortion of a narrow clip outweighs its saving. Of declared symmetries' blocks, means have
     a part in the first alone, and deviations are clipped as products of each block are.
     """
-    scaled = power / noise_shape(power, exponent) ** 2
-    norms = [float(scaled[places].sum()) / size for pair in action.blocks() for places in pair]
+    power = power_of(config, facts)
+    scaled = power / noise_shape(power, config.noise_shape) ** 2
+    blocks = action_of(config, facts).blocks()
+    norms = [float(scaled[places].sum()) / facts.size for pair in blocks for places in pair]
     along = _along(q, _NARROW_TO)
     means, deviations = (low + (high - low) * along for low, high in (_MEAN_CLIP, _DEVIATION_CLIP))
     means, deviations = means * math.sqrt(norms[0]), deviations * math.sqrt(math.hypot(*norms))
