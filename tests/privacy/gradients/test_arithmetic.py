@@ -123,25 +123,25 @@ def test_aligned_products_are_the_products() -> None:
         torch.testing.assert_close(aligned_products(left, right), left @ right.mT)
 
 
-class Kernel(nn.Module):
-    """A linear layer whose kernel treats some rows otherwise."""
+class Uneven(nn.Module):
+    """A linear layer whose kernel treats places from `limit` on otherwise; without one it scales all by the longest."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, limit: int | None) -> None:
         super().__init__()
-        self.layer, self.kind = nn.Linear(16, 16), kind
+        self.layer, self.limit = nn.Linear(16, 16), limit
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.layer(rows)
-        if self.kind == "the last places differ":
-            return found * torch.where(torch.arange(len(rows))[:, None] >= 31, 1 + 2.0**-20, 1.0)
-        return found * (1 + 2.0**-20 * found.detach().abs().max()) if self.kind == "scaled by the longest" else found
+        if self.limit is None:
+            return found * (1 + 2.0**-20 * found.detach().abs().max())
+        return found * torch.where(torch.arange(len(rows))[:, None] >= self.limit, 1 + 2.0**-20, 1.0)
 
 
 @pytest.mark.parametrize("largest", [0, 1, 30])
-@pytest.mark.parametrize("kind", ["alike", "the last places differ", "scaled by the longest"])
-def test_a_trial_finds_places_that_are_not_alike(kind: str, largest: int) -> None:
+@pytest.mark.parametrize(("limit", "alike"), [(99, True), (31, False), (None, False)])
+def test_a_trial_finds_places_that_are_not_alike(limit: int | None, alike: bool, largest: int) -> None:
     torch.manual_seed(0)
-    model, inputs, targets = Kernel(kind), torch.randn(40, 16), torch.randn(40, 16)
+    model, inputs, targets = Uneven(limit), torch.randn(40, 16), torch.randn(40, 16)
     inputs[largest] *= 8
     estimator = DpSgd(shapes_of(model), clip=1e3, noise_multiplier=1.0, expected_batch=1.0)
 
@@ -151,6 +151,6 @@ def test_a_trial_finds_places_that_are_not_alike(kind: str, largest: int) -> Non
     def trace(records: torch.Tensor) -> Traces:
         return trace_gradients(model, squared, inputs[records], targets[records])
 
-    assert places_alike(estimator, trace, 32, 40) is (kind == "alike")
+    assert places_alike(estimator, trace, 32, 40) is alike
     assert places_alike(estimator, trace, 1, 40)
     assert estimator.discard() == {}
