@@ -51,8 +51,7 @@ def vote_scores(included: Coins, cfg: TopAggConfig, images: int, secret: bytes) 
         (m, images).
     """
     m, d = len(included), cfg.dimension
-    units = [f"canary {i}".encode() for i in range(m)]
-    assigned = partition.shard_of(units, derive_key(secret, "shards"), cfg.teachers)
+    assigned = partition.shard_of(partition.subject_units(np.arange(m)), derive_key(secret, "shards"), cfg.teachers)
     members = partition.shard_members(assigned, cfg.teachers)
 
     def votes(present: Coins, images: int) -> torch.Tensor:

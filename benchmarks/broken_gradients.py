@@ -54,12 +54,12 @@ def unmeasured() -> Iterator[None]:
 def no_clip() -> Iterator[None]:
     """Sum gradients, and images, as long as they are."""
 
-    def as_they_are(norms: torch.Tensor, clip: float, bound: float) -> torch.Tensor:
-        return torch.full_like(norms, bound / clip, dtype=torch.float64)
+    def as_they_are(self: Estimator, norms: torch.Tensor, clip: float, part: float = 1.0) -> torch.Tensor:
+        return torch.full_like(norms, part * self.bound / clip, dtype=torch.float64)
 
     with (
         unmeasured(),
-        mock.patch.object(integers, "scales", as_they_are),
+        mock.patch.object(Estimator, "scales", as_they_are),
         mock.patch.object(central_images, "clip_integer_rows", lambda rows, _norm_max: rows),
     ):
         yield

@@ -48,7 +48,7 @@ def audit_mechanism(audited: Audited, variant: str, effort: int) -> Row:
     with VARIANTS[variant]():
         errors = audited.test((secrets.token_bytes(32), secrets.token_bytes(32)), effort)
     claimed_epsilon = audited.epsilon(DELTA)
-    measured_mu = distinguishing.sampled_mu_lower_bound(errors, audited.probability, DRAWS_CONFIDENCE)
+    measured_mu = distinguishing.mu_lower_bound(errors, DRAWS_CONFIDENCE, audited.probability)
     measured_epsilon = distinguishing.epsilon_lower_bound(errors, DELTA, DRAWS_CONFIDENCE)
     return {
         "mechanism": audited.name,

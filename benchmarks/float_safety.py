@@ -21,7 +21,7 @@ from benchmarks.results import Results, Row, machine, parser_of, show
 from benchmarks.runs import NoLedger
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients.build import build_estimator
-from privacy.gradients.estimator import Alone
+from privacy.gradients.estimator import Curator
 from privacy.gradients.freeze import random_mask
 from privacy.gradients.per_sample import trace_gradients
 from privacy.mechanisms.noise import SecureNoise
@@ -66,7 +66,7 @@ def pool(kind: str, clip: float) -> tuple[torch.Tensor, torch.Tensor]:
     return images, targets
 
 
-class Keeper(Alone):
+class Keeper(Curator):
     """Keeps the sum of a step, and adds no noise to it."""
 
     kept: torch.Tensor

@@ -23,7 +23,7 @@ import scipy  # loads `optimize` at first use: it takes a third of a second
 from scipy import special
 
 from privacy.accounting.events import Event, PoissonGaussianEvent
-from privacy.accounting.gaussian import Floats, gaussian_deltas, gaussian_log_delta, gaussian_mu
+from privacy.accounting.gaussian import REMEMBERED, Floats, gaussian_deltas, gaussian_log_delta, gaussian_mu
 from privacy.errors import InvalidParameter
 
 _POINTS = 1024  # of a job's curve; between them it is below the chords
@@ -127,6 +127,7 @@ def split(epsilon: float, delta: float, given: float = 0.0) -> tuple[float, floa
     return gaussian_mu(epsilon, (delta - d) / (1 - d)) ** 2 * (1 - _MARGIN), d
 
 
+@functools.lru_cache(maxsize=REMEMBERED)
 def mu_squared_within(epsilon: float, delta: float, rate: float, base: float = 0.0) -> float:
     """Return the largest mu^2, rounded down, that with d = base + rate * mu^2 is within (epsilon, delta), or 0."""
     low, high = 0.0, gaussian_mu(epsilon, delta) ** 2
@@ -148,7 +149,7 @@ def dominates(mu: float, d: float, job: Curve) -> bool:
     with slope -(1 - d) Phi(-epsilon / mu - mu / 2). So the difference is smallest where that slope is the chord's, or
     at an end, and is checked there.
     """
-    if job.deltas[-1] > d:
+    if not job.deltas[-1] <= d < 1:  # beyond the last point only d pays; with d = 1 nothing is promised
         return False
     left, growth = job.epsilons[:-1], np.expm1(np.diff(job.epsilons))  # of t, in units of e^left
     slope = (job.deltas[1:] - job.deltas[:-1]) / growth
@@ -168,19 +169,15 @@ def least_mu_squared(events: Sequence[Event], rate: float) -> float:
     """
     job = curve(tuple(events))
     high = job.mu_squared  # dominates with d = 0: sampling reveals no more
-    if not len(job.epsilons) or not _fits(high, rate, job):
+    if not len(job.epsilons) or not dominates(math.sqrt(high), rate * high, job):
         return high
     low = high * 2.0**-_HALVINGS
     for _ in range(_HALVINGS):
         middle = math.sqrt(low * high)
         if not low < middle < high:
             break
-        low, high = (low, middle) if _fits(middle, rate, job) else (middle, high)
+        low, high = (low, middle) if dominates(math.sqrt(middle), rate * middle, job) else (middle, high)
     return high
-
-
-def _fits(mu_squared: float, rate: float, job: Curve) -> bool:
-    return rate * mu_squared < 1 and dominates(math.sqrt(mu_squared), rate * mu_squared, job)
 
 
 def least_noise(probability: float, steps: int, mu_squared: float, rate: float) -> float:
@@ -196,24 +193,21 @@ def least_noise(probability: float, steps: int, mu_squared: float, rate: float) 
         InvalidParameter: no noise is enough.
     """
 
-    def step(log_noise: float) -> PoissonGaussianEvent:
-        return PoissonGaussianEvent(probability, math.exp(log_noise), steps)
-
-    def excess(log_noise: float) -> float:
-        return math.log(least_mu_squared([step(log_noise)], rate) / mu_squared)
-
     if steps / _NOISE_MOST**2 >= mu_squared:
         raise InvalidParameter("steps", steps, "this budget does not pay for so many steps with any noise: take fewer")
     low, high = math.log(_NOISE_LEAST), math.log(_NOISE_MOST)  # too little noise, and enough
 
+    def event(log_noise: float) -> PoissonGaussianEvent:
+        return PoissonGaussianEvent(probability, math.exp(log_noise), steps)
+
     def guessed(log_noise: float) -> float:
-        return 2 * math.log(deviation(step(log_noise))) - math.log(mu_squared)
+        return 2 * math.log(deviation(event(log_noise))) - math.log(mu_squared)
 
     tried = float(scipy.optimize.brentq(guessed, low, high)) if guessed(low) > 0 > guessed(high) else (low + high) / 2
     slope = (guessed(tried + _NOISE_CLOSE) - guessed(tried)) / _NOISE_CLOSE
     before: tuple[float, float] | None = None
     while high - low > _NOISE_CLOSE:  # Newton's first step has the slope of the guess, later ones that of the last two
-        over = excess(tried)
+        over = math.log(least_mu_squared([event(tried)], rate) / mu_squared)
         low, high = (tried, high) if over > 0 else (low, tried)
         if -_NOISE_CLOSE < over <= 0:
             break

@@ -19,11 +19,6 @@ def _budget(budget_nano: int) -> int:
     return budget_nano
 
 
-def affordable_releases(event: GaussianEvent, budget_nano: int) -> int:
-    """Return how many single releases of `event`, ignoring its count, fit into the budget."""
-    return _budget(budget_nano) // release_nano(event)
-
-
 def stddev_for(sensitivity: float, budget_nano: int, count: int = 1) -> float:
     """Return the smallest discrete Gaussian noise with which `count` releases fit into the budget, rounded up.
 

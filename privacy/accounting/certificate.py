@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from obscura.wire.budgets import UNIT_WORDS, UNITS, Unit
-from privacy.accounting.events import Event
+from privacy.accounting.events import Event, dp_event
 from privacy.accounting.filter import Filter
 from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.errors import BudgetExceeded, InvalidParameter
@@ -106,5 +106,5 @@ def pld_epsilon(events: Sequence[Event], delta: float) -> float:
     if mu > 0:
         accountant.compose(dp_accounting.GaussianDpEvent(1 / mu))
     for event in sampled:
-        accountant.compose(event.dp_event())
+        accountant.compose(dp_event(event))
     return float(accountant.get_epsilon(delta))

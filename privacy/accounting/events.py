@@ -45,12 +45,6 @@ def _check_count(value: int) -> None:
         raise InvalidParameter("count", value, f"the number of releases is between 1 and {COUNT_MAX}")
 
 
-def _repeat(event: dp_accounting.DpEvent, count: int) -> dp_accounting.DpEvent:
-    import dp_accounting
-
-    return event if count == 1 else dp_accounting.SelfComposedDpEvent(event, count)
-
-
 @dataclasses.dataclass(frozen=True)
 class GaussianEvent:
     """Release a quantity of bounded L2 sensitivity with Gaussian noise, `count` times.
@@ -99,12 +93,6 @@ class GaussianEvent:
         """Return the square of the GDP parameter of one release, twice its zCDP rho, without rounding."""
         return (Fraction(self.sensitivity) / Fraction(self.stddev)) ** 2
 
-    def dp_event(self) -> dp_accounting.DpEvent:
-        """Return the event in dp-accounting's vocabulary."""
-        import dp_accounting
-
-        return _repeat(dp_accounting.GaussianDpEvent(self.noise_multiplier), self.count)
-
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able description; `event_from_json` reads it back."""
         return {"type": "gaussian", **dataclasses.asdict(self)}
@@ -142,23 +130,23 @@ class PoissonGaussianEvent:
         """Return the square of the GDP parameter of one unsampled release: an upper bound."""
         return 1 / Fraction(self.noise_multiplier) ** 2
 
-    def dp_event(self) -> dp_accounting.DpEvent:
-        """Return the event in dp-accounting's vocabulary."""
-        import dp_accounting
-
-        noisy_sum = dp_accounting.GaussianDpEvent(self.noise_multiplier)
-        return _repeat(dp_accounting.PoissonSampledDpEvent(self.sampling_probability, noisy_sum), self.count)
-
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able description; `event_from_json` reads it back."""
         return {"type": "poisson_gaussian", **dataclasses.asdict(self)}
 
 
 Event = GaussianEvent | PoissonGaussianEvent
-_TYPES: Mapping[str, type[GaussianEvent] | type[PoissonGaussianEvent]] = {
-    "gaussian": GaussianEvent,
-    "poisson_gaussian": PoissonGaussianEvent,
-}
+_TYPES: Mapping[str, type[Event]] = {"gaussian": GaussianEvent, "poisson_gaussian": PoissonGaussianEvent}
+
+
+def dp_event(event: Event) -> dp_accounting.DpEvent:
+    """Return an event in dp-accounting's vocabulary."""
+    import dp_accounting
+
+    release = dp_accounting.GaussianDpEvent(event.noise_multiplier)
+    if isinstance(event, PoissonGaussianEvent):
+        release = dp_accounting.PoissonSampledDpEvent(event.sampling_probability, release)
+    return release if event.count == 1 else dp_accounting.SelfComposedDpEvent(release, event.count)
 
 
 def event_from_json(document: Mapping[str, Any]) -> Event:

@@ -11,11 +11,10 @@ import math
 
 from privacy.accounting.approximate_gdp import least_mu_squared, mu_squared_within, split
 from privacy.accounting.events import Event
-from privacy.accounting.gaussian import EPSILON_MAX, checked_delta, checked_epsilon, gaussian_epsilon
+from privacy.accounting.gaussian import EPSILON_MAX, REMEMBERED, checked_delta, checked_epsilon, gaussian_epsilon
 from privacy.errors import InvalidParameter
 
 NANO = 10**9
-_REMEMBERED = 2**15  # accounts at their limits
 PRICE_MARGIN = 1e-6  # relative, of numerical prices, whose last digits may differ between machines
 
 
@@ -76,7 +75,8 @@ class Filter:
 
     def nano_of(self, epsilon: float) -> int:
         """Return the nano-units of a budget of (epsilon, delta), rounded down."""
-        return _nano_within(checked_epsilon(epsilon), checked_delta(self.delta), self.rate, self.base)
+        within = mu_squared_within(checked_epsilon(epsilon), checked_delta(self.delta), self.rate, self.base)
+        return math.floor(within * NANO)
 
     def at_limit(self, epsilon: float, used_nano: int) -> Filter:
         """Return the filter of the account with another limit.
@@ -91,13 +91,13 @@ class Filter:
         Raises:
             InvalidParameter: the limit is out of range, or smaller than one nano-unit.
         """
-        if epsilon <= self.epsilon:
-            return _that_holds_something(open_filter(epsilon, self.delta, self.rate, self.base))
-        given = self.d_of(used_nano)
-        mu_squared, d = split(checked_epsilon(epsilon), self.delta, given)
-        left = mu_squared - used_nano / NANO
-        rate = min(self.rate, (d - given) / left) if left > 0 else self.rate
-        base = max(given - rate * used_nano / NANO, self.base)
+        rate, base = self.rate, self.base
+        if epsilon > self.epsilon:
+            given = self.d_of(used_nano)
+            mu_squared, d = split(checked_epsilon(epsilon), self.delta, given)
+            left = mu_squared - used_nano / NANO
+            rate = min(rate, (d - given) / left) if left > 0 else rate
+            base = max(given - rate * used_nano / NANO, base)
         return _that_holds_something(open_filter(epsilon, self.delta, rate, base))
 
 
@@ -106,7 +106,7 @@ def release_nano(event: Event) -> int:
     return math.ceil(event.mu_squared_exact * NANO)
 
 
-@functools.lru_cache(maxsize=_REMEMBERED, typed=True)
+@functools.lru_cache(maxsize=REMEMBERED, typed=True)
 def open_filter(epsilon: float, delta: float, rate: float | None = None, base: float = 0.0) -> Filter:
     """Open, or reopen, the filter of an account.
 
@@ -131,8 +131,3 @@ def _that_holds_something(opened: Filter) -> Filter:
         why = f"at delta={opened.delta!r} the budget is smaller than one nano-unit and could buy nothing"
         raise InvalidParameter("epsilon", opened.epsilon, why)
     return opened
-
-
-@functools.lru_cache(maxsize=_REMEMBERED)
-def _nano_within(epsilon: float, delta: float, rate: float, base: float) -> int:
-    return math.floor(mu_squared_within(epsilon, delta, rate, base) * NANO)

@@ -16,7 +16,7 @@ from privacy.errors import InvalidParameter
 Floats = npt.NDArray[np.float64]
 
 EPSILON_MAX = 10_000.0  # keeps every capacity inside a signed 64-bit integer
-_REMEMBERED = 2**15  # budgets and balances of some thousands of accounts
+REMEMBERED = 2**15  # budgets and balances of some thousands of accounts
 
 
 def checked_epsilon(value: float) -> float:
@@ -51,7 +51,7 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
     return log_density + math.log(gap) if gap > 0 else -math.inf
 
 
-@functools.lru_cache(maxsize=_REMEMBERED, typed=True)
+@functools.lru_cache(maxsize=REMEMBERED, typed=True)
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Return the largest mu for which mu-GDP implies (epsilon, delta)-DP, by bisection in log space.
 
@@ -74,7 +74,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return low
 
 
-@functools.lru_cache(maxsize=_REMEMBERED, typed=True)
+@functools.lru_cache(maxsize=REMEMBERED, typed=True)
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return the smallest epsilon for which a mu-GDP mechanism is (epsilon, delta)-DP; 0 when delta alone covers it."""
     log_delta = math.log(checked_delta(delta))

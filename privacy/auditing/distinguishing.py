@@ -44,31 +44,22 @@ def count_errors(
     )
 
 
-def mu_lower_bound(errors: Errors, confidence: float) -> float:
+def mu_lower_bound(errors: Errors, confidence: float, probability: float = 1.0) -> float:
     """Return a mu such that m-GDP is refuted for every m below it, with this confidence; 0 if none is.
 
     mu-GDP (Dong, Roth & Su 2022, arXiv:1905.02383) says misses >= Phi(Phi^-1(1 - false alarms) - mu) for the rates of
     every test. So mu >= -Phi^-1(false alarms) - Phi^-1(misses), which falls with both rates.
 
-    Raises:
-        InvalidParameter: confidence is no probability strictly between 0 and 1.
-    """
-    false_alarms, misses = _rates_at_most(errors, confidence)
-    return max(0.0, -float(special.ndtri(false_alarms)) - float(special.ndtri(misses)))
-
-
-def sampled_mu_lower_bound(errors: Errors, probability: float, confidence: float) -> float:
-    """Return a mu such that every smaller one is refuted for a mu-GDP release of a Poisson sample; 0 if none is.
-
-    With the unit, the release is that of a sample without it but for a chance q, and mu-GDP bounds what the chance
-    adds: misses >= (1 - q)(1 - false alarms) + q Phi(Phi^-1(1 - false alarms) - mu) for every test. This is the curve
-    of the pair N(0, 1), (1 - q) N(0, 1) + q N(mu, 1). That is the dominating pair of the sampled Gaussian under adding
-    a unit (Zhu, Dong & Wang 2022, arXiv:2106.08567). Accountants price `PoissonGaussianEvent(q, 1 / mu)` for it.
+    With the unit, the release of a Poisson sample is that of a sample without it but for a chance q. mu-GDP bounds what
+    the chance adds: misses >= (1 - q)(1 - false alarms) + q Phi(Phi^-1(1 - false alarms) - mu) for every test. This is
+    the curve of the pair N(0, 1), (1 - q) N(0, 1) + q N(mu, 1). That is the dominating pair of the sampled Gaussian
+    under adding a unit (Zhu, Dong & Wang 2022, arXiv:2106.08567). Accountants price `PoissonGaussianEvent(q, 1 / mu)`
+    for it.
 
     Args:
         errors: of the test; a release of a whole step, sampling included, is one draw.
-        probability: q, the chance that is claimed, in (0, 1]; 1 gives `mu_lower_bound`.
-        confidence: as there.
+        confidence: strictly between 0 and 1.
+        probability: q, the chance that is claimed, in (0, 1].
 
     Returns:
         Infinity when no mu explains the errors: the unit shows in more than q of the draws.

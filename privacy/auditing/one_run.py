@@ -21,8 +21,7 @@ from scipy import special, stats
 
 from privacy.errors import InvalidParameter
 
-_EPSILON_MAX = 100.0
-_MU_MAX = 100.0
+_HIGHEST = 100.0  # epsilon or mu that is looked for
 _BISECTIONS = 50
 
 
@@ -115,7 +114,7 @@ def epsilon_lower_bound(guesses: Guesses, delta: float, confidence: float) -> fl
         InvalidParameter: delta or confidence is out of range.
     """
     level = _level(confidence)
-    return _largest(lambda epsilon: p_value(guesses, epsilon, delta) <= level, _EPSILON_MAX)
+    return _largest(lambda epsilon: p_value(guesses, epsilon, delta) <= level)
 
 
 def gaussian_refuted(guesses: Guesses, mu: float, confidence: float) -> bool:
@@ -161,7 +160,7 @@ def mu_lower_bound(guesses: Guesses, confidence: float) -> float:
 
     Sharper than `epsilon_lower_bound` for Gaussian noise, where most guesses are a little better than chance.
     """
-    return _largest(lambda mu: gaussian_refuted(guesses, mu, confidence), _MU_MAX)
+    return _largest(lambda mu: gaussian_refuted(guesses, mu, confidence))
 
 
 def _level(confidence: float) -> float:
@@ -170,10 +169,10 @@ def _level(confidence: float) -> float:
     return 1 - confidence
 
 
-def _largest(refuted: Callable[[float], bool], highest: float) -> float:
+def _largest(refuted: Callable[[float], bool]) -> float:
     if not refuted(0.0):
         return 0.0
-    low, high = 0.0, highest
+    low, high = 0.0, _HIGHEST
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)

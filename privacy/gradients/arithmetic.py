@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _ALIGNED = 16  # float32 numbers: 64 bytes
-_IEEE = "ieee"
 
 
 @contextmanager
@@ -34,33 +33,28 @@ def exact_arithmetic() -> Iterator[None]:
         *(backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn),
         *(backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn),
     )
-    with ExitStack() as stack:
-        for owner in precisions:
-            stack.enter_context(_set(owner, "fp32_precision", _IEEE))
-        stack.enter_context(_set(backends.cudnn, "benchmark", False))
-        stack.enter_context(_set(backends.cudnn, "deterministic", True))
-        stack.enter_context(_set(torch.utils.deterministic, "fill_uninitialized_memory", False))
-        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        try:
-            yield
-        finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-
-
-@contextmanager
-def _set(owner: Any, name: str, value: object) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
+    settings = [
+        *((owner, "fp32_precision", "ieee") for owner in precisions),
+        (backends.cudnn, "benchmark", False),
+        (backends.cudnn, "deterministic", True),
+        (torch.utils.deterministic, "fill_uninitialized_memory", False),
+    ]
+    before = [getattr(owner, name) for owner, name, _ in settings]
+    strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     try:
+        for owner, name, value in settings:
+            setattr(owner, name, value)
+        torch.use_deterministic_algorithms(True, warn_only=True)
         yield
     finally:
-        setattr(owner, name, before)
+        torch.use_deterministic_algorithms(strict[0], warn_only=strict[1])
+        for (owner, name, _), value in zip(settings, before, strict=True):
+            setattr(owner, name, value)
 
 
 def aligned_linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return rows (..., d) times the transposed weight (p, d), plus a bias, computed the same way in every row."""
-    found = functional.linear(_padded(rows), aligned_rows(weight))[..., : len(weight)]
+    found = functional.linear(padded(rows), aligned_rows(weight))[..., : len(weight)]
     return found if bias is None else found + bias
 
 
@@ -68,21 +62,17 @@ def aligned_products(left: Tensor, right: Tensor) -> Tensor:
     """Return left (n, p, t) times the transposed right (n, d, t): (n, p, d), each computed the same way."""
     if left.shape[2] == 1:
         return left * right.mT  # quicker, on a CPU
-    return _padded(left) @ _padded(right).mT
+    return padded(left) @ padded(right).mT
 
 
 def aligned_rows(matrix: Tensor) -> Tensor:
     """Pad both sides of a matrix (p, d) with zeros once, so that later products do not copy it."""
     more = -len(matrix) % _ALIGNED
-    return functional.pad(_padded(matrix), (0, 0, 0, more)) if more else _padded(matrix)
+    return functional.pad(padded(matrix), (0, 0, 0, more)) if more else padded(matrix)
 
 
-def aligned_combinations(rows: Tensor, matrix: Tensor, columns: int) -> Tensor:
-    """Return rows (n, p) times a matrix of `aligned_rows` that had so many columns: (n, columns)."""
-    return (_padded(rows) @ matrix)[:, :columns]
-
-
-def _padded(rows: Tensor) -> Tensor:
+def padded(rows: Tensor) -> Tensor:
+    """Pad the last side of rows (..., d) with zeros, as `aligned_rows` does."""
     more = -rows.shape[-1] % _ALIGNED
     return functional.pad(rows, (0, more)) if more else rows.contiguous()
 

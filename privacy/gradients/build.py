@@ -40,9 +40,7 @@ def build_estimator(
     """
     check_model(model)
     shapes = shapes_of(model)
-    common: Common = {"noise_multiplier": noise_multiplier, "expected_batch": expected_batch}
-    if curator is not None:
-        common["curator"] = curator
+    common: Common = {"noise_multiplier": noise_multiplier, "expected_batch": expected_batch, "curator": curator}
     if config.estimator == "dpsgd":
         return DpSgd(shapes, clip=config.clip, freeze_after_clipping=config.freeze == "posterior", **common)
     if config.estimator == "topagg":

@@ -18,7 +18,7 @@ import torch
 
 from privacy.accounting.events import positive_finite
 from privacy.gradients.estimator import Common, Estimator
-from privacy.gradients.integers import Outer, exact_sums, parted, squares, whole, whole_factors
+from privacy.gradients.integers import Outer, Part, exact_sums, parted, squares, whole, whole_factors
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
 from privacy.mechanisms.noise import SecureNoise
@@ -29,7 +29,7 @@ class DpSgd(Estimator):
 
     Args:
         shapes: of the trainable parameters, by name.
-        clip: C, the largest norm of one record's gradient. Public.
+        clip: C, the largest norm of one record's gradient and the sensitivity. Public.
         common: of every estimator; the noise multiplier is noise deviation over C.
         freeze_after_clipping: frozen coordinates still count towards the clip (posterior freeze). Public.
     """
@@ -43,25 +43,18 @@ class DpSgd(Estimator):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(shapes, **common)
-        self.clip = positive_finite("clip", clip)
+        self.clip = self.sensitivity = positive_finite("clip", clip)
         self.freeze_after_clipping = freeze_after_clipping
-
-    @property
-    def sensitivity(self) -> float:
-        """Return C."""
-        return self.clip
 
     def add(self, traces: Traces) -> None:
         """Clip and sum; without frozen coordinates, outer products are never written out."""
         if self.active is not None and not self.freeze_after_clipping:
-            self._add_blocks(({"": self._clipped(self.rows(block))}, block.present) for block in self.blocks(traces))
+            super().add(traces)
             return
         parts = traces.parts()
         outers = {name: part for name, part in parts.items() if isinstance(part, Outer)}
         written = {name: part for name, part in parts.items() if not isinstance(part, Outer)}
-        rows = torch.cat(
-            [traces.zeros(0), *(part.flatten(1) for part in written.values())], dim=1
-        )  # (n, d written out)
+        rows = torch.cat([traces.zeros(0), *(part.flatten(1) for part in written.values())], dim=1)  # (n, d written)
         measured = {name: (squares(outer.left), squares(outer.right)) for name, outer in outers.items()}
         lengths = torch.stack([squares(rows), *(left * right for left, right in measured.values())]).sum(dim=0)  # (n,)
         scales = self.scales(lengths.sqrt(), self.clip)
@@ -74,12 +67,11 @@ class DpSgd(Estimator):
             every = [sums[name] if name in sums else self._nothing(shape) for name, shape in self.shapes.items()]
             self._add_sums({"": torch.cat([value.reshape(-1) for value in every])[self.active]})
 
-    def _clipped(self, rows: torch.Tensor) -> torch.Tensor:
-        return whole(rows, self.scales(squares(rows).sqrt(), self.clip))
+    def contributions(self, rows: torch.Tensor) -> Mapping[str, Part]:
+        """Clip to C."""
+        return {"": whole(rows, self.scales(squares(rows).sqrt(), self.clip))}
 
     def privatise(self, noise: SecureNoise) -> Shares:
-        if self.active is None:
-            noisy = self._privatise_sums(self.shapes, noise)
-        else:
-            noisy = self.unflatten(self._privatise_sums({"": torch.Size([self.active_coordinates])}, noise)[""])
-        return {name: value / self.expected_batch for name, value in noisy.items()}
+        if self.active is not None:
+            return super().privatise(noise)
+        return {name: value / self.expected_batch for name, value in self._privatise_sums(self.shapes, noise).items()}

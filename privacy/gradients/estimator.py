@@ -10,17 +10,16 @@ estimator only defines what it scales to which length.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NotRequired, Protocol, TypedDict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import nn
 
 from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
-from privacy.gradients import integers
-from privacy.gradients.integers import Block, Outer, Part, Sums, exact_sums, grid_bits, noisy_sum, parted
+from privacy.gradients.integers import ROOM, Outer, Part, Sums, exact_sums, grid_bits, noisy_sum, parted
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces, trainable
 from privacy.mechanisms.noise import SecureNoise
@@ -30,23 +29,18 @@ _BLOCK_NUMBERS = {"cpu": 2**19}
 _BLOCK_NUMBERS_ELSEWHERE = 2**26
 
 
-class Curator(Protocol):
-    """Add the noise for all processes that share a training, each with the sums of some of its records."""
+class Curator:
+    """Add the noise of a process that trains alone.
+
+    Override both methods for processes that share a training, each with the sums of some of its records.
+    """
 
     def privatise(self, private_sum: torch.Tensor, add_noise: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """Add up the sums of all processes, call `add_noise` once on the total, and return its result."""
-
-    def agree(self, public: torch.Tensor) -> torch.Tensor:
-        """Return one process's tensor on all: the same computation may round differently on each."""
-
-
-class Alone:
-    """The curator of one process."""
-
-    def privatise(self, private_sum: torch.Tensor, add_noise: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         return add_noise(private_sum)
 
     def agree(self, public: torch.Tensor) -> torch.Tensor:
+        """Return one process's tensor on all: the same computation may round differently on each."""
         return public
 
 
@@ -55,11 +49,11 @@ class Common(TypedDict):
 
     noise_multiplier: float
     expected_batch: float
-    curator: NotRequired[Curator]
+    curator: NotRequired[Curator | None]
 
 
-class Estimator(ABC):
-    """Privatise the mean gradient of a batch.
+class Estimator:
+    """Privatise the mean gradient of a batch. A subclass defines `contributions`, or both `add` and `privatise`.
 
     Args:
         shapes: of the trainable parameters by name, in the network's order.
@@ -67,7 +61,18 @@ class Estimator(ABC):
         expected_batch: sampling probability times the declared number of units. Public: sums are divided by it, never
             by the size of a batch.
         curator: adds the noise and agrees on public tensors; None: this process alone.
+
+    Attributes:
+        sensitivity: L2 change of the sum when one unit is added to the sample; its module has the proof.
+        bound: the sensitivity in steps of the grid, the largest norm of a unit's integers.
+        coordinates: d.
+        active: mask (d,) bool of coordinates that are not frozen; None: all.
+        active_sizes: number of coordinates of each parameter that are not frozen, by name.
+        active_coordinates: their sum d_active.
     """
+
+    sensitivity: float
+    blocks_together = 1  # blocks of records written out at once
 
     def __init__(
         self,
@@ -80,36 +85,13 @@ class Estimator(ABC):
         if not shapes:
             raise InvalidParameter("shapes", {}, "an estimator needs at least one trainable parameter")
         self.shapes = dict(shapes)
+        self.coordinates = sum(math.prod(shape) for shape in self.shapes.values())
         self.noise_multiplier = positive_finite("noise_multiplier", noise_multiplier)
         self.expected_batch = positive_finite("expected_batch", expected_batch)
-        self.bound = 2.0 ** grid_bits(noise_multiplier)  # of a unit's integers: the sensitivity, in steps of the grid
-        self.active = None
-        self.curator: Curator = Alone() if curator is None else curator
+        self.bound = 2.0 ** grid_bits(noise_multiplier)
+        self.curator = curator or Curator()
         self._sums: Sums = {}
-
-    @property
-    @abstractmethod
-    def sensitivity(self) -> float:
-        """Return the L2 change of the sum when one unit is added to the sample."""
-
-    @property
-    def coordinates(self) -> int:
-        """Return the number d of coordinates."""
-        return sum(math.prod(shape) for shape in self.shapes.values())
-
-    @property
-    def active(self) -> torch.Tensor | None:
-        """Return the mask (d,) bool of coordinates that are not frozen; None: all."""
-        return self._active
-
-    @active.setter
-    def active(self, active: torch.Tensor | None) -> None:
-        self._active = active
-        sizes = [math.prod(shape) for shape in self.shapes.values()]
-        masks: Sequence[torch.Tensor | None] = [None] * len(sizes) if active is None else torch.split(active, sizes)
-        self._chosen = {
-            name: None if mask is None else mask.nonzero()[:, 0] for name, mask in zip(self.shapes, masks, strict=True)
-        }  # indices of each parameter's active coordinates; None: all
+        self.freeze(None)
 
     def freeze(self, active: torch.Tensor | None) -> None:
         """Freeze the coordinates where the mask (d,) bool is False; None thaws all. Chosen without private data.
@@ -121,28 +103,41 @@ class Estimator(ABC):
             raise InvalidParameter("active", "(mask)", "a mask cannot change within a step")
         if active is not None and (active.shape != (self.coordinates,) or not bool(active.any())):
             raise InvalidParameter("active", tuple(active.shape), f"a mask has {self.coordinates} places, one active")
-        self.active = active
+        self.active, self.active_sizes, start = active, dict[str, int](), 0
+        self._chosen: dict[str, torch.Tensor | None] = {}  # indices of a parameter's active coordinates; None: all
+        for name, shape in self.shapes.items():
+            size = math.prod(shape)
+            chosen = None if active is None else active[start : start + size].nonzero()[:, 0]
+            self._chosen[name], self.active_sizes[name] = chosen, size if chosen is None else len(chosen)
+            start += size
+        self.active_coordinates = sum(self.active_sizes.values())
 
-    def begin_step(self, model: nn.Module) -> None:  # noqa: B027 - most estimators have nothing public to prepare
+    def begin_step(self, model: nn.Module) -> None:
         """Prepare a step from public data and released history only."""
 
-    @abstractmethod
     def add(self, traces: Traces) -> None:
         """Add a micro-batch of the sample's records; one whose gradient is not finite contributes zero.
 
         Raises:
-            InvalidParameter: too many records at once for exact sums.
+            InvalidParameter: too many records at once for exact sums, or `begin_step` was left out.
         """
+        blocks = ((self.contributions(self.rows(block)), block.present) for block in self.blocks(traces))
+        self._add_sums(exact_sums(blocks, self.bound))
 
-    @abstractmethod
+    def contributions(self, rows: torch.Tensor) -> Mapping[str, Part]:
+        """Return integers of norm at most `bound` together, by part, for gradients (n, d_active), in place. PRIVATE."""
+        raise NotImplementedError
+
     def privatise(self, noise: SecureNoise) -> Shares:
         """Return the noisy mean gradient by parameter name, zero where frozen, and end the step. Charge first."""
+        flat = self._privatise_sums({"": torch.Size([self.active_coordinates])}, noise)[""]
+        return self.unflatten(flat / self.expected_batch)
 
     def rows(self, traces: Traces) -> torch.Tensor:
         """Return the records' gradients on the active coordinates: (n, d_active). PRIVATE."""
         parts = traces.parts()
         found = traces.layers[0].backprops.new_empty(traces.records, self.active_coordinates)
-        places = torch.split(found, [self.active_in(name) for name in self.shapes], dim=1)
+        places = torch.split(found, list(self.active_sizes.values()), dim=1)
         for (name, shape), place in zip(self.shapes.items(), places, strict=True):
             part, chosen = parts.get(name), self._chosen[name]
             if part is None:
@@ -159,18 +154,24 @@ class Estimator(ABC):
         """Return the records' gradients by parameter name, active coordinates only, some as outer products. PRIVATE."""
         if self.active is None:
             parts = traces.parts()
-            return {name: parts[name] if name in parts else traces.zeros(self.active_in(name)) for name in self.shapes}
-        rows = torch.split(self.rows(traces), [self.active_in(name) for name in self.shapes], dim=1)
+            return {name: parts[name] if name in parts else traces.zeros(n) for name, n in self.active_sizes.items()}
+        rows = torch.split(self.rows(traces), list(self.active_sizes.values()), dim=1)
         return dict(zip(self.shapes, rows, strict=True))
 
-    def blocks(self, traces: Traces, many: int = 1) -> Iterator[Traces]:
-        """Yield the traces of few records at a time, `many` times as many as a cache holds. PRIVATE."""
+    def blocks(self, traces: Traces) -> Iterator[Traces]:
+        """Yield the traces of few records at a time, `blocks_together` times as many as a cache holds. PRIVATE."""
         numbers = _BLOCK_NUMBERS.get(traces.layers[0].backprops.device.type, _BLOCK_NUMBERS_ELSEWHERE)
-        return traces.split(max(1, many * numbers // self.coordinates))
+        return traces.split(max(1, self.blocks_together * numbers // self.coordinates))
 
     def scales(self, norms: torch.Tensor, clip: float, part: float = 1.0) -> torch.Tensor:
-        """Return factors (n,) that give gradients of norm `clip` this part of the bound."""
-        return integers.scales(norms, clip, part * self.bound)
+        """Return (n,) float64 factors: a norm of `clip` or more becomes this part of the bound, a shorter one less.
+
+        Args:
+            norms: (n,) of the units' gradients. Private. If not finite, the unit contributes zero.
+            clip: largest norm that is not shortened. Public.
+            part: share of `bound` that the integers may have. Public.
+        """
+        return part * self.bound * (1 - ROOM) / norms.double().clamp(min=clip)
 
     def unflatten(self, flat: torch.Tensor) -> Shares:
         """Return (d_active,) by parameter name, zero on frozen coordinates."""
@@ -184,16 +185,13 @@ class Estimator(ABC):
         """Return public tensors and numbers from which a later process resumes between two steps."""
         return {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most estimators keep nothing
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Resume from `state`."""
 
     def discard(self) -> Sums:
         """Return what was added since the step began, and forget it: a charge was refused. PRIVATE."""
         sums, self._sums = self._sums, {}
         return sums
-
-    def _add_blocks(self, blocks: Iterable[Block]) -> None:
-        self._add_sums(exact_sums(blocks, self.bound))
 
     def _add_sums(self, sums: Sums) -> None:
         for name, value in sums.items():
@@ -203,27 +201,13 @@ class Estimator(ABC):
         """Privatise the sums, in units of the sensitivity; `empty` has the shape of every part by name."""
         sums = [self._sums[name] if name in self._sums else self._nothing(shape) for name, shape in empty.items()]
         self._sums = {}
-
-        def add_noise(private_sum: torch.Tensor) -> torch.Tensor:
-            return noisy_sum(private_sum, bound=self.bound, noise_multiplier=self.noise_multiplier, noise=noise)
-
-        grid = self.sensitivity / self.bound
+        add_noise = partial(noisy_sum, bound=self.bound, noise_multiplier=self.noise_multiplier, noise=noise)
         released = self.curator.privatise(torch.cat([value.reshape(-1) for value in sums]), add_noise)
-        return parted((released.double() * grid).float(), empty)
+        return parted((released.double() * (self.sensitivity / self.bound)).float(), empty)
 
     def _nothing(self, shape: torch.Size) -> torch.Tensor:
         beside = (self.active, *self._sums.values())
         return torch.zeros(shape, dtype=torch.int64, device=next((v.device for v in beside if v is not None), None))
-
-    @property
-    def active_coordinates(self) -> int:
-        """Return the number of coordinates that are not frozen."""
-        return sum(map(self.active_in, self.shapes))
-
-    def active_in(self, name: str) -> int:
-        """Return how many coordinates of a parameter are not frozen."""
-        chosen = self._chosen[name]
-        return math.prod(self.shapes[name]) if chosen is None else len(chosen)
 
 
 def shapes_of(model: nn.Module) -> dict[str, torch.Size]:

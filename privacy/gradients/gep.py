@@ -25,7 +25,7 @@ from torch import nn
 
 from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
-from privacy.gradients.arithmetic import aligned_combinations, aligned_linear, aligned_rows
+from privacy.gradients.arithmetic import aligned_linear, aligned_rows, padded
 from privacy.gradients.estimator import Common, Estimator
 from privacy.gradients.integers import Outer, Part, squares, whole
 from privacy.gradients.layers import Shares
@@ -36,7 +36,6 @@ from privacy.mechanisms.noise import SecureNoise
 AnchorTraces = Callable[[nn.Module, torch.Generator], Traces]
 
 _FEW = 4  # anchors for each vector of a basis up to which their inner products are faster
-_BLOCKS = 8  # blocks of records at once: products with a basis are faster with many rows
 _COLUMNS = 4096  # coordinates whose products are added in float32
 _TOGETHER = 16  # combinations at once
 _WEAKEST = 1e-6  # of a direction's squared strength, over the strongest's
@@ -130,7 +129,7 @@ class GroupBasis:
 
     def expand(self, embedding: torch.Tensor) -> torch.Tensor:
         """Map embeddings (n, k) to (n, p)."""
-        return aligned_combinations(embedding.to(self.vectors), self.vectors, self.coordinates)
+        return (padded(embedding.to(self.vectors)) @ self.vectors)[:, : self.coordinates]
 
 
 class Gep(Estimator):
@@ -148,6 +147,8 @@ class Gep(Estimator):
         groups: "layers" makes each layer a group, "widths" joins those with equal outputs, as the paper does.
     """
 
+    blocks_together = 8  # products with a basis are faster with many rows
+
     def __init__(
         self,
         shapes: Mapping[str, torch.Size],
@@ -164,6 +165,7 @@ class Gep(Estimator):
         super().__init__(shapes, **common)
         self.clip = positive_finite("clip", clip)
         self.clip_residual = None if clip_residual is None else positive_finite("clip_residual", clip_residual)
+        self.sensitivity = 1.0 if clip_residual is None else math.sqrt(2)  # in units of S1 and S2
         self.iterations = iterations
         self._groups: dict[str, list[str]] = {}  # names of the parameters that have a basis together
         for name, shape in shapes.items():
@@ -175,11 +177,6 @@ class Gep(Estimator):
         self.basis_size, self._anchors = basis_size, anchors
         self._generator = torch.Generator().manual_seed(seed)
         self.bases: list[GroupBasis] = []
-
-    @property
-    def sensitivity(self) -> float:
-        """Return sqrt(2), or 1 for B-GEP, in units of S1 and S2."""
-        return 1.0 if self.clip_residual is None else math.sqrt(2)
 
     def begin_step(self, model: nn.Module) -> None:
         """Find the step's basis from the public anchors."""
@@ -197,13 +194,12 @@ class Gep(Estimator):
                 for name, part in anchors.items()
             }
         places = {group: self._places(names, finite.device) for group, names in self._groups.items()}
-        roots = {group: math.sqrt(count) for group, (_, count) in places.items()}
-        total = sum(roots.values())
+        total = sum(math.sqrt(count) for _, count in places.values())
         self.bases = []
         for group, (index, count) in places.items():
             if not count:
                 continue
-            size = min(count, max(1, math.floor(self.basis_size * roots[group] / total)))
+            size = min(count, max(1, math.floor(self.basis_size * math.sqrt(count) / total)))
             parts = [anchors[name] for name in self._groups[group]]
             if len(finite) <= _FEW * size or any(isinstance(part, Outer) for part in parts):
                 size = min(size, len(finite))
@@ -216,8 +212,8 @@ class Gep(Estimator):
     def _places(self, names: Sequence[str], device: torch.device) -> tuple[torch.Tensor | slice, int]:
         """Return the places of some parameters' active coordinates in the active vector, and their number."""
         spans, start = [], 0
-        for name in self.shapes:
-            stop = start + self.active_in(name)
+        for name, size in self.active_sizes.items():
+            stop = start + size
             if name in names:
                 spans.append(range(start, stop))
             start = stop
@@ -226,13 +222,10 @@ class Gep(Estimator):
             return slice(spans[0].start, spans[-1].stop), count
         return torch.cat([torch.arange(span.start, span.stop, device=device) for span in spans]), count
 
-    def add(self, traces: Traces) -> None:
-        """Embed, clip and sum; clip and sum residuals."""
+    def contributions(self, rows: torch.Tensor) -> Mapping[str, Part]:
+        """Embed and clip; clip residuals."""
         if not self.bases:
             raise InvalidParameter("basis", None, "begin_step finds the basis before records are added")
-        self._add_blocks((self._parts(self.rows(block)), block.present) for block in self.blocks(traces, _BLOCKS))
-
-    def _parts(self, rows: torch.Tensor) -> dict[str, Part]:
         embedding = torch.cat([basis.embed(rows) for basis in self.bases], dim=1)  # (n, k)
         part = 1 / self.sensitivity  # of the bound for each released part
         parts: dict[str, Part] = {}

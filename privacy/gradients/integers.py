@@ -29,7 +29,7 @@ from privacy.mechanisms.noise import SecureNoise
 
 GRID_BITS_MAX = 30
 UNITS_MAX = 2**31  # of a sample, and as many public summands: times 2^30 they fit into int64
-_ROOM = 2.0**-12  # that scaling leaves below the bound, so that the measured norm stays within it
+ROOM = 2.0**-12  # that scaling leaves below the bound, so that the measured norm stays within it
 _ERROR = 2.0**-13  # relative, of a measured squared norm
 _EXACT = 2.0**53  # integers below are exact in float64
 _BLOCK = 512  # numbers whose squares are added in float32
@@ -61,17 +61,6 @@ def grid_bits(noise_multiplier: float) -> int:
     return bits
 
 
-def scales(norms: torch.Tensor, clip: float, bound: float) -> torch.Tensor:
-    """Return (n,) float64 factors that scale gradients of norm `clip` or more to norm `bound`, shorter ones alike.
-
-    Args:
-        norms: (n,) of the units' gradients. Private. If not finite, the unit contributes zero.
-        clip: largest norm that is not shortened. Public.
-        bound: largest norm of the integers. Public.
-    """
-    return bound * (1 - _ROOM) / norms.double().clamp(min=clip)
-
-
 def whole(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
     """Multiply rows (n, d) by factors (n,) and round to integers, in place."""
     return rows.mul_(factors.to(rows.dtype)[:, None]).round_()
@@ -90,12 +79,10 @@ def whole_factors(outer: Outer, factors: torch.Tensor, measured: tuple[torch.Ten
     """
     tiny = torch.finfo(torch.float32).tiny  # zero stays zero
     left, right = (square.sqrt().clamp(min=tiny) for square in measured)  # (n,)
-    return Outer(_cut(outer.left, (factors * right / left).sqrt()), _cut(outer.right, (factors * left / right).sqrt()))
-
-
-def _cut(values: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Truncate values (n, d) times factors (n,); a number beyond 32 bits becomes any other integer."""
-    return (values * factors.to(values.dtype)[:, None]).to(torch.int32).double()  # many times as fast as trunc
+    halves = (outer.left, (factors * right / left).sqrt()), (outer.right, (factors * left / right).sqrt())
+    scaled = (values * factor.to(values.dtype)[:, None] for values, factor in halves)
+    # Many times as fast as trunc; a number beyond 32 bits becomes any other integer.
+    return Outer(*(values.to(torch.int32).double() for values in scaled))
 
 
 def squares(part: Part) -> torch.Tensor:

@@ -11,9 +11,8 @@ positions of a row (tokens, pixels).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import torch
 from torch import nn
@@ -26,7 +25,6 @@ from privacy.gradients.integers import Outer, Part
 _FEW_INPUTS = 32  # numbers that a convolution's kernel sees at once
 _FEW_POSITIONS = 64  # rows of a record times output pixels
 
-T = TypeVar("T")
 Shares = dict[str, torch.Tensor]  # parameter name -> (n, *shape of the parameter)
 
 
@@ -74,32 +72,32 @@ class LayerTrace:
     def shares(self) -> Shares:
         """Return each record's gradient of the layer's trainable parameters, by full name."""
         if self._kept is None:
-            found = RULES[type(self.layer)](self)
-            self._kept = {self.full(key): share for key, share in found.items()}
+            wanted = self._trainable()
+            found = RULES[type(self.layer)](self, wanted)
+            self._kept = {self.full(key): found[key] for key in wanted}
         return self._kept
 
     def parts(self) -> dict[str, Part]:
         """Return `shares`, with the weight's as an outer product if each record has one position."""
         if not (isinstance(self.layer, nn.Linear) and self.repeats == 1 and self.activations.dim() == 2):
             return dict(self.shares())
-        makers: dict[str, Callable[[], Part]] = {
-            "weight": lambda: Outer(self.backprops, self.activations),
-            "bias": lambda: self.backprops,
-        }
-        return {self.full(key): part for key, part in _only_trainable(self.layer, makers).items()}
+        parts: dict[str, Part] = {"weight": Outer(self.backprops, self.activations), "bias": self.backprops}
+        return {self.full(key): parts[key] for key in self._trainable()}
+
+    def _trainable(self) -> list[str]:
+        return [key for key, parameter in self.layer.named_parameters(recurse=False) if parameter.requires_grad]
 
 
-def _only_trainable(layer: nn.Module, makers: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-    parameters = dict(layer.named_parameters(recurse=False))
-    return {key: make() for key, make in makers.items() if key in parameters and parameters[key].requires_grad}
-
-
-def _linear(trace: LayerTrace) -> Shares:
+def _linear(trace: LayerTrace, wanted: Collection[str]) -> Shares:
     a, g = (
         values.reshape(trace.records, -1, values.shape[-1]) for values in (trace.activations, trace.backprops)
     )  # (n, t, d) and (n, t, p)
-    makers = {"weight": lambda: aligned_products(g.mT, a.mT), "bias": lambda: g.sum(dim=1)}
-    return _only_trainable(trace.layer, makers)
+    shares = Shares()
+    if "weight" in wanted:
+        shares["weight"] = aligned_products(g.mT, a.mT)
+    if "bias" in wanted:
+        shares["bias"] = g.sum(dim=1)
+    return shares
 
 
 def convolution_weight_shares(
@@ -133,14 +131,13 @@ def convolution_weight_shares(
         # Quicker, on a CPU, with more columns than rows.
         found = aligned_products(g, a) if outputs < a.shape[1] else aligned_products(a, g).mT
         return found.reshape(n, *shape)
-
-    def beside(values: torch.Tensor) -> torch.Tensor:
-        """(n * repeats, c, h, w) -> (repeats, n * c, h, w)."""
-        return values.reshape(n, repeats, *values.shape[1:]).transpose(0, 1).flatten(1, 2)
-
+    a, g = (
+        values.reshape(n, repeats, *values.shape[1:]).transpose(0, 1).flatten(1, 2)
+        for values in (activations, backprops)
+    )  # (repeats, n * c, h, w)
     _, found, _ = torch.ops.aten.convolution_backward(
-        beside(backprops),
-        beside(activations),
+        g,
+        a,
         activations.new_empty(n * outputs, *shape[1:]),  # a weight's values do not enter its gradient
         None,
         layer.stride,
@@ -164,22 +161,20 @@ def _patches(layer: nn.Conv2d, activations: torch.Tensor) -> torch.Tensor:
     return seen.permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
 
 
-def _convolution(trace: LayerTrace) -> Shares:
-    layer, n = trace.layer, trace.records
+def _convolution(trace: LayerTrace, wanted: Collection[str]) -> Shares:
+    layer, shares = trace.layer, Shares()
     assert isinstance(layer, nn.Conv2d)
-
-    def weight() -> torch.Tensor:
-        return convolution_weight_shares(layer, trace.activations, trace.backprops, trace.repeats)
-
-    def bias() -> torch.Tensor:
-        return trace.backprops.reshape(n, trace.repeats, layer.out_channels, -1).sum(dim=(1, 3))
-
-    return _only_trainable(layer, {"weight": weight, "bias": bias})
+    if "weight" in wanted:
+        shares["weight"] = convolution_weight_shares(layer, trace.activations, trace.backprops, trace.repeats)
+    if "bias" in wanted:
+        rows = trace.backprops.reshape(trace.records, trace.repeats, layer.out_channels, -1)
+        shares["bias"] = rows.sum(dim=(1, 3))
+    return shares
 
 
-def _group_norm(trace: LayerTrace) -> Shares:
+def _group_norm(trace: LayerTrace, _wanted: Collection[str]) -> Shares:
     # The channels of all rows, side by side as those of one image, have the rows' gradients.
-    layer, n = trace.layer, trace.records
+    layer = trace.layer
     assert isinstance(layer, nn.GroupNorm)
     rows, channels = len(trace.activations), layer.num_channels
     x, g = (values.reshape(rows, channels, -1) for values in (trace.activations, trace.backprops))
@@ -188,7 +183,7 @@ def _group_norm(trace: LayerTrace) -> Shares:
         trace.moments
         or torch.native_group_norm(x, None, None, rows, channels, positions, layer.num_groups, layer.eps)[1:]
     )  # (rows, groups)
-    _, weight, bias = torch.ops.aten.native_group_norm_backward(
+    _, *found = torch.ops.aten.native_group_norm_backward(
         g.reshape(1, rows * channels, positions),
         x.reshape(1, rows * channels, positions),
         mean.reshape(1, -1),
@@ -200,43 +195,32 @@ def _group_norm(trace: LayerTrace) -> Shares:
         rows * layer.num_groups,
         [False, True, True],
     )  # (rows * channels,) each
-
-    def by_record(values: torch.Tensor) -> torch.Tensor:
-        return values.reshape(n, trace.repeats, channels).sum(dim=1)
-
-    return _only_trainable(layer, {"weight": lambda: by_record(weight), "bias": lambda: by_record(bias)})
+    shares = (values.reshape(trace.records, trace.repeats, channels).sum(dim=1) for values in found)
+    return dict(zip(("weight", "bias"), shares, strict=True))
 
 
-def _layer_norm(trace: LayerTrace) -> Shares:
-    layer, n = trace.layer, trace.records
+def _layer_norm(trace: LayerTrace, wanted: Collection[str]) -> Shares:
+    layer = trace.layer
     assert isinstance(layer, nn.LayerNorm)
-
-    def over_positions(values: torch.Tensor) -> torch.Tensor:
-        return values.reshape(n, -1, *layer.normalized_shape).sum(dim=1)
-
-    def weight() -> torch.Tensor:
+    by_position = {"bias": trace.backprops}
+    if "weight" in wanted:
         normalised = functional.layer_norm(trace.activations, layer.normalized_shape, eps=layer.eps)
-        return over_positions(normalised * trace.backprops)
+        by_position["weight"] = normalised * trace.backprops
+    return {key: by_position[key].reshape(trace.records, -1, *layer.normalized_shape).sum(dim=1) for key in wanted}
 
-    return _only_trainable(layer, {"weight": weight, "bias": lambda: over_positions(trace.backprops)})
 
-
-def _embedding(trace: LayerTrace) -> Shares:
+def _embedding(trace: LayerTrace, _wanted: Collection[str]) -> Shares:
     layer, n = trace.layer, trace.records
     assert isinstance(layer, nn.Embedding)
-
-    def weight() -> torch.Tensor:
-        index = trace.activations.reshape(n, -1)  # (n, t)
-        g = trace.backprops.reshape(n, -1, layer.embedding_dim)  # (n, t, e)
-        if layer.padding_idx is not None:
-            g = g * (index != layer.padding_idx)[:, :, None]
-        share = torch.zeros(n, layer.num_embeddings, layer.embedding_dim, device=g.device, dtype=g.dtype)
-        return share.scatter_add_(1, index[:, :, None].expand_as(g), g)
-
-    return _only_trainable(layer, {"weight": weight})
+    index = trace.activations.reshape(n, -1)  # (n, t)
+    g = trace.backprops.reshape(n, -1, layer.embedding_dim)  # (n, t, e)
+    if layer.padding_idx is not None:
+        g = g * (index != layer.padding_idx)[:, :, None]
+    share = torch.zeros(n, layer.num_embeddings, layer.embedding_dim, device=g.device, dtype=g.dtype)
+    return {"weight": share.scatter_add_(1, index[:, :, None].expand_as(g), g)}
 
 
-RULES: dict[type[nn.Module], Callable[[LayerTrace], Shares]] = {
+RULES: dict[type[nn.Module], Callable[[LayerTrace, Collection[str]], Shares]] = {
     nn.Linear: _linear,
     nn.Conv2d: _convolution,
     nn.GroupNorm: _group_norm,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -59,7 +60,8 @@ class Traces:
         """
         size = next(size for size in range(min(records, self.records), 0, -1) if self.records % size == 0)
         for layer in self.layers:
-            if size < self.records and self.records * trainable_numbers(layer.layer) <= _FEW_NUMBERS:
+            own = (p.numel() for p in layer.layer.parameters(recurse=False) if p.requires_grad)
+            if size < self.records and self.records * sum(own) <= _FEW_NUMBERS:
                 layer.shares()
         for start in range(0, self.records, size):
             stop = start + size
@@ -88,11 +90,6 @@ def add_shares(found: Shares, shares: Shares) -> None:
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the trainable parameters by name, in the model's order."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-def trainable_numbers(layer: nn.Module) -> int:
-    """Return the number of a layer's own trainable numbers."""
-    return sum(parameter.numel() for parameter in layer.parameters(recurse=False) if parameter.requires_grad)
 
 
 def check_model(model: nn.Module) -> None:
@@ -178,30 +175,24 @@ def _outputs_only(model: nn.Module, seen: dict[str, _Seen], backprops: dict[str,
             watched[name] = layer
             parameters += own
 
-    def keep(name: str) -> Callable[[torch.Tensor], None]:
-        def hook(gradient: torch.Tensor) -> None:
-            backprops[name] = gradient.detach()
+    def keep(name: str, gradient: torch.Tensor) -> None:
+        backprops[name] = gradient.detach()
 
-        return hook
+    def watch(name: str, layer: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+        if name in seen:
+            raise PrivacyError(f"layer {name} ran twice in one pass; its records' gradients cannot be told apart")
+        activations = inputs[0].detach()
+        node: Any = output.grad_fn if isinstance(layer, nn.GroupNorm) else None
+        moments = None if node is None else (node._saved_result1.detach(), node._saved_result2.detach())
+        seen[name] = _Seen(layer, activations, activations._version, moments)
+        if isinstance(layer, nn.Linear) and not is_aligned(layer):
+            output = aligned_linear(inputs[0], layer.weight, layer.bias)
+        if not output.requires_grad:
+            output.requires_grad_(True)
+        output.register_hook(partial(keep, name))  # type: ignore[no-untyped-call]
+        return output
 
-    def watch(name: str) -> Callable[[nn.Module, tuple[Any, ...], torch.Tensor], torch.Tensor]:
-        def hook(layer: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-            if name in seen:
-                raise PrivacyError(f"layer {name} ran twice in one pass; its records' gradients cannot be told apart")
-            activations = inputs[0].detach()
-            node: Any = output.grad_fn if isinstance(layer, nn.GroupNorm) else None
-            moments = None if node is None else (node._saved_result1.detach(), node._saved_result2.detach())
-            seen[name] = _Seen(layer, activations, activations._version, moments)
-            if isinstance(layer, nn.Linear) and not is_aligned(layer):
-                output = aligned_linear(inputs[0], layer.weight, layer.bias)
-            if not output.requires_grad:
-                output.requires_grad_(True)
-            output.register_hook(keep(name))  # type: ignore[no-untyped-call]
-            return output
-
-        return hook
-
-    handles = [layer.register_forward_hook(watch(name)) for name, layer in watched.items()]
+    handles = [layer.register_forward_hook(partial(watch, name)) for name, layer in watched.items()]
     try:
         # The rules read which parameters are trainable, so the flags are put back before anything is measured.
         for parameter in parameters:

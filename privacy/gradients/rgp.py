@@ -57,12 +57,6 @@ def carriers_of(
     return left, right.mT
 
 
-def random_carriers(shape: torch.Size, rank: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return random orthonormal L (p, r) and R (r, d)."""
-    left, right = (torch.linalg.qr(torch.randn(size, rank, generator=generator))[0] for size in shape)
-    return left, right.mT
-
-
 class Rgp(Estimator):
     """RGP, or RGP-random.
 
@@ -70,7 +64,7 @@ class Rgp(Estimator):
         model: its linear and ungrouped convolutional layers get carriers if larger than the rank.
         rank: largest r of a layer. Public.
         rank_fraction: largest rank as a share of a matrix's smaller side, in (0, 1]. Public.
-        clip: C, the largest joint norm of one record's gradients. Public.
+        clip: C, the largest joint norm of one record's gradients and the sensitivity. Public.
         common: of every estimator; the noise multiplier is noise deviation over C.
         shapes: of its trainable parameters, by name.
         warm_up_steps: steps whose carriers come from the weights themselves.
@@ -94,7 +88,7 @@ class Rgp(Estimator):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(shapes, **common)
-        self.clip = positive_finite("clip", clip)
+        self.clip = self.sensitivity = positive_finite("clip", clip)
         self.rank, self.rank_fraction, self.iterations = rank, rank_fraction, iterations
         self.random, self.warm_up_steps, self.steps = random, warm_up_steps, 0
         self._generator = torch.Generator().manual_seed(seed)
@@ -112,24 +106,20 @@ class Rgp(Estimator):
         """Return the rank of (p, d) carriers: at most `rank` and `rank_fraction` of the smaller side, or 1."""
         return max(1, min(self.rank, math.floor(self.rank_fraction * min(shape))))
 
-    @property
-    def sensitivity(self) -> float:
-        """Return C."""
-        return self.clip
-
     def begin_step(self, model: nn.Module) -> None:
         """Find the step's carriers from released weights, or from public randomness."""
-        weights = dict(model.named_parameters())
+        weights, generator = dict(model.named_parameters()), self._generator
         for name, start in self._start.items():
             matrix = weights[name].detach().flatten(1)  # (p, d)
             rank = self.rank_in(matrix.shape)
             if self.random:
-                left, right = random_carriers(matrix.shape, rank, self._generator)
-                self._carriers[name] = self.curator.agree(left.to(matrix)), self.curator.agree(right.to(matrix))
-                continue
-            if self.steps >= self.warm_up_steps and self.steps > 0:  # at the first step nothing has moved yet
-                matrix = matrix - start.flatten(1)
-            left, right = carriers_of(matrix, rank, self._generator, self.iterations)
+                normal = (torch.randn(size, rank, generator=generator) for size in matrix.shape)
+                left, right = (torch.linalg.qr(columns)[0].to(matrix) for columns in normal)  # (p, r) and (d, r)
+                right = right.mT
+            else:
+                if self.steps >= self.warm_up_steps and self.steps > 0:  # at the first step nothing has moved yet
+                    matrix = matrix - start.flatten(1)
+                left, right = carriers_of(matrix, rank, generator, self.iterations)
             self._carriers[name] = self.curator.agree(left), self.curator.agree(right)
 
     def add(self, traces: Traces) -> None:
@@ -165,24 +155,16 @@ class Rgp(Estimator):
     def privatise(self, noise: SecureNoise) -> Shares:
         empty: dict[str, torch.Size] = {}
         for name, shape in self.shapes.items():
-            if name in self._carriers:
-                left, right = self._carriers[name]
-                empty |= {f"{name}/L": left.shape, f"{name}/R": right.shape}
-            else:
-                empty[name] = shape
+            pair = self._carriers.get(name)
+            empty |= {name: shape} if pair is None else {f"{name}/L": pair[0].shape, f"{name}/R": pair[1].shape}
         noisy = self._privatise_sums(empty, noise)
-        released: Shares = {}
-        for name, shape in self.shapes.items():
-            if name in self._carriers:
-                left, right = self._carriers[name]
-                d_left, d_right = noisy[f"{name}/L"].to(left), noisy[f"{name}/R"].to(left)
-                update = d_left @ right + left @ d_right - left @ (left.mT @ d_left @ right)
-                released[name] = update.reshape(shape) / self.expected_batch
-            else:
-                released[name] = noisy[name] / self.expected_batch
+        for name, (left, right) in self._carriers.items():
+            d_left, d_right = noisy[f"{name}/L"].to(left), noisy[f"{name}/R"].to(left)
+            update = d_left @ right + left @ d_right - left @ (left.mT @ d_left @ right)
+            noisy[name] = update.reshape(self.shapes[name])
         self._carriers = {}
         self.steps += 1
-        return released
+        return {name: noisy[name] / self.expected_batch for name in self.shapes}
 
     def state(self) -> dict[str, Any]:
         """Return the public generator, the weights of the first step and the number of steps done."""

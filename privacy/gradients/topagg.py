@@ -21,10 +21,7 @@ import torch
 from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
 from privacy.gradients.estimator import Common, Estimator
-from privacy.gradients.integers import squares, whole
-from privacy.gradients.layers import Shares
-from privacy.gradients.per_sample import Traces
-from privacy.mechanisms.noise import SecureNoise
+from privacy.gradients.integers import Part, squares, whole
 
 _STRIDE = 64  # of the sample that estimates how many coordinates to sort
 _MARGIN = 1.6  # times the estimate is sorted
@@ -96,7 +93,8 @@ class TopAggSgd(Estimator):
     Args:
         shapes: of the trainable parameters, by name.
         clip: C. Public.
-        keep: k in (0, 1], the share of the squared norm that is kept; 1 is plain DP-SGD. Public.
+        keep: k in (0, 1], the share of the squared norm that is kept; 1 is plain DP-SGD. Public. The sensitivity is
+            sqrt(k) C.
         common: of every estimator; the noise multiplier is noise deviation over sqrt(k) C.
     """
 
@@ -106,21 +104,10 @@ class TopAggSgd(Estimator):
         if not 0 < keep <= 1:
             raise InvalidParameter("keep", keep, "the share of the squared norm that is kept is above 0 and at most 1")
         self.keep = float(keep)
+        self.sensitivity = math.sqrt(self.keep) * self.clip
 
-    @property
-    def sensitivity(self) -> float:
-        """Return sqrt(k) C."""
-        return math.sqrt(self.keep) * self.clip
-
-    def add(self, traces: Traces) -> None:
-        """Clip, keep and sum."""
-        self._add_blocks(({"": self._kept(self.rows(block))}, block.present) for block in self.blocks(traces))
-
-    def _kept(self, rows: torch.Tensor) -> torch.Tensor:
+    def contributions(self, rows: torch.Tensor) -> Mapping[str, Part]:
+        """Clip to C and keep the largest coordinates."""
         lengths = squares(rows)
         scales = self.scales(lengths.sqrt(), self.clip, 1 / math.sqrt(self.keep))  # of the whole gradient
-        return whole(norm_top_k(rows, self.keep, lengths), scales)
-
-    def privatise(self, noise: SecureNoise) -> Shares:
-        flat = self._privatise_sums({"": torch.Size([self.active_coordinates])}, noise)[""]
-        return self.unflatten(flat / self.expected_batch)
+        return {"": whole(norm_top_k(rows, self.keep, lengths), scales)}

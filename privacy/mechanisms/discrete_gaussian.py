@@ -30,6 +30,7 @@ from privacy.errors import InvalidParameter
 STDDEV_MAX = 2.0**45  # Keeps every proposed integer exact in a double.
 REACH = 13  # Cells cover |z| <= 13 stddev, beyond which lies 2^-125 of the mass; the tails take the rest.
 PREFIX_BITS = 52  # Of u, compared in floating point.
+TAIL_WIDTH_LOG2 = 6  # Of a tail's blocks, in cells: at least one stddev.
 SLACK = 2.0**-40  # Relative slack of that comparison. Error: x^2/2 <= 98 at 2^-51 relative, exp and factors at 2^-49.
 
 _SLOT_BITS = 11  # 2 * (13 * 64 + 1) cells and 2 tails fit into 2048 slots.
@@ -64,16 +65,6 @@ class StepTable:
     alias: npt.NDArray[np.int64]
     ratio: npt.NDArray[np.float64]
 
-    @property
-    def tail_width_log2(self) -> int:
-        """Return the binary logarithm of the width of a tail's blocks: at least one stddev."""
-        return self.width_log2 + 6
-
-    @property
-    def tail_start(self) -> int:
-        """Return the first magnitude that no cell covers."""
-        return self.cells << self.width_log2
-
 
 @functools.lru_cache(maxsize=32)
 def step_table(stddev: float, reach: int = REACH) -> StepTable:
@@ -97,8 +88,8 @@ def step_table(stddev: float, reach: int = REACH) -> StepTable:
     with np.errstate(over="ignore", under="ignore"):
         height = np.exp(-0.5 * np.square(nearest / stddev)) * width  # (2 * cells,)
         # A tail draws block b with probability 2^-(b+1). Its first block needs twice the height, and each further
-        # block at most as much, because 2 exp(-tail_start * block / stddev^2) <= 2 exp(-reach) < 1.
-        tail = 2.0 * (width << 6) * math.exp(-0.5 * min(cells * width / stddev, 37.0) ** 2)
+        # block at most as much, because 2 exp(-start * block / stddev^2) <= 2 exp(-reach) < 1.
+        tail = 2.0 * (width << TAIL_WIDTH_LOG2) * math.exp(-0.5 * min(cells * width / stddev, 37.0) ** 2)
     scale = 2.0**64 * (1 - 2.0**-20) / (float(height.sum()) + 2 * tail)
     # Dominate: 2^-40 covers the rounding of `height`, +1 the rounding of the product and all underflow.
     weights = [math.ceil(scale * h * (1 + SLACK)) + 1 for h in [*height.tolist(), tail, tail]]
@@ -179,14 +170,14 @@ def _round(n: int, table: StepTable, words: Words, slack: float) -> npt.NDArray[
 
 def _tail(entry: int, table: StepTable, words: Words) -> tuple[int, bool]:
     """Propose from a tail: block b with probability 2^-(b+1), uniform within; return the integer and its fate."""
-    block = 0
+    block, start, width_log2 = 0, table.cells << table.width_log2, table.width_log2 + TAIL_WIDTH_LOG2
     while not int(words(1)[0]) >> 63:
         block += 1
-    offset = int(words(1)[0]) >> (64 - table.tail_width_log2)
-    magnitude = table.tail_start + (block << table.tail_width_log2) + offset
+    offset = int(words(1)[0]) >> (64 - width_log2)
+    magnitude = start + (block << width_log2) + offset
     left = entry == 2 * table.cells
-    z = -magnitude - 1 if left else magnitude  # the cells cover -tail_start <= z < tail_start
-    factor = table.scale * (1 << table.tail_width_log2) * (2 << block) / table.weights[entry]
+    z = -magnitude - 1 if left else magnitude  # the cells cover -start <= z < start
+    factor = table.scale * (1 << width_log2) * (2 << block) / table.weights[entry]
     return z, exact_below(0, 0, z, table.stddev, factor, words)
 
 

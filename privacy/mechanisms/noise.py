@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NoReturn
 
 import numpy as np
@@ -63,26 +62,16 @@ class SecureNoise:
         """Return `SecureNoise(derive_key(secret, *labels))`."""
         return cls(derive_key(secret, *labels))
 
-    def __copy__(self) -> NoReturn:
+    def __reduce__(self) -> NoReturn:  # copy and deepcopy call it, too
         raise TypeError("a copy would repeat secret noise")
-
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        raise TypeError("a copy would repeat secret noise")
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a copy would repeat secret noise")
-
-    def random_bytes(self, n: int) -> bytes:
-        """Return the next n bytes of the key stream."""
-        return self._stream.update(bytes(n))
 
     def integers64(self, n: int) -> npt.NDArray[np.uint64]:
-        """Return (n,) independent uniform 64-bit words."""
-        return np.frombuffer(self.random_bytes(8 * n), dtype="<u8").astype(np.uint64, copy=False)
+        """Return (n,) independent uniform 64-bit words: the next 8 n bytes of the key stream, little-endian."""
+        return np.frombuffer(self._stream.update(bytes(8 * n)), dtype="<u8").astype(np.uint64, copy=False)
 
     def uniform(self, shape: int | tuple[int, ...]) -> npt.NDArray[np.float64]:
         """Return independent multiples of 2^-53 in [0, 1), for sampling decisions; never for additive noise."""
-        bits = (self.integers64(_size(shape)) >> np.uint64(11)).astype(np.float64)  # 53 bits: exact
+        bits = (self.integers64(int(np.prod(shape))) >> np.uint64(11)).astype(np.float64)  # 53 bits: exact
         return (bits * 2.0**-53).reshape(shape)
 
     def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
@@ -106,8 +95,4 @@ class SecureNoise:
             InvalidParameter: stddev is not a positive finite number of at most 2^45.
         """
         table = discrete_gaussian.step_table(float(stddev))
-        return discrete_gaussian.draw(_size(shape), table, self.integers64).reshape(shape)
-
-
-def _size(shape: int | tuple[int, ...]) -> int:
-    return shape if isinstance(shape, int) else math.prod(shape)
+        return discrete_gaussian.draw(int(np.prod(shape)), table, self.integers64).reshape(shape)

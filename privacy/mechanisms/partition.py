@@ -19,7 +19,7 @@ Sums: a sum over records has the sensitivity of one record only if a unit owns o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,6 @@ from privacy.errors import ContributionUnbounded, InvalidParameter, PrivacyError
 SHARDS_MAX = 1 << 20
 KEY_BYTES_MIN = 16
 _DIGEST_BYTES = 16
-
-Units = npt.NDArray[np.uint8] | Sequence[bytes]
 
 
 def record_units(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
@@ -51,11 +49,11 @@ def subject_units(private_subjects: npt.NDArray[np.int64]) -> npt.NDArray[np.uin
     return np.ascontiguousarray(private_subjects, dtype="<i8").view(np.uint8).reshape(len(private_subjects), 8)
 
 
-def shard_of(units: Units, key: bytes, shards: int) -> npt.NDArray[np.int64]:
+def shard_of(units: npt.NDArray[np.uint8], key: bytes, shards: int) -> npt.NDArray[np.int64]:
     """Assign every unit to a shard by BLAKE2b of its bytes under a secret key.
 
     Args:
-        units: (n, bytes) uint8 rows (`record_units` or `subject_units`), or n byte strings. Private.
+        units: (n, bytes) rows of `record_units` or `subject_units`. Private.
         key: the job's partition key, 16 to 64 bytes. Private: an attacker who knew it could choose a shard.
         shards: number of shards (teachers). Public.
 
@@ -66,7 +64,7 @@ def shard_of(units: Units, key: bytes, shards: int) -> npt.NDArray[np.int64]:
         A shard is a function of (key, unit) alone, so adding or removing a unit changes one shard and no other.
 
     Raises:
-        InvalidParameter: the key or the number of shards is out of range, or a unit is empty.
+        InvalidParameter: the key or the number of shards is out of range, or units are no rows of bytes.
     """
     if not 1 <= shards <= SHARDS_MAX:
         raise InvalidParameter("shards", shards, f"between 1 and {SHARDS_MAX} shards")
@@ -85,7 +83,7 @@ def shard_members(assigned: npt.NDArray[np.int64], shards: int) -> list[npt.NDAr
     return np.split(order, ends[:-1])
 
 
-def assert_disjoint(units: Units, assigned: npt.NDArray[np.int64], shards: int) -> None:
+def assert_disjoint(units: npt.NDArray[np.uint8], assigned: npt.NDArray[np.int64], shards: int) -> None:
     """Raise unless every record has one shard (n,) in range and all records of a unit share theirs.
 
     Raises:
@@ -102,16 +100,12 @@ def assert_disjoint(units: Units, assigned: npt.NDArray[np.int64], shards: int) 
             raise ContributionUnbounded("the partition is not disjoint: one unit is in two shards")
 
 
-def _rows(units: Units) -> Iterable[bytes | memoryview]:
-    if isinstance(units, np.ndarray):
-        if units.dtype != np.uint8 or units.ndim != 2 or units.shape[1] == 0:
-            raise InvalidParameter("units", "(hidden)", "units are rows of uint8 of at least one byte")
-        view = np.ascontiguousarray(units).data.cast("B") if units.size else memoryview(b"")
-        size = units.shape[1]
-        return (view[i : i + size] for i in range(0, len(view), size))
-    if any(len(unit) == 0 for unit in units):
-        raise InvalidParameter("units", "(hidden)", "a unit without an id belongs to no one; declare an id for it")
-    return iter(units)
+def _rows(units: npt.NDArray[np.uint8]) -> Iterator[memoryview]:
+    if units.dtype != np.uint8 or units.ndim != 2 or units.shape[1] == 0:
+        raise InvalidParameter("units", "(hidden)", "units are rows of uint8 of at least one byte")
+    view = np.ascontiguousarray(units).data.cast("B") if units.size else memoryview(b"")
+    size = units.shape[1]
+    return (view[i : i + size] for i in range(0, len(view), size))
 
 
 def one_record_each(

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from models.sizes import convolutional_sizes
 from obscura.wire.budgets import UNITS
-from privacy.accounting.calibration import affordable_releases, stddev_for
-from privacy.accounting.filter import Filter
+from privacy.accounting.calibration import stddev_for
+from privacy.accounting.filter import Filter, release_nano
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.plans.options import ClassFractionsConfig, EvaluationSamples, EvaluationSeed, read_options
 from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, Stage, mu_of, subject_notes
@@ -150,17 +150,13 @@ def config_from_options(options: Mapping[str, Any], mu: float, facts: PublicFact
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan a training from the options of a request; see `config_from_options` and `plan_datalens`."""
-    return plan_datalens(config_from_options(options, mu_of(budget_nano), facts), privacy_filter, budget_nano, facts)
-
-
-def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
     """Turn a budget into a number of votes, or into their noise.
 
     Raises:
-        InvalidParameter: k > d, more teachers than the declared units support or than fit in memory, or a budget that
-            is too small.
+        InvalidParameter: an option is out of range, k > d, or the budget is too small. Or there are more teachers than
+            the declared units support or memory holds.
     """
+    config = config_from_options(options, mu_of(budget_nano), facts)
     if config.top_k > facts.pixels:
         raise config.refusal("top_k", f"a teacher votes on the {facts.pixels} pixels, so k is at most {facts.pixels}")
     teachers_max = facts.units_declared // UNITS_PER_TEACHER_MIN
@@ -187,14 +183,14 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
     else:
         assert config.stddev is not None
         stddev = config.stddev
-        iterations = min(affordable_releases(config.topagg(facts, stddev).event(1), budget_nano), IMAGES_MAX) // m
+        iterations = min(budget_nano // release_nano(config.topagg(facts, stddev).event(1)), IMAGES_MAX) // m
         if iterations < 1:
             raise config.refusal("stddev", f"the budget does not pay for {m} images at this noise: add noise or budget")
     images = iterations * m
     event = config.topagg(facts, stddev).event(images)
     shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
     notes = [*subject_notes(facts), f"{config.teachers} teachers on {shards} vote on {images} synthetic images."]
-    held = TEACHER_BYTES * config.teachers * config.parameters_per_teacher(facts)
+    held = TEACHER_BYTES * config.teachers * each
     if held > _NOTE_FROM_BYTES:
         notes.append(
             f"The teachers need {held / 10**9:.0f} GB of memory, on one GPU or divided among several. With less, the "

@@ -12,7 +12,7 @@ from obscura.wire.budgets import UNITS
 from privacy.accounting.filter import Filter
 from privacy.plans.options import EXTRACTOR_NAME, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe
-from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
+from privacy.plans.private_steps import StepsConfig, check_basis, plan_steps
 
 Architecture = Literal["cnn", "resnet20", "wrn16_4", "wrn28_4", "scatter_linear", "scatter_cnn", "pretrained_linear"]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
@@ -72,8 +72,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     if config.architecture.startswith("scatter") and size < SCATTER_SIZE_MIN:
         raise config.refusal("architecture", f"scattering needs images of at least {SCATTER_SIZE_MIN} pixels a side")
     check_basis(config, CLASSIFIER_LAYERS[config.architecture])
-    stage = steps_stage(config, privacy_filter, budget_nano, facts)
-    notes = [*steps_notes(config, stage, facts)]
+    stage, notes, shown = plan_steps(config, privacy_filter, budget_nano, facts)
     if config.extractor:
         notes.append(
             f"Features of each image come from the extractor {config.extractor}. The guarantee assumes that this "
@@ -86,7 +85,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         stages=(stage,),
         budget_nano=budget_nano,
         notes=tuple(notes),
-        facts={"architecture": config.architecture, **steps_facts(config, stage, facts)},
+        facts={"architecture": config.architecture, **shown},
     )
 
 

@@ -19,8 +19,8 @@ from privacy.accounting.filter import Filter
 from privacy.plans.moments import MomentsConfig, config_that_follows
 from privacy.plans.options import EvaluationSamples, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage, mu_of
-from privacy.plans.private_steps import StepsConfig, check_basis, poisson_stage, steps_facts, steps_notes, steps_stage
-from privacy.plans.warm_start import warm_start_noise, warm_start_stages
+from privacy.plans.private_steps import StepsConfig, check_basis, plan_steps, poisson_stage
+from privacy.plans.warm_start import warm_start_stages
 
 CENTRAL = "central_images"
 
@@ -138,10 +138,9 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         share_nano = math.floor(config.central_fraction * budget_nano)
         first = [poisson_stage(CENTRAL, probability, config.central_images, privacy_filter, share_nano)]
     if config.moments_fraction:
-        first = warm_start_stages(warm_start_noise(*config.moments(budget_nano, facts)), privacy_filter)
+        first = warm_start_stages(*config.moments(budget_nano, facts), privacy_filter)
     paid_nano = sum(stage.cost_nano for stage in first)
-    steps = steps_stage(config, privacy_filter, budget_nano - paid_nano, facts)
-    notes = [*steps_notes(config, steps, facts)]
+    steps, notes, shown = plan_steps(config, privacy_filter, budget_nano - paid_nano, facts)
     if config.multiplicity > 1:
         notes.append(
             f"Each record is seen at {config.multiplicity} noise levels, and the gradient of their mean loss is "
@@ -171,7 +170,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
             **(
                 {"noise_stddev": {stage.name: stage.noise_stddev for stage in first}} if config.moments_fraction else {}
             ),
-            **steps_facts(config, steps, facts),
+            **shown,
         },
     )
 

@@ -12,7 +12,7 @@ from obscura.wire.budgets import UNITS
 from privacy.accounting.filter import Filter
 from privacy.plans.options import EvaluationSamples, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe
-from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
+from privacy.plans.private_steps import StepsConfig, check_basis, plan_steps
 
 
 class DpGanConfig(StepsConfig):
@@ -67,7 +67,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     """
     config = read_options(DpGanConfig, options, PRESETS)
     check_basis(config, discriminator_layers(facts.height, facts.width))
-    stage = steps_stage(config, privacy_filter, budget_nano, facts)
+    stage, notes, shown = plan_steps(config, privacy_filter, budget_nano, facts)
     adaptation = f"The generator takes a step after every {config.discriminator_steps:,} of the discriminator's"
     if config.accuracy_floor > 0:
         adaptation += (
@@ -75,22 +75,21 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
             f"recognises fewer than {config.accuracy_floor:.0%} of generated images; no private image has a part in "
             "that"
         )
-    notes = (
-        *steps_notes(config, stage, facts),
+    notes += [
         "Only the discriminator sees private images. The generator learns from the discriminator, whose every step is "
         "noisy, so drawing from it costs nothing.",
         f"{adaptation}.",
-    )
+    ]
     return Plan(
         recipe="dpgan",
         config=config,
         stages=(stage,),
         budget_nano=budget_nano,
-        notes=notes,
+        notes=tuple(notes),
         facts={
             "discriminator_steps": config.discriminator_steps,
             "adaptive": config.accuracy_floor > 0,
-            **steps_facts(config, stage, facts),
+            **shown,
         },
     )
 

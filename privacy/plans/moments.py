@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Any, Literal
 
 from pydantic import Field
@@ -24,22 +24,18 @@ from privacy.plans.dp_classifier import PRESETS as CLASSIFIERS
 from privacy.plans.dp_classifier import SCATTER_SIZE_MIN, DpClassifierConfig
 from privacy.plans.options import ClassFractionsConfig, EvaluationSamples, EvaluationSeed
 from privacy.plans.plan import GENERATOR_NOTES, Plan, PublicFacts, Recipe, mu_of, subject_notes
-from privacy.plans.private_steps import steps_facts, steps_notes, steps_stage
+from privacy.plans.private_steps import plan_steps
 from privacy.plans.warm_start import (
     MEANS,
     POOLED,
     QUANTISATION,
     TEXTURE_FROM,
-    action_of,
     clips_for,
-    clusters_for,
     coefficients_of,
     detail_for,
     fraction_above_noise,
-    power_of,
     signal,
     warm_start_event,
-    warm_start_noise,
     warm_start_stages,
 )
 
@@ -226,8 +222,7 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
     if q >= TEXTURE_FROM and _suits_texture(facts) and "texture" not in given:
         config = config.with_values(texture=True)
     q *= config.start_fraction**0.5
-    clusters = config.clusters if "clusters" in given else clusters_for(q, config.texture)
-    follows = detail_for(facts, q, config.texture, clusters)
+    follows = detail_for(facts, q, config.texture, options.get("clusters"))
     if "frequencies" in given and "coefficients" not in given:
         del follows["coefficients"]  # all of the grid that was asked for
     if not given.isdisjoint(_FRACTIONS):  # they add up to 1: a request with one of them divides the budget
@@ -236,8 +231,7 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
         follows.pop("coefficients", None)  # the prior's strength by colour does not apply to red, green and blue
         follows["frequencies"] = config.frequencies
     config = config.with_values(**_without(follows, given))
-    clips = clips_for(power_of(config, facts), config.noise_shape, q, facts.size, action_of(config, facts))
-    return config.with_values(**_without(clips, given))
+    return config.with_values(**_without(clips_for(config, facts, q), given))
 
 
 def _without(follows: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
@@ -255,16 +249,12 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget.
     """
-
-    def config_at(mu: float, declared: PublicFacts) -> MomentsConfig:
-        return config_that_follows(options, mu, declared)
-
-    plan = plan_moments(config_at(mu_of(budget_nano), facts), privacy_filter, budget_nano, facts)
-    config = plan.config_of(MomentsConfig)
-    share = fraction_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)(_even(facts))
+    config = config_that_follows(options, mu_of(budget_nano), facts)
+    plan = plan_moments(config, privacy_filter, budget_nano, facts)
+    share = fraction_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)(facts.units_per_class)
     plan = dataclasses.replace(plan, facts={**plan.facts, "fraction_above_noise": round(share, 3)})
     if share < VISIBLE:
-        return dataclasses.replace(plan, notes=(_drowned(config_at, plan, privacy_filter, facts), *plan.notes))
+        return dataclasses.replace(plan, notes=(_drowned(options, budget_nano, privacy_filter, facts), *plan.notes))
     q = signal(facts, mu_of(budget_nano * config.start_fraction))
     if facts.channels == 1:
         seen = "shapes" if q >= _SHAPES_FROM else "blurred outlines"
@@ -291,8 +281,8 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
     """
     _check_images(config, facts)
     guide_nano = math.floor(config.guide_fraction * budget_nano) if config.guide else 0
-    noise = warm_start_noise(config, budget_nano - guide_nano)
-    stages = warm_start_stages(noise, privacy_filter)
+    stages = warm_start_stages(config, budget_nano - guide_nano, privacy_filter)
+    noise = {stage.name: stage.noise_stddev for stage in stages}
     what = (
         "means and covariances" if config.pooled_covariance_fraction + config.class_covariance_fraction > 0 else "means"
     )
@@ -306,19 +296,15 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
         notes.append("They are taken over one record of each subject, so that nobody adds more than one record does.")
     shown: dict[str, Any] = {"protects": facts.protects, "units_declared": facts.units_declared, "noise_stddev": noise}
     if config.guide:
-        steps = steps_stage(config.classifier, privacy_filter, guide_nano, facts)
+        steps, steps_notes, steps_shown = plan_steps(config.classifier, privacy_filter, guide_nano, facts)
         stages.append(steps)
         notes += [
             f"For {config.guide_fraction:.0%} of the budget a classifier is trained, which moves each drawn image in "
             f"{config.guide_steps} steps to where it is surer of the image's class. That makes images worth more to "
             "convolutional networks that learn from them, not nicer to look at, and drawing many times slower.",
-            *steps_notes(config.classifier, steps, facts),
+            *steps_notes,
         ]
-        shown = {
-            "guide_fraction": config.guide_fraction,
-            "noise_stddev": noise,
-            **steps_facts(config.classifier, steps, facts),
-        }
+        shown = {"guide_fraction": config.guide_fraction, "noise_stddev": noise, **steps_shown}
     return Plan(
         recipe="moments",
         config=config,
@@ -366,50 +352,38 @@ def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
     where `fraction_above_noise` reaches VISIBLE. docs/research/uneven_classes.md has the measurements.
     """
     share = fraction_above_noise(plan.config_of(MomentsConfig), facts, plan.noise_stddev[MEANS] / QUANTISATION)
-
-    def visible(units: int) -> bool:
-        return share(units) >= VISIBLE
-
-    return bisect.bisect_left(range(_UNITS_MAX), True, lo=1, key=visible) if visible(_UNITS_MAX) else None
+    if share(_UNITS_MAX) < VISIBLE:
+        return None
+    return bisect.bisect_left(range(_UNITS_MAX), VISIBLE, lo=1, key=share)
 
 
-def _even(facts: PublicFacts) -> float:
-    return facts.units_declared / len(facts.classes)
-
-
-def _drowned(
-    config_at: Callable[[float, PublicFacts], MomentsConfig], plan: Plan, privacy_filter: Filter, facts: PublicFacts
-) -> str:
+def _drowned(options: Mapping[str, Any], budget_nano: int, privacy_filter: Filter, facts: PublicFacts) -> str:
     """Return a warning with the smallest epsilon and number of units at which noise would not drown the moments.
 
     It follows from the public prior of `privacy.plans.warm_start`, not from any image.
     """
     sensitivity = warm_start_event(MEANS, 1e9).sensitivity / QUANTISATION
 
-    def visible(budget_nano: int, declared: PublicFacts) -> bool:
-        config = config_at(mu_of(budget_nano), declared)
-        share = config.start_fraction * config.mean_fraction  # a forecast: the plan's own noise is calibrated exactly
-        noise = sensitivity / math.sqrt(share * budget_nano / NANO)
-        return fraction_above_noise(config, declared, noise)(_even(declared)) >= VISIBLE
+    def share(nano: int, declared: PublicFacts) -> float:
+        config = config_that_follows(options, mu_of(nano), declared)
+        part = config.start_fraction * config.mean_fraction  # a forecast: the plan's own noise is calibrated exactly
+        noise = sensitivity / math.sqrt(part * nano / NANO)
+        return fraction_above_noise(config, declared, noise)(declared.units_per_class)
 
     def times(factor: float) -> PublicFacts:
         subjects = None if facts.subjects_declared is None else math.ceil(facts.subjects_declared * factor)
         records = math.ceil(facts.records_declared * factor)
         return dataclasses.replace(facts, records_declared=records, subjects_declared=subjects)
 
-    def smallest(holds: Callable[[float], bool]) -> float | None:  # factor, to a tenth; None where no million suffices
-        factors = [1.1**power for power in range(1, 146)]
-        place = bisect.bisect_left(factors, True, key=holds)
-        return factors[place] if place < len(factors) else None
-
     mends = []
-    more = smallest(lambda factor: visible(round(plan.budget_nano * factor), facts))
-    if more is not None:
-        epsilon = gaussian_epsilon(mu_of(plan.budget_nano * more), privacy_filter.delta)
+    factors = [1.1**power for power in range(1, 146)]  # to a tenth, and up to a million
+    place = bisect.bisect_left(factors, VISIBLE, key=lambda factor: share(round(budget_nano * factor), facts))
+    if place < len(factors):
+        epsilon = gaussian_epsilon(mu_of(budget_nano * factors[place]), privacy_filter.delta)
         mends.append(f"epsilon {show_epsilon(epsilon, up=True)}")
-    more = smallest(lambda factor: visible(plan.budget_nano, times(factor)))
-    if more is not None:
-        mends.append(f"{times(more).units_declared:,} {facts.unit}s")
+    place = bisect.bisect_left(factors, VISIBLE, key=lambda factor: share(budget_nano, times(factor)))
+    if place < len(factors):
+        mends.append(f"{times(factors[place]).units_declared:,} {facts.unit}s")
     warning = "Noise drowns most of what sets the classes apart: expect static, or blurs that look alike."
     return f"{warning} From about {' or '.join(mends)} on it would not." if mends else warning
 

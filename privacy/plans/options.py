@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -34,14 +34,14 @@ class RecipeConfig(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    # The purpose of the public dataset's images, in words for a card.
+    public_images_serve: ClassVar[str] = "of the gradient's basis"
 
     def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise _refusal(type(self), error) from None
-
-    def model_post_init(self, _context: Any) -> None:
         self.check()
 
     def check(self) -> None:
@@ -65,11 +65,6 @@ class RecipeConfig(BaseModel):
         """Id of the public dataset that it needs; empty: none."""
         return next((str(value) for name in PUBLIC_DATASET_OPTIONS if (value := getattr(self, name, ""))), "")
 
-    @property
-    def public_images_serve(self) -> str:
-        """The purpose of that dataset's images, in words for a card."""
-        return "of the gradient's basis"
-
     def require_public(self, images: int, public_classes: tuple[str, ...], classes: tuple[str, ...]) -> None:
         """Check the declared facts of that dataset.
 
@@ -91,16 +86,6 @@ class RecipeConfig(BaseModel):
     def drawing_seconds(self) -> float:
         """Cost of drawing a grey image of 28 x 28, in the unit of `workers.recipes.interface.Piece`."""
         return 1e-3
-
-    @property
-    def measured_samples(self) -> int:
-        """Number of drawn images on which usefulness is measured."""
-        return int(getattr(self, "evaluation_samples", 30_000))
-
-    @property
-    def measuring_seed(self) -> int:
-        """Public seed of that measurement."""
-        return int(getattr(self, "evaluation_seed", 0))
 
 
 class ClassFractionsConfig(RecipeConfig):
@@ -146,27 +131,9 @@ def read_options(kind: type[C], options: Mapping[str, Any], presets: Mapping[str
     return kind(**{**presets[preset], **chosen})
 
 
-def options_schema(
-    kind: type[RecipeConfig], presets: Mapping[str, Mapping[str, Any]], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the JSON Schema of a recipe's options as a request has them.
-
-    Args:
-        kind: the class of the recipe's configurations.
-        presets: the recipe's; if there are any, `preset` is an option as well.
-        defaults: of the options.
-    """
-    properties: dict[str, Any] = {}
-    if presets:
-        named = {"enum": list(presets), "type": "string", "default": next(iter(presets))}
-        properties["preset"] = {**named, "description": "Named values of the other options, which those given replace."}
-    for name, schema in _schemas(kind).items():
-        properties[name] = {**schema, "default": defaults[name]}
-    return {"type": "object", "properties": properties, "additionalProperties": False}
-
-
 @cache
-def _schemas(kind: type[RecipeConfig]) -> dict[str, dict[str, Any]]:
+def option_schemas(kind: type[RecipeConfig]) -> dict[str, dict[str, Any]]:
+    """Return the JSON Schema of each option of a class of configurations."""
     schemas = kind.model_json_schema()["properties"]
     return {name: {key: value for key, value in schema.items() if key != "title"} for name, schema in schemas.items()}
 
@@ -175,11 +142,8 @@ def _refusal(kind: type[RecipeConfig], error: ValidationError) -> InvalidParamet
     """Report one invalid option: an unknown one first."""
     faults = error.errors(include_url=False)
     fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
-    cause = fault.get("ctx", {}).get("error")
-    if isinstance(cause, InvalidParameter):
-        return cause
     name = str(fault["loc"][0])
     if fault["type"] == "extra_forbidden":
         return InvalidParameter("options", name, f"the options are {', '.join(kind.model_fields)}")
-    words = values_in_words(_schemas(kind)[name])
+    words = values_in_words(option_schemas(kind)[name])
     return InvalidParameter(name, fault["input"], f"{'choose' if words.startswith('one of') else 'it is'} {words}")

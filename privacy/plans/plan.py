@@ -12,7 +12,7 @@ from obscura.wire.budgets import UNIT_WORDS, UNITS, Unit
 from privacy.accounting.events import Event, event_from_json
 from privacy.accounting.filter import NANO, Filter
 from privacy.errors import BudgetExceeded, EventRefused, InvalidParameter
-from privacy.plans.options import RecipeConfig, options_schema
+from privacy.plans.options import RecipeConfig, option_schemas
 
 Published = Literal["generator", "histogram", "classifier"]
 GENERATOR_NOTES = (
@@ -56,6 +56,11 @@ class PublicFacts:
     def units_declared(self) -> int:
         """n: the public upper bound of the number of privacy units."""
         return self.records_declared if self.subjects_declared is None else self.subjects_declared
+
+    @property
+    def units_per_class(self) -> float:
+        """The same for one class, if classes are even."""
+        return self.units_declared / len(self.classes)
 
     @property
     def protects(self) -> str:
@@ -227,8 +232,15 @@ class Recipe:
 
     @property
     def options(self) -> dict[str, Any]:
-        """JSON Schema of its options."""
-        return options_schema(self.config, self.presets, self.defaults)
+        """JSON Schema of its options as a request has them; if there are presets, `preset` is one as well."""
+        properties: dict[str, Any] = {}
+        if self.presets:
+            named = {"enum": list(self.presets), "type": "string", "default": next(iter(self.presets))}
+            words = "Named values of the other options, which those given replace."
+            properties["preset"] = {**named, "description": words}
+        defaults = self.defaults
+        properties |= {name: {**it, "default": defaults[name]} for name, it in option_schemas(self.config).items()}
+        return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 class PlanBudget:

@@ -202,12 +202,6 @@ def poisson_stage(name: str, probability: float, count: int, privacy_filter: Fil
     return Stage(name, event, privacy_filter.cost_nano(priced), repeats=repeats)
 
 
-def steps_stage(config: StepsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Stage:
-    """Turn a budget into the noise of the private steps; raises as `poisson_stage`."""
-    probability, steps = config.sampling_probability(facts), config.steps(facts)
-    return poisson_stage(STEPS, probability, steps, privacy_filter, budget_nano)
-
-
 def poisson_event(stage: Stage | None) -> PoissonGaussianEvent:
     """Return the event of an existing stage of Poisson samples."""
     assert stage is not None
@@ -215,13 +209,24 @@ def poisson_event(stage: Stage | None) -> PoissonGaussianEvent:
     return stage.event
 
 
-def steps_facts(config: StepsConfig, stage: Stage, facts: PublicFacts) -> dict[str, Any]:
-    """Return public numbers of the private steps for people."""
+def plan_steps(
+    config: StepsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts
+) -> tuple[Stage, list[str], dict[str, Any]]:
+    """Turn a budget into the noise of the private steps.
+
+    Returns:
+        The stage, sentences for people, and public numbers for people.
+
+    Raises:
+        InvalidParameter: there are too many steps, or the budget pays for no finite noise.
+    """
+    probability, steps = config.sampling_probability(facts), config.steps(facts)
+    stage = poisson_stage(STEPS, probability, steps, privacy_filter, budget_nano)
     event = poisson_event(stage)
     frozen: dict[str, Any] = {"freeze": config.freeze}
     if config.freeze != "none":
         frozen["total_density"] = config.freeze_schedule(facts).density(event.count)
-    return {
+    shown = {
         "protects": facts.protects,
         "units_declared": facts.units_declared,
         "estimator": config.estimator,
@@ -230,11 +235,6 @@ def steps_facts(config: StepsConfig, stage: Stage, facts: PublicFacts) -> dict[s
         "sampling_probability": event.sampling_probability,
         "noise_multiplier": event.noise_multiplier,
     }
-
-
-def steps_notes(config: StepsConfig, stage: Stage, facts: PublicFacts) -> tuple[str, ...]:
-    """Return sentences for people about the private steps."""
-    event = poisson_event(stage)
     notes = [
         f"{event.count:,} steps, each on a Poisson sample of about {config.expected_batch:,} {facts.unit}s, with "
         f"noise of {event.noise_multiplier:.3g} times what one {facts.unit} can add."
@@ -261,4 +261,4 @@ def steps_notes(config: StepsConfig, stage: Stage, facts: PublicFacts) -> tuple[
         notes.append(
             f"Of each sampled subject {config.records_per_subject} records are drawn; their mean gradient is clipped."
         )
-    return tuple(notes)
+    return stage, notes, shown

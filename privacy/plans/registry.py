@@ -109,8 +109,7 @@ def _with_class_balance(plan: Plan, facts: PublicFacts) -> Plan:
     limit, units = RECIPES[plan.recipe].smallest_class(plan, facts), f"{facts.unit}s"
     known = {} if limit is None else {"smallest_visible_class": limit}
     if shares is None:
-        even = facts.units_declared / len(facts.classes)
-        note = f"Even classes are assumed, about {even:,.0f} {units} each"
+        note = f"Even classes are assumed, about {facts.units_per_class:,.0f} {units} each"
         note += f"; noise drowns one of fewer than about {limit:,}. {STATE_IT}" if known else f". {TRY_IT}"
         return dataclasses.replace(plan, notes=(*plan.notes, note), facts=plan.facts | known)
     if limit is None:

@@ -30,6 +30,10 @@ _VOTES_OVER_NOISE = 3.0  # that a choice gets on average; see docs/research/sele
 class SelectPublicConfig(ClassFractionsConfig):
     """Public parameters of one selection."""
 
+    public_images_serve = (
+        "which this release shows: private records decided nothing but how often each of them is drawn"
+    )
+
     public_dataset_id: str = Field(
         "", max_length=64, description="Public dataset whose images are voted for and released. It must be named."
     )
@@ -65,10 +69,6 @@ class SelectPublicConfig(ClassFractionsConfig):
     def check(self) -> None:
         if self.extractor and not EXTRACTOR_NAME.fullmatch(self.extractor):
             raise self.refusal("extractor", "an extractor's name has at most 64 letters, digits, - and _")
-
-    @property
-    def public_images_serve(self) -> str:
-        return "which this release shows: private records decided nothing but how often each of them is drawn"
 
     def require_public(self, images: int, public_classes: tuple[str, ...], classes: tuple[str, ...]) -> None:
         """Check that every declared class can select from a public dataset; see `RecipeConfig.require_public`.
@@ -124,7 +124,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
             f"of {len(facts.classes)} classes; ask for fewer, or declare smaller images",
         )
     if config.choices is None:
-        wanted = facts.units_declared / len(facts.classes) / (_VOTES_OVER_NOISE * stddev)
+        wanted = facts.units_per_class / (_VOTES_OVER_NOISE * stddev)
         low, high = _CHOICES
         config = config.with_values(choices=min(max(math.floor(wanted), low), high, affordable))
     assert config.choices is not None
@@ -152,7 +152,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
             "public_dataset": config.public_dataset_id,
             "iterations": config.iterations,
             "choices": config.choices,
-            "votes_expected": facts.units_declared / len(facts.classes) / config.choices,
+            "votes_expected": facts.units_per_class / config.choices,
             "standard_error": stddev,
             "release_bytes": config.choices * len(facts.classes) * facts.pixels,
             "noise_stddev": {VOTES: stddev},

@@ -163,12 +163,3 @@ class Waves:
         sine = np.where((self.turn > 0) & (self.turn % 2 == 0), -1.0, 1.0)  # an orientation is mirrored, too
         across, down = sine * (-1.0) ** self.column, sine * (-1.0) ** self.row
         return across, down, sine * (-1.0) ** ((self.turn + 1) // 2)  # and becomes a quarter turn less itself
-
-
-def together(one: Action, two: Action) -> Action:
-    """Return how symmetries act on the numbers of one, followed by those of the other."""
-    across, down, swapped = (
-        np.concatenate([getattr(one, name), getattr(two, name)]) for name in ("across", "down", "swapped")
-    )
-    partner = np.concatenate([one.partner, two.partner + len(one.partner)])
-    return Action(one.symmetry, across, down, partner, swapped)

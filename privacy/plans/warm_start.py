@@ -20,7 +20,7 @@ from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.plan import Stage
-from privacy.plans.symmetry import Action, Waves, together
+from privacy.plans.symmetry import Action, Waves
 
 if TYPE_CHECKING:
     from privacy.plans.moments import MomentsConfig
@@ -94,7 +94,12 @@ def _strongest(waves: Waves, count: int | None, config: MomentsConfig) -> Waves:
 def action_of(config: MomentsConfig, facts: PublicFacts) -> Action:
     """Return how the declared symmetries act on the numbers of a record: coefficients, then texture."""
     seen = coefficients_of(config, facts), texture_waves(config, facts)
-    return together(*(waves.action(config.symmetry) for waves in seen))
+    one, two = (waves.action(config.symmetry) for waves in seen)
+    across, down, swapped = (
+        np.concatenate([getattr(one, name), getattr(two, name)]) for name in ("across", "down", "swapped")
+    )
+    partner = np.concatenate([one.partner, two.partner + len(one.partner)])
+    return Action(config.symmetry, across, down, partner, swapped)
 
 
 def power_of(config: MomentsConfig, facts: PublicFacts) -> Array:
@@ -130,33 +135,26 @@ def fraction_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: floa
         stddev: of the noise in a class's sum, in units of one clipped record.
     """
     seen = coefficients_of(config, facts)
-    may_differ = _with_a_mean(seen, config)
+    every = coefficients_of(config.with_values(frequencies=64, coefficients=None), facts)
+    # The places of coefficients whose mean no declared symmetry makes zero.
+    may_differ, of_every = (waves.action(config.symmetry).blocks()[0][0] for waves in (seen, every))
     shape = noise_shape(power_of(config, facts), config.noise_shape)[may_differ]
     noise_of_one = (stddev * config.mean_clip * math.sqrt(facts.size) * shape) ** 2
     apart = (1.0 - WITHIN) * seen.power[may_differ]
-    every = coefficients_of(config.with_values(frequencies=64, coefficients=None), facts)
-    whole = (1.0 - WITHIN) * float(every.power[_with_a_mean(every, config)].sum())
+    whole = (1.0 - WITHIN) * float(every.power[of_every].sum())
     return lambda units: float((apart**2 / (apart + noise_of_one / float(units) ** 2)).sum() / whole)
 
 
-def _with_a_mean(seen: Waves, config: MomentsConfig) -> npt.NDArray[np.int64]:
-    """Return the places of coefficients whose mean no declared symmetry makes zero."""
-    return seen.action(config.symmetry).blocks()[0][0]
-
-
-def clusters_for(q: float, texture: bool) -> int:
-    """Return the clusters of a class: several if their centres are far above the noise. Measured with texture alone."""
-    return min(_CLUSTERS, round(q / _CLUSTER_PER_Q)) if texture and q >= _CLUSTERS_FROM else 1
-
-
-def clips_for(power: Array, exponent: float, q: float, size: float, action: Action) -> Mapping[str, float]:
+def clips_for(config: MomentsConfig, facts: PublicFacts, q: float) -> Mapping[str, float]:
     """Return the norms at which coefficients, deviations and components are clipped, relative to a 28 x 28 image.
 
     With little noise, the distortion of a narrow clip outweighs its saving. Of declared symmetries' blocks, means have
     a part in the first alone, and deviations are clipped as products of each block are.
     """
-    scaled = power / noise_shape(power, exponent) ** 2
-    norms = [float(scaled[places].sum()) / size for pair in action.blocks() for places in pair]
+    power = power_of(config, facts)
+    scaled = power / noise_shape(power, config.noise_shape) ** 2
+    blocks = action_of(config, facts).blocks()
+    norms = [float(scaled[places].sum()) / facts.size for pair in blocks for places in pair]
     along = _along(q, _NARROW_TO)
     means, deviations = (low + (high - low) * along for low, high in (_MEAN_CLIP, _DEVIATION_CLIP))
     means, deviations = means * math.sqrt(norms[0]), deviations * math.sqrt(math.hypot(*norms))
@@ -169,23 +167,21 @@ def _along(q: float, start: float) -> float:
     return min(1.0, max(0.0, math.log(q / start) / math.log(_MANY / start))) if q > 0 else 0.0
 
 
-def _above_noise(each: float, q: float, least: int, most: int) -> int:
-    return min(max(least, round(each * math.sqrt(q))), most)
-
-
-def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int) -> dict[str, Any]:
+def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int | None) -> dict[str, Any]:
     """Return the options of a warm start that follow, except for clips.
 
     Args:
         facts: declared by the owner.
         q: from `signal`.
         texture: True if it is released, too.
-        clusters: of each class.
+        clusters: of each class; None: several if their centres are far above the noise (measured with texture alone).
     """
+    if clusters is None:
+        clusters = min(_CLUSTERS, round(q / _CLUSTER_PER_Q)) if texture and q >= _CLUSTERS_FROM else 1
     in_colour = facts.channels > 1
-    least, most = _COEFFICIENTS[0], min(_COEFFICIENTS[2 if in_colour else 1], facts.pixels)
-    coefficients = _above_noise(_COEFFICIENTS_EACH, q, least, most)
-    waves = _above_noise(_WAVES_EACH, q, *_WAVES)
+    most = min(_COEFFICIENTS[2 if in_colour else 1], facts.pixels)
+    coefficients = min(max(_COEFFICIENTS[0], round(_COEFFICIENTS_EACH * math.sqrt(q))), most)
+    waves = min(max(_WAVES[0], round(_WAVES_EACH * math.sqrt(q))), _WAVES[1])
     of_clusters = _CLUSTER_SHARE if clusters > 1 else 0.0
     shares = (0.8, 0.2, 0.0)  # means, pooled covariance, the classes' own: few records pay for means, which hold labels
     if q >= _CLASSES_FROM:  # the classes' own covariances are above the noise
@@ -225,15 +221,8 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
     return GaussianEvent.of_discrete_noise(sensitivity, stddev)
 
 
-def warm_start_stages(noise: Mapping[str, float], privacy_filter: Filter) -> list[Stage]:
-    """Return the stages of the releases that have noise."""
-    events = {name: warm_start_event(name, noise[name]) for name in WARM_START if name in noise}
-    events = {name: dataclasses.replace(event, count=_releases(name)) for name, event in events.items()}
-    return [Stage(name, event, privacy_filter.cost_nano(event), noise[name]) for name, event in events.items()]
-
-
-def warm_start_noise(config: MomentsConfig, budget_nano: int) -> dict[str, float]:
-    """Divide a budget by the warm start's shares; return each release's noise, by stage.
+def warm_start_stages(config: MomentsConfig, budget_nano: int, privacy_filter: Filter) -> list[Stage]:
+    """Divide a budget by the warm start's shares; return the stages of the releases that have one.
 
     Raises:
         InvalidParameter: the budget is too small.
@@ -244,19 +233,16 @@ def warm_start_noise(config: MomentsConfig, budget_nano: int) -> dict[str, float
         CLUSTERS: config.cluster_fraction,
         BY_CLASS: config.class_covariance_fraction,
     }
-    noise = {}
-    left_nano = budget_nano
+    stages, left_nano = [], budget_nano
     for name, share in shares.items():
         if share == 0:
             continue
         share_nano = min(int(budget_nano * share), left_nano)  # shares may add up to a little more than 1
         left_nano -= share_nano
-        if share_nano < _releases(name):
+        count = CLUSTER_ROUNDS if name == CLUSTERS else 1
+        if share_nano < count:
             raise InvalidParameter("budget_nano", budget_nano, "it is too small to pay for a warm start")
-        sensitivity = warm_start_event(name, 1e9).sensitivity
-        noise[name] = stddev_for(sensitivity, share_nano, _releases(name))
-    return noise
-
-
-def _releases(name: str) -> int:
-    return CLUSTER_ROUNDS if name == CLUSTERS else 1
+        stddev = stddev_for(warm_start_event(name, 1e9).sensitivity, share_nano, count)
+        event = dataclasses.replace(warm_start_event(name, stddev), count=count)
+        stages.append(Stage(name, event, privacy_filter.cost_nano(event), stddev))
+    return stages

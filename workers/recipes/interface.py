@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from models.released import ReleasedGenerator, save_released
+from privacy.gradients.estimator import Curator
 from privacy.mechanisms.noise import SecureNoise, derive_key
 from workers.recipes.ranks import all_agree, from_first, object_from_first, pay_once, privatise_once, rank, ranks
 
@@ -131,7 +132,7 @@ class NullCheckpoints:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TrustedCurator:
+class TrustedCurator(Curator):
     """The training as a mechanism uses it: it pays, draws noise, privatises and reports.
 
     Several processes of one training (`workers.recipes.ranks`) do each of these once, together. Two attempts never

@@ -261,7 +261,7 @@ class PrivateSteps:
         self.task.model.load_state_dict(saved["model"])
         self.optimiser.load_state_dict(saved["optimiser"])
         self.estimator.restore(saved["estimator"])
-        self.estimator.active = None if saved["active"] is None else saved["active"].to(self.curator.device)
+        self.estimator.freeze(None if saved["active"] is None else saved["active"].to(self.curator.device))
         self.state.step = int(saved["step"])
         self._freezing.released_sum = saved["released_sum"]
         self.state.average = {name: value.to(self.curator.device) for name, value in saved["average"].items()}

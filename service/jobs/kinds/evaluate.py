@@ -76,8 +76,9 @@ def queue_evaluation(
     if release.kind is not ReleaseKind.GENERATOR:
         samples = None
     elif samples is None:
-        samples = min(config.measured_samples, samples_for(find(session, Dataset, dataset_id).records_declared))
-    seed = config.measuring_seed if seed is None else seed
+        asked = getattr(config, "evaluation_samples", 30_000)
+        samples = min(asked, samples_for(find(session, Dataset, dataset_id).records_declared))
+    seed = getattr(config, "evaluation_seed", 0) if seed is None else seed
     measured = {"samples": samples, "seed": seed}
     job = new_job(
         ask,

@@ -1,13 +1,12 @@
 """Calibration: the smallest noise and the largest count, to the last nano-unit."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privacy.accounting.calibration import affordable_releases, stddev_for
+from privacy.accounting.calibration import noise_multiplier_for, stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
@@ -24,19 +23,10 @@ def test_calibrated_noise_fits_and_less_does_not(sensitivity: float, budget_nano
     assert stddev**2 == pytest.approx(sensitivity**2 * 10**9 / (budget_nano // count) + 4)
 
 
-def test_affordable_releases_fill_the_budget_and_no_more() -> None:
-    event = GaussianEvent(2 * math.sqrt(200), 5000.0)
-    n = affordable_releases(event, ACCOUNT.capacity_nano)
-    fits, exceeds = (ACCOUNT.cost_nano(replace(event, count=count)) for count in (n, n + 1))
-    assert fits <= ACCOUNT.capacity_nano < exceeds
-    assert affordable_releases(event, ACCOUNT.cost_nano(event) - 1) == 0
-    assert affordable_releases(event, 0) == 0
-
-
 @pytest.mark.parametrize("bad", [-1, 1.5, True, math.nan])
 def test_budgets_are_whole_and_not_negative(bad: object) -> None:
     with pytest.raises(InvalidParameter):
-        affordable_releases(GaussianEvent(1.0, 1.0), bad)  # type: ignore[arg-type]
+        noise_multiplier_for(ACCOUNT, 1.0, 1, bad)  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter):
         stddev_for(1.0, bad)  # type: ignore[arg-type]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from privacy.accounting.events import COUNT_MAX, GaussianEvent, PoissonGaussianEvent, event_from_json
+from privacy.accounting.events import COUNT_MAX, GaussianEvent, PoissonGaussianEvent, dp_event, event_from_json
 from privacy.accounting.gaussian import gaussian_log_delta
 from privacy.errors import InvalidParameter
 
@@ -63,9 +63,9 @@ def test_a_count_leaves_the_price_of_one_release() -> None:
 
 
 def test_dp_events_are_those_of_dp_accounting() -> None:
-    assert GaussianEvent(2.0, 6.0).dp_event() == dp_accounting.GaussianDpEvent(3.0)
+    assert dp_event(GaussianEvent(2.0, 6.0)) == dp_accounting.GaussianDpEvent(3.0)
     sampled = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(2.0))
-    assert PoissonGaussianEvent(0.1, 2.0, 9).dp_event() == dp_accounting.SelfComposedDpEvent(sampled, 9)
+    assert dp_event(PoissonGaussianEvent(0.1, 2.0, 9)) == dp_accounting.SelfComposedDpEvent(sampled, 9)
 
 
 def test_discrete_noise_is_priced_as_slightly_narrower_noise() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
+from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent, dp_event
 from privacy.accounting.filter import NANO, open_filter
 from privacy.accounting.gaussian import EPSILON_MAX, gaussian_mu
 from privacy.errors import InvalidParameter
@@ -95,7 +95,7 @@ def test_a_sampled_stage_costs_no_less_than_its_privacy_losses_show(epsilon, pro
     """At the account's delta and at others, by an accountant of others."""
     account = open_filter(epsilon, DELTA)
     event = PoissonGaussianEvent(probability, multiplier, 100)
-    shown = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-3).compose(event.dp_event())
+    shown = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-3).compose(dp_event(event))
     mu_squared = account.cost_nano(event) / NANO
     d = account.rate * mu_squared
     for epsilon_shown in (0.01, 0.3, 1.0, 3.0):

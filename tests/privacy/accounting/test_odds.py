@@ -55,19 +55,16 @@ def exceeded(losses: np.ndarray, bound: float) -> float:
     return float((losses > bound).mean())
 
 
-def gaussian_mu() -> float:
-    return math.sqrt(open_filter(1.0, LARGE_DELTA).capacity_nano / NANO)
-
-
 ERROR = 4 * math.sqrt(LARGE_DELTA / RUNS)  # four standard errors
+OPENED = open_filter(1.0, LARGE_DELTA)
+MU = math.sqrt(OPENED.capacity_nano / NANO)
 
 
 def test_one_gaussian_release_exceeds_the_bound_with_at_most_delta_and_epsilon_far_more_often() -> None:
     """The worst pair of one release, N(mu, 1) and N(0, 1): its loss at x is mu x - mu^2 / 2."""
-    opened, mu = open_filter(1.0, LARGE_DELTA), gaussian_mu()
-    x = np.random.default_rng(1).normal(size=RUNS) + mu
-    losses = mu * x - mu * mu / 2
-    assert exceeded(losses, loss_bound(opened)) <= LARGE_DELTA + ERROR
+    x = np.random.default_rng(1).normal(size=RUNS) + MU
+    losses = MU * x - MU * MU / 2
+    assert exceeded(losses, loss_bound(OPENED)) <= LARGE_DELTA + ERROR
     assert exceeded(losses, 1.0) > 4 * LARGE_DELTA  # epsilon itself is no such bound
 
 
@@ -76,37 +73,32 @@ def test_an_analyst_who_stops_when_the_loss_is_high_does_not_exceed_it_either() 
 
     The quantile of one release's loss would not do: this analyst exceeds it too often.
     """
-    opened, mu, steps, runs = open_filter(1.0, LARGE_DELTA), gaussian_mu(), 400, 40_000
+    steps, runs, rng = 400, 40_000, np.random.default_rng(2)
     error = 4 * math.sqrt(LARGE_DELTA / runs)
-    rng = np.random.default_rng(2)
     loss, highest = np.zeros(runs), np.zeros(runs)
     for _ in range(steps):
-        loss += rng.normal(size=runs) * mu / math.sqrt(steps) + mu * mu / steps / 2
+        loss += rng.normal(size=runs) * MU / math.sqrt(steps) + MU * MU / steps / 2
         np.maximum(highest, loss, out=highest)
-    quantile_of_one = mu * mu / 2 - mu * float(normal_quantile(mpmath.mpf(LARGE_DELTA)))
-    assert exceeded(highest, loss_bound(opened)) <= LARGE_DELTA + error
+    quantile_of_one = MU * MU / 2 - MU * float(normal_quantile(mpmath.mpf(LARGE_DELTA)))
+    assert exceeded(highest, loss_bound(OPENED)) <= LARGE_DELTA + error
     assert exceeded(highest, quantile_of_one) > LARGE_DELTA + error
 
 
 def test_a_release_that_tells_only_the_tail_attains_it() -> None:
     """With probability d it tells all, else only that x lies above a threshold: delta in all, and none is smaller."""
-    opened, mu = open_filter(1.0, LARGE_DELTA), gaussian_mu()
-    d = opened.d_of(opened.capacity_nano)
-    rng = np.random.default_rng(3)
-    threshold = mu - float(normal_quantile(mpmath.mpf((LARGE_DELTA - d) / (1 - d))))
-    with_unit = d + (1 - d) * float((rng.normal(size=8 * RUNS) + mu > threshold).mean())
+    d, rng = OPENED.d_of(OPENED.capacity_nano), np.random.default_rng(3)
+    threshold = MU - float(normal_quantile(mpmath.mpf((LARGE_DELTA - d) / (1 - d))))
+    with_unit = d + (1 - d) * float((rng.normal(size=8 * RUNS) + MU > threshold).mean())
     without = (1 - d) * float((rng.normal(size=8 * RUNS) > threshold).mean())
     assert with_unit == pytest.approx(LARGE_DELTA, rel=0.03)
-    assert math.log(with_unit / without) == pytest.approx(loss_bound(opened), rel=0.05)
+    assert math.log(with_unit / without) == pytest.approx(loss_bound(OPENED), rel=0.05)
 
 
 def odds_in_words(epsilon: float) -> str:
     """A row of docs/how-to/choose-a-budget.md: how often the best guess is right, and how sure an attacker becomes."""
     opened = open_filter(epsilon, 1e-5)
     mu, d = math.sqrt(opened.capacity_nano / NANO), opened.d_of(opened.capacity_nano)
-    right = d + (1 - d) * float(
-        mpmath.ncdf(mu / 2)
-    )  # told with chance d, else the middle between two Gaussians decides
+    right = d + (1 - d) * float(mpmath.ncdf(mu / 2))  # told with chance d, else the middle of two Gaussians decides
     factor = math.exp(loss_bound(opened))
     sure = [before * factor / (before * factor + 1 - before) for before in (0.5, 0.1, 0.01)]
     return " | ".join([f"| {epsilon:g}", *map(show_sure, [right, *sure])]) + " |"

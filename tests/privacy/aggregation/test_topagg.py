@@ -59,24 +59,13 @@ def slow_votes(gradients: Tensor, cfg: TopAggConfig, generator: torch.Generator)
             for j in h:
                 if abs(g[j]) < TINY:
                     continue
-                if cfg.stochastic_sign:
-                    g_hat = clipped[j] / largest
-                    up = 2 * float(u[i, image, j]) - 1 < g_hat
-                else:
-                    up = g[j] > 0
+                by_chance = 2 * float(u[i, image, j]) - 1 < clipped[j] / largest
+                up = by_chance if cfg.stochastic_sign else g[j] > 0
                 votes[i, image, j] = 1 if up else -1
     return votes
 
 
-SWITCHES: list[dict[str, Any]] = [
-    {},
-    {"c": 1e-5},
-    {"c": 100.0},
-    {"stochastic_sign": False},
-    {"top_k": False},
-    {"k": 6},
-    {"k": 1},
-]
+SWITCHES = [{}, {"c": 1e-5}, {"c": 100.0}, {"stochastic_sign": False}, {"top_k": False}, {"k": 6}, {"k": 1}]
 
 
 @pytest.mark.parametrize("switches", SWITCHES)
@@ -188,17 +177,6 @@ def test_votes_are_unbiased_for_the_clipped_normalised_gradient() -> None:
     assert mean.tolist() == pytest.approx(g_hat.tolist(), abs=0.015)
 
 
-def test_zero_broken_and_inactive_gradients_abstain() -> None:
-    gradients = random_gradients(5)
-    gradients[0] = 0.0
-    gradients[1, :, 0] = math.nan
-    gradients[2, :, 1] = math.inf
-    active = torch.tensor([True, True, True, False, True])
-    votes = votes_of_each(gradients, config(), active=active)
-    assert not votes[:4].any()
-    assert (votes[4].abs().sum(dim=1) == 3).all()
-
-
 def test_values_at_the_edge_of_single_precision_stay_within_one_vote() -> None:
     gradients = torch.tensor([[[1e-45, TINY, -TINY, 0.0, 3e38, -3e38], [1e-45, 2e-45, 0.0, 0.0, 0.0, 0.0]]])
     votes = votes_of_each(gradients, config(k=4, teachers=1, stochastic_sign=False))
@@ -246,10 +224,9 @@ def test_gradients_masks_and_votes_that_do_not_fit_are_refused() -> None:
     for gradients in (*map(torch.zeros, floats), integers):
         with pytest.raises(InvalidParameter):
             count_votes(gradients, config(), coins())
-    with pytest.raises(InvalidParameter):
-        count_votes(random_gradients(), config(), coins(), torch.ones(7, dtype=torch.bool))
-    with pytest.raises(InvalidParameter):
-        count_votes(random_gradients(), config(), coins(), torch.ones(8))
+    for mask in (torch.ones(7, dtype=torch.bool), torch.ones(8)):
+        with pytest.raises(InvalidParameter):
+            count_votes(random_gradients(), config(), coins(), mask)
     for votes in (torch.zeros(4, 6), torch.zeros(4, 5, dtype=torch.int32), torch.zeros(6, dtype=torch.int64)):
         with pytest.raises(InvalidParameter):
             noisy_sum(votes, config(), SecureNoise(bytes(32)))
@@ -271,24 +248,21 @@ def test_the_gpu_counts_the_same_votes(switches: dict[str, Any]) -> None:
 
 # --- public parameters ---
 
-PAPER: dict[str, Any] = {"k": 200, "c": 1e-5, "stddev": 5000.0, "beta": 0.7, "teachers": 4000, "dimension": 784}
-
 
 @pytest.mark.parametrize("k", [1, 2, 3, 200, 350, 784])
 def test_sensitivity_is_twice_the_root_of_k_rounded_up(k: int) -> None:
-    sensitivity = TopAggConfig(**{**PAPER, "k": k}).sensitivity
+    sensitivity = config(k=k, dimension=784).sensitivity
     assert Fraction(sensitivity) ** 2 >= 4 * k
     assert sensitivity == pytest.approx(2 * math.sqrt(k), rel=1e-15)
 
 
 def test_without_the_top_k_step_a_teacher_pays_for_every_coordinate() -> None:
-    full = TopAggConfig(**PAPER, top_k=False)
-    assert full.votes_max == 784
-    assert full.sensitivity == pytest.approx(2 * math.sqrt(784))
+    full = config(dimension=784, top_k=False)
+    assert (full.votes_max, full.sensitivity) == (784, pytest.approx(2 * math.sqrt(784)))
 
 
 OUT_OF_RANGE: dict[str, list[Any]] = {
-    "k": [0, 785, 1.5, True],
+    "k": [0, 7, 1.5, True],
     "teachers": [0, 1 << 21],
     "dimension": [0],
     "c": [0.0, 1e-40, math.nan],
@@ -300,10 +274,10 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
 @pytest.mark.parametrize(("name", "bad"), [(name, bad) for name, values in OUT_OF_RANGE.items() for bad in values])
 def test_parameters_out_of_range_are_refused(name: str, bad: object) -> None:
     with pytest.raises(InvalidParameter) as caught:
-        TopAggConfig(**{**PAPER, name: bad})
+        config(**{name: bad})
     assert caught.value.name in (name, "k")
 
 
 def test_noise_too_narrow_for_integers_has_no_event() -> None:
     with pytest.raises(InvalidParameter):
-        TopAggConfig(**{**PAPER, "stddev": 1.5}).event(1)
+        config(stddev=1.5).event(1)

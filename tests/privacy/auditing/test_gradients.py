@@ -34,7 +34,7 @@ from benchmarks.payment_order import PaymentJournal, ReleasedUnpaid
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.accounting.gaussian import gaussian_epsilon
-from privacy.auditing.distinguishing import Errors, epsilon_lower_bound, sampled_mu_lower_bound
+from privacy.auditing.distinguishing import Errors, epsilon_lower_bound, mu_lower_bound
 from privacy.auditing.one_run import epsilon_lower_bound as one_run_epsilon
 from privacy.auditing.one_run import flip_coins, gaussian_refuted, guess
 from privacy.plans.plan import PlanBudget, Stage
@@ -59,9 +59,9 @@ def test_a_worst_case_record_stays_below_the_claim_and_comes_near(make: Make) ->
     """Drawn with a chance of one half, as claimed; near, or the record would not be the worst case."""
     audited = seen(make, MU, 0.5)
     errors = measure(audited)
-    assert sampled_mu_lower_bound(errors, 0.5, SURE) <= MU
+    assert mu_lower_bound(errors, SURE, 0.5) <= MU
     assert epsilon_lower_bound(errors, DELTA, SURE) <= gaussian_epsilon(MU, DELTA)
-    assert sampled_mu_lower_bound(errors, 0.5, 0.95) > 0.5 * MU
+    assert mu_lower_bound(errors, 0.95, 0.5) > 0.5 * MU
 
 
 @each_estimator()
@@ -69,7 +69,7 @@ def test_a_worst_case_record_stays_below_the_claim_and_comes_near(make: Make) ->
 def test_an_estimator_with_too_little_noise_or_without_a_clip_is_flagged(make: Make, fault: str) -> None:
     with BROKEN_GRADIENTS[fault]():
         errors = measure(seen(make, MU, 0.5))
-    assert sampled_mu_lower_bound(errors, 0.5, SURE) > MU
+    assert mu_lower_bound(errors, SURE, 0.5) > MU
 
 
 OTHER_FAULTS = [
@@ -93,7 +93,7 @@ OTHER_FAULTS = [
 def test_a_fault_is_flagged_by_the_game_that_is_made_for_it(audited: Audited, fault: str) -> None:
     with BROKEN_GRADIENTS[fault]():
         errors = measure(audited)
-    assert sampled_mu_lower_bound(errors, audited.probability, SURE) > audited.mu
+    assert mu_lower_bound(errors, SURE, audited.probability) > audited.mu
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_fault_is_flagged_by_the_game_that_is_made_for_it(audited: Audited, fa
     ids=lambda audited: audited.name,
 )
 def test_a_correct_estimator_stays_below_its_claim_in_these_games_too(audited: Audited) -> None:
-    assert sampled_mu_lower_bound(measure(audited), audited.probability, SURE) <= audited.mu
+    assert mu_lower_bound(measure(audited), SURE, audited.probability) <= audited.mu
 
 
 @each_estimator()

@@ -177,14 +177,14 @@ def test_outcomes_that_cannot_be_are_refused(bad: tuple[int, int, int]) -> None:
 
 
 def test_misuse_is_refused() -> None:
-    coins = flip_coins(4, 0)
-    with pytest.raises(InvalidParameter, match="scores"):
-        guess(np.array([0.0, 1.0, math.nan, 2.0]), coins, 2)
-    with pytest.raises(InvalidParameter, match="made"):
-        guess(np.zeros(4), coins, 5)
-    with pytest.raises(InvalidParameter, match="epsilon"):
-        p_value(Guesses(4, 2, 1), -1.0, 0.0)
-    with pytest.raises(InvalidParameter, match="confidence"):
-        mu_lower_bound(Guesses(4, 2, 1), 1.0)
-    with pytest.raises(InvalidParameter, match="mu"):
-        gaussian_refuted(Guesses(4, 2, 1), -0.1, 0.9)
+    coins, guesses = flip_coins(4, 0), Guesses(4, 2, 1)
+    misuses = {
+        "scores": (guess, np.array([0.0, 1.0, math.nan, 2.0]), coins, 2),
+        "made": (guess, np.zeros(4), coins, 5),
+        "epsilon": (p_value, guesses, -1.0, 0.0),
+        "confidence": (mu_lower_bound, guesses, 1.0),
+        "mu": (gaussian_refuted, guesses, -0.1, 0.9),
+    }
+    for name, (use, *arguments) in misuses.items():
+        with pytest.raises(InvalidParameter, match=name):
+            use(*arguments)

@@ -7,6 +7,7 @@ from torch import nn
 
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Estimator, shapes_of
+from privacy.gradients.freeze import random_mask
 from privacy.gradients.gep import Gep
 from privacy.gradients.per_sample import Traces, trace_gradients
 from privacy.gradients.rgp import Rgp
@@ -115,6 +116,18 @@ def make(kind: str, model: nn.Module, **changes: Any) -> Any:
     if "basis_size" in options:
         return Gep(shapes_of(model), anchors, **options)
     return (TopAggSgd if kind == "topagg" else DpSgd)(shapes_of(model), **options)
+
+
+def freeze_some(estimator: Estimator, rate: float = 0.5, seed: int = 0) -> torch.Tensor:
+    """Freeze random coordinates of an estimator; return its mask."""
+    mask = random_mask(estimator.coordinates, rate, torch.Generator().manual_seed(seed))
+    estimator.freeze(mask)
+    return mask
+
+
+def released(estimator: Estimator) -> torch.Tensor:
+    """Return what a step releases, as one vector."""
+    return torch.cat([value.flatten() for value in estimator.privatise(noise()).values()])
 
 
 def sums(estimator: Estimator, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

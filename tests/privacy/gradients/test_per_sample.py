@@ -84,10 +84,17 @@ def test_shares_and_outer_products_agree_with_single_records(kind: str, repeats:
     assert any(isinstance(part, Outer) for part in parts.values()) is (repeats == 1)
 
 
-def test_parameters_are_as_they_were_and_hold_no_gradient() -> None:
+def classes(n: int) -> torch.Tensor:
+    return torch.zeros(n, dtype=torch.long)
+
+
+def test_parameters_are_as_they_were_and_hold_no_gradient_and_shares_no_graph_of_the_pass() -> None:
     model = convolutional()
     model[8].bias.requires_grad_(False)
-    traces = trace_gradients(model, losses, torch.randn(4, 2, 8, 8), torch.zeros(4, dtype=torch.long))
+    traces = trace_gradients(model, losses, torch.randn(4, 2, 8, 8), classes(4))
+    for layer in traces.layers:
+        assert layer.moments is not None or not (isinstance(layer.layer, nn.GroupNorm) and layer.layer.affine)
+    assert not any(share.requires_grad for share in traces.shares().values())
     assert "8.bias" not in traces.shares()
     assert not model[8].bias.requires_grad
     assert model[8].weight.requires_grad
@@ -114,7 +121,7 @@ def test_layers_may_share_a_parameter_and_may_not_run_twice() -> None:
     check_model(tied)
     layer = nn.Linear(3, 3)
     with pytest.raises(PrivacyError, match="twice"):
-        trace_gradients(nn.Sequential(layer, layer), losses, torch.randn(2, 3), torch.zeros(2, dtype=torch.long))
+        trace_gradients(nn.Sequential(layer, layer), losses, torch.randn(2, 3), classes(2))
 
 
 def test_an_input_that_is_overwritten_in_place_is_noticed() -> None:
@@ -130,19 +137,11 @@ def test_an_input_that_is_overwritten_in_place_is_noticed() -> None:
             return y + x
 
     with pytest.raises(PrivacyError, match="in place"):
-        trace_gradients(Overwrites(), losses, torch.randn(2, 3), torch.zeros(2, dtype=torch.long))
-
-
-def test_shares_keep_no_graph_of_the_pass_in_memory() -> None:
-    model = convolutional()
-    traces = trace_gradients(model, losses, torch.randn(6, 2, 8, 8), torch.zeros(6, dtype=torch.long))
-    for layer in traces.layers:
-        assert layer.moments is not None or not (isinstance(layer.layer, nn.GroupNorm) and layer.layer.affine)
-    assert not any(share.requires_grad for share in traces.shares().values())
+        trace_gradients(Overwrites(), losses, torch.randn(2, 3), classes(2))
 
 
 def test_losses_must_come_by_row_and_rows_in_whole_records() -> None:
-    model, inputs, targets = nn.Linear(3, 3), torch.randn(4, 3), torch.zeros(4, dtype=torch.long)
+    model, inputs, targets = nn.Linear(3, 3), torch.randn(4, 3), classes(4)
     with pytest.raises(InvalidParameter, match="one number"):
         trace_gradients(model, lambda o, t: losses(o, t).mean(), inputs, targets)
     with pytest.raises(InvalidParameter, match="whole records"):
@@ -152,7 +151,7 @@ def test_losses_must_come_by_row_and_rows_in_whole_records() -> None:
 def test_parts_of_a_trace_hold_their_own_records() -> None:
     torch.manual_seed(0)
     model = on_images()
-    traces = trace_gradients(model, losses, torch.randn(14, 2, 8, 8), torch.zeros(14, dtype=torch.long), repeats=2)
+    traces = trace_gradients(model, losses, torch.randn(14, 2, 8, 8), classes(14), repeats=2)
     parts = list(traces.split(3))  # seven records: no other parts are of one size
     assert [part.records for part in parts] == [1] * 7
     for name, share in traces.shares().items():

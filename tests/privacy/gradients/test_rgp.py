@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from privacy.gradients.per_sample import trace_gradients
-from privacy.gradients.rgp import carriers_of, random_carriers
+from privacy.gradients.rgp import carriers_of
 from tests.privacy.gradients.cases import TiedTokens, Tokens, convolutional, images, losses, make, noise, sequences
 
 
@@ -53,8 +53,6 @@ def test_carriers_are_orthonormal_and_span_the_matrix() -> None:
     torch.testing.assert_close(left.mT @ left, torch.eye(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(right @ right.mT, torch.eye(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(left @ (left.mT @ low @ right.mT) @ right, low, atol=1e-3, rtol=1e-4)
-    left, right = random_carriers(torch.Size([30, 50]), 3, generator)
-    assert (left.shape, right.shape) == ((30, 3), (3, 50))
 
 
 def test_after_the_warm_up_carriers_follow_the_historical_update() -> None:

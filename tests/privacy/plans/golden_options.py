@@ -83,12 +83,8 @@ def _rounded(part: Any) -> Any:
 
 def refusal(error: InvalidParameter) -> str:
     """What a refusal names: the field and the numbers of its reason."""
-    return " ".join([error.name, *(f"{float(number):g}" for number in _numbers(error.why))])
-
-
-def _numbers(words: str) -> list[str]:
-    found = re.findall(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])", words)
-    return [number.replace(",", "") for number in found]
+    numbers = re.findall(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])", error.why)
+    return " ".join([error.name, *(f"{float(number.replace(',', '')):g}" for number in numbers)])
 
 
 def refused_together() -> dict[str, str]:

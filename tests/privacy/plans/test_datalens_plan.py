@@ -17,7 +17,7 @@ from privacy.plans.datalens import (
     VOTES,
     DataLensConfig,
     config_from_options,
-    plan_datalens,
+    plan_from_options,
 )
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
@@ -26,12 +26,8 @@ FACTS = PublicFacts(tuple("abcdefghij"), 28, 28, 1, 60_000, "record")
 ACCOUNT = open_filter(1.0, 1e-5)
 
 
-def config_of(options: dict[str, Any], facts: PublicFacts = FACTS) -> DataLensConfig:
-    return config_from_options(options, 0.5, facts)
-
-
 def plan(options: dict[str, Any], privacy_filter: Filter = ACCOUNT, facts: PublicFacts = FACTS) -> Plan:
-    return plan_datalens(config_of(options, facts), privacy_filter, privacy_filter.capacity_nano, facts)
+    return plan_from_options(options, privacy_filter, privacy_filter.capacity_nano, facts)
 
 
 def assert_fits(made: Plan, privacy_filter: Filter) -> None:
@@ -81,16 +77,19 @@ def test_an_incomplete_document_is_no_plan(missing: str) -> None:
         plan_from_json(document)
 
 
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"teachers": 15_001}, "60000 declared records support at most 15000 teachers"),
+    ({"top_k": 785}, "k is at most 784"),
+    ({"votes_share": 0.5}, "teacher_network"),  # the message lists what is known
+    ({"preset": "warm"}, "kernel, published"),
+]
+
+
 def test_refusals_teach() -> None:
-    with pytest.raises(InvalidParameter, match="60000 declared records support at most 15000 teachers"):
-        plan({"teachers": 15_001})
+    for options, words in REFUSED:
+        with pytest.raises(InvalidParameter, match=words):
+            plan(options)
     plan({"teachers": 15_000})
-    with pytest.raises(InvalidParameter, match="k is at most 784"):
-        plan({"top_k": 785})
-    with pytest.raises(InvalidParameter, match="teacher_network"):
-        plan({"votes_share": 0.5})  # the message lists what is known
-    with pytest.raises(InvalidParameter, match="kernel, published"):
-        plan({"preset": "warm"})
     few = dataclasses.replace(FACTS, records_declared=UNITS_PER_TEACHER_MIN)
     assert plan({}, facts=few).facts["teachers"] == 1
     with pytest.raises(InvalidParameter, match="at most 1 teachers"):
@@ -107,7 +106,7 @@ def test_refusals_teach() -> None:
 )
 def test_more_teachers_than_fit_in_memory_are_refused(options: dict[str, Any], classes: int, lower: str) -> None:
     facts = dataclasses.replace(FACTS, classes=tuple(map(str, range(classes))), records_declared=1_000_000)
-    each = config_of(options, facts).parameters_per_teacher(facts)
+    each = config_from_options(options, 0.5, facts).parameters_per_teacher(facts)
     fit = TEACHER_PARAMETERS_MAX // each
     plan({**options, "teachers": fit}, facts=facts)
     with pytest.raises(InvalidParameter, match=lower) as refusal:
@@ -142,7 +141,7 @@ def test_facts_that_do_not_say_how_many_units_there_are_are_refused(changes: dic
 @pytest.mark.parametrize("budget_nano", [0, 1, 3, 40, 599])
 def test_a_tiny_budget_is_refused(budget_nano: int) -> None:
     with pytest.raises(InvalidParameter, match="budget_nano"):
-        plan_datalens(config_of({}), ACCOUNT, budget_nano, FACTS)
+        plan_from_options({}, ACCOUNT, budget_nano, FACTS)
 
 
 NONSENSE: st.SearchStrategy[Any] = st.one_of(
@@ -192,7 +191,7 @@ def test_any_options_give_a_plan_that_fits_or_a_refusal(options, epsilon, fracti
     privacy_filter = open_filter(epsilon, 1e-5)
     budget_nano = int(privacy_filter.capacity_nano * fraction)
     try:
-        made = plan_datalens(config_of(options, facts), privacy_filter, budget_nano, facts)
+        made = plan_from_options(options, privacy_filter, budget_nano, facts)
     except InvalidParameter:
         return
     assert_fits(made, privacy_filter)

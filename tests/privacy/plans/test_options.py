@@ -1,5 +1,6 @@
 """Options: one model says what is taken, and all that is served or written about it follows."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -11,7 +12,7 @@ from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens import config_from_options
 from privacy.plans.moments import config_that_follows
-from privacy.plans.options import RecipeConfig, options_schema, read_options
+from privacy.plans.options import RecipeConfig, read_options
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json
 from tests.privacy.plans.golden_options import ACCOUNT, FACTS
 from workers.recipes.registry import TRAINERS
@@ -78,14 +79,15 @@ def test_every_option_says_what_it_is_and_starts_where_its_schema_says(recipe):
 
 
 def test_refusals_name_the_option_the_bounds_and_the_value():
-    with pytest.raises(InvalidParameter, match="second=10 is refused: it is an integer between 1 and 9"):
-        SmallConfig(second=10)
-    with pytest.raises(InvalidParameter, match="second=1 is refused: it is not the 1 of first"):
-        SmallConfig(second=1)
-    with pytest.raises(InvalidParameter, match="options='third' is refused: the options are first, second"):
-        SmallConfig(third=1, second=10)
-    with pytest.raises(InvalidParameter, match="preset='big' is refused: choose one of default, small"):
-        read_options(SmallConfig, {"preset": "big"}, {"default": {}, "small": {"first": 3}})
+    refused: dict[str, dict[str, Any]] = {
+        "second=10 is refused: it is an integer between 1 and 9": {"second": 10},
+        "second=1 is refused: it is not the 1 of first": {"second": 1},
+        "options='third' is refused: the options are first, second": {"third": 1, "second": 10},
+        "preset='big' is refused: choose one of default, small": {"preset": "big"},
+    }
+    for words, options in refused.items():
+        with pytest.raises(InvalidParameter, match=words):
+            read_options(SmallConfig, options, {"default": {}, "small": {"first": 3}})
 
 
 def test_other_values_are_checked_as_the_first_ones_are():
@@ -103,8 +105,8 @@ def test_names_that_python_uses_itself_are_unknown_options():
 
 
 def test_what_holds_where_nothing_is_given_is_the_default_of_the_schema():
-    schema = options_schema(SmallConfig, {"default": {"first": 4}}, {"first": 4, "second": 2})
-    assert {name: option["default"] for name, option in schema["properties"].items()} == {
+    small = dataclasses.replace(RECIPES["datalens"], config=SmallConfig, presets={"default": {"first": 4}})
+    assert {name: option["default"] for name, option in small.options["properties"].items()} == {
         "preset": "default",
         "first": 4,
         "second": 2,
