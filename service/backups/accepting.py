@@ -114,8 +114,8 @@ def accept(
             terms = _TERMS | {term: loss.terms[term] for term in _TERMS if term in loss.terms}
             terms |= {"name": f"restored {account_id.removeprefix('acc_')[:8]}", "owner": unknown}
             ledger.open_account(session, account_id=account_id, now=now, accept_large_delta=True, **terms)
-            ledger.set_closed(session, account_id, closed=True)
-            ledger.set_frozen(session, account_id=account_id, frozen=True, reason=unknown, now=now)
+            ledger.limits.set_closed(session, account_id, closed=True)
+            ledger.limits.set_frozen(session, account_id=account_id, frozen=True, reason=unknown, now=now)
     _fingerprint_uploads(settings, factory, loss, now=now, without_images=without_images)
     recorded_nano = keys_revoked = 0
 
@@ -218,7 +218,7 @@ def _record(session: Session, loss: Loss, facts: dict[str, Any], epsilon: float 
     nano = max(loss.missing_nano, least)
     proofs: dict[str, Any] = {name: getattr(loss, name) for name in ("journals", "checkpoint", "releases")}
     proofs["witnesses"] = [list(each) for each in loss.witnesses]
-    ledger.record_missing(session, account, amount_nano=nano, details=proofs | facts, now=now)
+    ledger.limits.record_missing(session, account, amount_nano=nano, details=proofs | facts, now=now)
     uploads = Dataset.id.in_([*loss.datasets, *loss.unattributed])
     session.execute(update(Dataset).where(uploads, Dataset.ready_at.is_(None)).values(ready_at=now))
     end_restored(session, loss.account_id)

@@ -94,7 +94,7 @@ class Shop(Steps):
         return self.do(jobs.request_cancel, job_id=job_id, discard=discard)
 
     def freeze(self) -> None:
-        self.do(ledger.set_frozen, account_id=self.account_id, frozen=True, reason="audit")
+        self.do(ledger.limits.set_frozen, account_id=self.account_id, frozen=True, reason="audit")
 
     # What workers do.
 

@@ -50,10 +50,10 @@ class Board(AccountBook):
 
     def ask(self, epsilon: float = 12.0, *, by: str | None = None, reason: str = "a second study") -> str:
         facts = {"account_id": self.account_id, "epsilon": epsilon, "reason": reason}
-        return self.do(ledger.request_raise, requested_with=by or self.alice, **facts).id
+        return self.do(ledger.limits.request_raise, requested_with=by or self.alice, **facts).id
 
     def approve(self, request_id: str, *, by: str | None = None, after: timedelta = LATER) -> Decision:
-        facts = {"decided_with": by or self.bob, "now": self.now + after, "effects": ledger.LIMIT_EFFECTS}
+        facts = {"decided_with": by or self.bob, "now": self.now + after, "effects": ledger.limits.LIMIT_EFFECTS}
         return self.do(decisions.decide, request_id, **facts, approved=True)
 
     def spend(self, amount_nano: int) -> None:
@@ -207,7 +207,7 @@ def test_nothing_but_a_limit_entry_changes_the_capacity_and_nothing_gives_spent_
     board.spend(60)
     with transaction(board.factory) as session:
         account = ledger.lock_account(session, board.account_id)
-        ledger.record_missing(session, account, amount_nano=40, details={"reason": "restored"}, now=board.now)
+        ledger.limits.record_missing(session, account, amount_nano=40, details={"reason": "restored"}, now=board.now)
     entries = board.log()
     changed = {after.kind for before, after in pairwise(entries) if after.capacity_nano != before.capacity_nano}
     assert changed == {EntryKind.LIMIT}
