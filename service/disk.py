@@ -34,12 +34,6 @@ class OutOfDisk(ObscuraError):
 
     code: ClassVar[str] = "uploads_stopped"
 
-    def __init__(self) -> None:
-        super().__init__(
-            "The service cannot store images now. Nothing was changed. Try again later, or ask an admin of the "
-            "installation."
-        )
-
 
 def sqlite_file(database_url: str) -> Path | None:
     """Return the file of an SQLite database; None for PostgreSQL."""
@@ -70,7 +64,10 @@ def short_of_room(settings: Settings) -> str | None:
 def require_room(settings: Settings) -> None:
     """Raise OutOfDisk unless every disk has the required free space. The supervisor logs which folder lacks it."""
     if short_of_room(settings) is not None:
-        raise OutOfDisk
+        raise OutOfDisk(
+            "The service cannot store images now. Nothing was changed. Try again later, or ask an admin of the "
+            "installation."
+        )
 
 
 def unwritable(settings: Settings) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
 
 from anyio.to_thread import run_sync
 from fastapi import Depends, FastAPI
@@ -112,7 +112,7 @@ def create_app(
         send = send or _broker(settings)
         runs_jobs = Reconciler(settings, factory, send=send, clock=clock)
         doorbell = queue.Doorbell(factory, send, clock)
-    dependencies = Dependencies.of_one_process()
+    dependencies = Dependencies()
     key_uses, limiter = KeyUses(factory), limiter_of(settings)
     metrics = Metrics(factory, clock=clock, version=VERSION)
     app.state.settings = settings
@@ -234,8 +234,4 @@ def _broker(settings: Settings) -> queue.Send:
 
     app = Celery("obscura", broker=settings.redis_url, set_as_current=False)
     app.conf.update(task_serializer="json", broker_connection_timeout=2.0, broker_connection_retry=False)
-
-    def send(name: str, args: Sequence[Any]) -> None:
-        app.send_task(name, args=list(args), ignore_result=True, retry=False)
-
-    return send
+    return partial(app.send_task, ignore_result=True, retry=False)

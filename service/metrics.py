@@ -70,12 +70,11 @@ class Metrics:
             minute = self._clock().strftime("%Y%m%dT%H%M")
             if minute != self._minute:
                 with transaction(self._factory, read_only=True) as session:
-                    self._look_at_jobs(session)
-                    self._look_at_ledger(session)
+                    self._sample(session)
                 self._minute, self._text = minute, generate_latest(self.registry)
             return self._text
 
-    def _look_at_jobs(self, session: Session) -> None:
+    def _sample(self, session: Session) -> None:
         now = self._clock()
         self._jobs.clear()
         counted = select(Job.kind, Job.recipe, Job.state, func.count(Job.id).label("number"))
@@ -87,8 +86,6 @@ class Metrics:
         owners = select(func.count(func.distinct(Job.lease_owner))).where(running, Job.lease_until >= now)
         self._workers.set(session.scalar(owners) or 0)
         self._overdue.set(session.scalar(select(func.count(Job.id)).where(running, Job.lease_until < now)) or 0)
-
-    def _look_at_ledger(self, session: Session) -> None:
         newest = newest_checkpoint(session)
         if newest is not None:
             self._entries.set(sum(int(head[0]) for head in newest.heads.values()))

@@ -7,7 +7,7 @@ the folder shows it. So a database that lacks something is older than its folder
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from obscura.wire.words import HoldState
 from privacy.accounting.filter import open_filter
 from privacy.errors import PrivacyError
 from service.audit.findings import Finding, FindingCode
-from service.audit.proofs import Signed, Witness, accounts_with_receipts
+from service.audit.proofs import Proofs, accounts_with_receipts
 from service.audit.rows import read_object
 from service.db.base import is_id, release_id_of
 from service.db.dataset_tables import Dataset
@@ -131,9 +131,6 @@ class Gaps:
     releases: frozenset[str]  # folders of jobs that the database does not know
     datasets: Mapping[str, Uploaded | None]  # None where no journal names the account
 
-    def __bool__(self) -> bool:
-        return bool(self.journals or self.releases or self.datasets)
-
 
 def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
     """Compare a data folder, which was read before the session's snapshot, with the database."""
@@ -205,22 +202,9 @@ class Loss:
     unattributed: list[str] = field(default_factory=list)  # uploads of no known account
 
 
-def find_losses(
-    session: Session,
-    storage: Storage,
-    folder: DataFolder,
-    witnesses: Iterable[Witness],
-    kept: Signed | None,
-    terms: Mapping[str, Mapping[str, Any]],
-) -> dict[str, Loss]:
-    """Return the losses of a database by account, in a snapshot that is younger than everything else that is given.
-
-    Args:
-        witnesses: entries that receipts prove.
-        kept: the checkpoint beside the database.
-        terms: of accounts, by their newest receipts.
-    """
-    gaps, accepted = find_gaps(session, storage, folder), read_accepted(session)
+def find_losses(session: Session, storage: Storage, folder: DataFolder, proofs: Proofs) -> dict[str, Loss]:
+    """Return the losses of a database by account, in a snapshot that is younger than the folder and the proofs."""
+    kept, gaps, accepted = proofs.kept, find_gaps(session, storage, folder), read_accepted(session)
     found: dict[str, Loss] = {}
 
     def loss(account_id: str) -> Loss:
@@ -234,7 +218,7 @@ def find_losses(
         if upload is not None:
             loss(upload.account_id).datasets.append(dataset_id)
     proved: dict[str, int] = {}
-    for witness in (*witnesses, *(kept.witnesses("the kept checkpoint") if kept else ())):
+    for witness in (*proofs.witnesses, *(kept.witnesses("the kept checkpoint") if kept else ())):
         this = Entry.account_id == witness.account_id, Entry.sequence == witness.sequence
         place = (witness.sequence, witness.hash)
         if place in accepted.witnesses.get(witness.account_id, ()):
@@ -249,12 +233,12 @@ def find_losses(
     if absent is not None and session.scalar(select(Checkpoint.hash).where(Checkpoint.hash == absent)) is not None:
         absent = None
     first = session.scalar(select(Account.id).order_by(Account.id).limit(1))
-    if not found and first is not None and (gaps or absent):
+    if not found and first is not None and any((gaps.journals, gaps.releases, gaps.datasets, absent)):
         loss(first)
     unattributed = sorted(name for name, upload in gaps.datasets.items() if upload is None)
     for each in found.values():
         row: Any = session.get(Account, each.account_id)
-        each.known, each.terms = row is not None, {} if row is not None else terms.get(each.account_id, {})
+        each.known, each.terms = row is not None, {} if row is not None else proofs.terms.get(each.account_id, {})
         each.head_sequence = 0 if row is None else row.head_sequence
         signed_nano = proved.get(each.account_id, 0) - (0 if row is None else row.spent_nano)
         each.missing_nano = max(sum(each.journals.values()), signed_nano)
