@@ -90,9 +90,9 @@ class Metrics:
         if newest is not None:
             self._entries.set(sum(int(head[0]) for head in newest.heads.values()))
             self._signed.set(newest.created_at.timestamp())
-        for row in verifications(session):
-            self._verified.labels(row.kind.value).set(row.verified_at.timestamp() // 60 * 60)
-            self._findings.labels(row.kind.value).set(row.findings)
+        for last in verifications(session):
+            self._verified.labels(last.kind.value).set(last.verified_at.timestamp() // 60 * 60)
+            self._findings.labels(last.kind.value).set(last.findings)
         self._stops.set(len(arming_stops(session)))
 
 

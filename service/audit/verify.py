@@ -19,7 +19,6 @@ from service.audit.beside import (
     COMMITTING_KINDS,
     find_changed_rows,
     find_orphans,
-    find_strayed_jobs,
     find_unapproved_raises,
     find_unpaid_releases,
 )
@@ -84,7 +83,7 @@ def verify(
             beside: list[Finding] = []
             try:
                 with savepoint(session):
-                    for find in (find_orphans, find_strayed_jobs, find_unapproved_raises):
+                    for find in (find_orphans, find_unapproved_raises):
                         beside += find(session)
                     beside += find_changed_rows(session, reading.heads, reading.facts)
                     for release in find_unpaid_releases(session, trusted):
@@ -175,18 +174,19 @@ class _Reading:
             self._found(fault.code, log, fault.sequence or log.sequence + 1, fault.message)
             return
         except _Contradicted as contradiction:
-            self._contradicted(contradiction.witness, row)
+            self._contradicted(contradiction.args[0], row)
             return
         if self._compare_account(row, log):
             self.heads[row.id], self.facts[row.id] = [log.sequence, log.hash, log.spent_nano], facts
         if row.id not in self.holes:
             self._compare_holds(log, closing=True)
-        self._latest(witnesses, row)
+        if witnesses:  # beyond the end of the log
+            self._contradicted(witnesses[min(witnesses)][0], row)
 
     def missing_accounts(self) -> None:
         """Report witnesses of accounts that do not exist."""
         for witnesses in self._witnesses.values():
-            self._latest(witnesses)
+            self._contradicted(witnesses[min(witnesses)][0], None)
 
     def _resume(self, log: LogReplay, sequence: int, digest: str) -> None:
         """Continue from a checkpointed head, as if every entry up to it had just been read."""
@@ -275,11 +275,6 @@ class _Reading:
         self.holds += len(replayed)
         log.ended.clear()
 
-    def _latest(self, witnesses: Mapping[int, list[Witness]], row: Row[Any] | None = None) -> None:
-        """Report the first witnessed entry that the log does not reach."""
-        if witnesses:
-            self._contradicted(witnesses[min(witnesses)][0], row)
-
     def _contradicted(self, witness: Witness, row: Row[Any] | None) -> None:
         older = FindingCode.OLDER_THAN_CHECKPOINT if "checkpoint" in witness.source else FindingCode.OLDER_THAN_RECEIPT
         message = (
@@ -303,11 +298,7 @@ class _Reading:
 
 
 class _Contradicted(Exception):
-    """The log does not contain what a witness knows."""
-
-    def __init__(self, witness: Witness) -> None:
-        super().__init__(witness.source)
-        self.witness = witness
+    """The log does not contain what a witness, the argument, knows."""
 
 
 def _compare(witnesses: Iterable[Witness], digest: str | None) -> None:
