@@ -115,9 +115,9 @@ def find_orphans(session: Session) -> Iterator[Finding]:
     for hold_id, account_id in session.execute(_NEVER_OPENED):
         message = f"Hold {hold_id} has a row, but account {account_id} has no entry that opened it."
         yield Finding(FindingCode.ORPHAN_HOLD, message, account_id)
-    for job_id, account_id in session.execute(_STRAYED_JOBS):
+    for job_id, payer_id in session.execute(_STRAYED_JOBS):
         message = f"Job {job_id} names a hold that is missing, or is that of another job, account or attempt."
-        yield Finding(FindingCode.JOB_MISMATCH, message, account_id)
+        yield Finding(FindingCode.JOB_MISMATCH, message, payer_id)
 
 
 def find_unapproved_raises(session: Session) -> Iterator[Finding]:
