@@ -19,8 +19,9 @@ from obscura.wire.words import HoldState
 from privacy.accounting.filter import open_filter
 from privacy.errors import PrivacyError
 from service.audit.findings import Finding, FindingCode
-from service.audit.proofs import Proofs, accounts_with_receipts
+from service.audit.proofs import Proofs
 from service.audit.rows import read_object
+from service.audit.signing import RECEIPTS
 from service.db.base import is_id, release_id_of
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample
@@ -61,7 +62,7 @@ def read_data_folder(storage: Storage, journals: Collection[str] | None = None) 
         journals=names,
         releases=frozenset(name for name in storage.list("releases") if is_id(name, "rel")),
         samples=frozenset(name for name in storage.list("samples") if is_id(name, "smp")),
-        receipts=frozenset(accounts_with_receipts(storage)),
+        receipts=frozenset(stem for name in storage.list(RECEIPTS) if is_id(stem := name.removesuffix(".json"), "acc")),
         read=read,
         uploaded=read_uploaded(storage),
         contents=frozenset(name.split(".", 1)[0] for name in storage.list("datasets") if not name.endswith(UNFINISHED)),

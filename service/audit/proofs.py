@@ -107,11 +107,6 @@ def check_receipt(document: object, trusted: Mapping[str, bytes]) -> dict[str, A
     return statement
 
 
-def accounts_with_receipts(storage: Storage) -> list[str]:
-    """Return the accounts with a receipt beside the database."""
-    return [match[1] for name in storage.list(RECEIPTS) if (match := _RECEIPT_NAME.fullmatch(name))]
-
-
 def kept_receipts(storage: Storage) -> dict[str, bytes | None]:
     """Return the receipts beside the database by account; None where one cannot be read.
 
@@ -223,18 +218,6 @@ def keep_checkpoint(storage: Storage, checkpoint: Checkpoint, trusted: Mapping[s
     return keep_newer(storage, CHECKPOINT_FILE, document, lambda kept: ages(kept["statement"]))
 
 
-def read_checkpoint_file(storage: Storage, trusted: Mapping[str, bytes]) -> Signed | None:
-    """Return the checkpoint beside the database; None if there is no such file.
-
-    Raise SignatureRefused if it cannot be read, or no trusted key has signed it.
-    """
-    if not storage.holds(f"{RECEIPTS}/{CHECKPOINT_FILE}"):
-        return None
-    document = read_document(storage.open(RECEIPTS, CHECKPOINT_FILE))
-    statement = check_signed(document, format=CHECKPOINT_FORMAT, version=VERSION, trusted=trusted)
-    return Signed(int(statement["sequence"]), body_hash(statement), dict(statement["heads"]))
-
-
 @dataclass
 class Proofs:
     """Signed statements from outside the database."""
@@ -262,7 +245,10 @@ def read_proofs(storage: Storage, trusted: Mapping[str, bytes], given: Sequence[
         proofs.witnesses.append(Witness(*place, f"the receipt {name}", int(entry["spent_nano"])))
         proofs.terms[statement["account"]["id"]] = statement["account"]
     try:
-        proofs.kept = read_checkpoint_file(storage, trusted)
+        if storage.holds(f"{RECEIPTS}/{CHECKPOINT_FILE}"):
+            document = read_document(storage.open(RECEIPTS, CHECKPOINT_FILE))
+            statement = check_signed(document, format=CHECKPOINT_FORMAT, version=VERSION, trusted=trusted)
+            proofs.kept = Signed(int(statement["sequence"]), body_hash(statement), dict(statement["heads"]))
     except SignatureRefused as error:
         message = f"The checkpoint that is kept beside the database is refused. {error.message}"
         proofs.findings.append(Finding(FindingCode.CHECKPOINT_FILE_REFUSED, message))

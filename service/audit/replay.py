@@ -61,17 +61,12 @@ def _text(value: str | None) -> str:
     return "null" if value is None else _quote(str(value))
 
 
+@dataclass
 class Prices:
-    """Recomputes prices from the public parameters of events, with a cache."""
+    """Recomputes prices from the public parameters of events by `filter`, with a cache."""
 
-    def __init__(self) -> None:
-        self._filter: Filter | None = None
-        self._known: dict[tuple[Any, ...], int] = {}
-
-    def use(self, privacy_filter: Filter) -> Filter:
-        """Price by this filter from now on."""
-        self._filter = privacy_filter
-        return privacy_filter
+    filter: Filter | None = None
+    _known: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def check_hold(self, amount_nano: int, details: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """Compare a hold's amount with the price of the stages of its plan; return the stages by name."""
@@ -107,11 +102,11 @@ class Prices:
         )
 
     def _check(self, event: Event, cost_nano: int) -> None:
-        assert self._filter is not None
+        assert self.filter is not None
         # The price of an unsampled release is the same in every account.
-        key = (event, self._filter.rate) if event.is_sampled else (replace(event, count=1),)
+        key = (event, self.filter.rate) if event.is_sampled else (replace(event, count=1),)
         if key not in self._known:
-            self._known[key] = self._filter.cost_nano(key[0])
+            self._known[key] = self.filter.cost_nano(key[0])
         wanted_nano = self._known[key] * (1 if event.is_sampled else event.count)
         slack_nano = 1 + PRICE_MARGIN * wanted_nano if event.is_sampled else 0
         require(
@@ -332,7 +327,8 @@ class LogReplay:
 
     def use_filter(self) -> Filter:
         """Price by this account's filter from now on."""
-        return self.prices.use(open_filter(self.epsilon, self.terms["delta"], self.rate, self.base))
+        self.prices.filter = by = open_filter(self.epsilon, self.terms["delta"], self.rate, self.base)
+        return by
 
     def _set_limit(self, line: Line) -> None:
         self.epsilon = line.details["epsilon"]

@@ -70,7 +70,7 @@ def verify(
         signed, findings, newest = check_checkpoints(session, trusted, absent, newest_alone=not full)
         outside = [*known, *(kept.witnesses("the kept checkpoint") if kept else ())]
         heads = {} if full or newest is None else newest.heads
-        reading = _Reading(session, [*signed, *outside], Prices(), heads, accepted.witnesses)
+        reading = _Reading(session, [*signed, *outside], heads, accepted.witnesses)
         reading.findings += findings
         page = accounts_after(session, "")
         while page:
@@ -128,7 +128,6 @@ class _Reading:
         self,
         session: Session,
         witnesses: Iterable[Witness],
-        prices: Prices,
         starts: Mapping[str, Any],
         accepted: Mapping[str, Set[tuple[int, str]]],
     ) -> None:
@@ -137,7 +136,7 @@ class _Reading:
         self.facts: dict[str, int] = {}  # by account: entries that `find_changed_rows` must find as well
         self.holes: set[str] = set()  # accounts with entries that are missing or cannot be read
         self.accounts = self.entries = self.holds = 0
-        self._session, self._prices, self._starts, self._accepted = session, prices, starts, accepted
+        self._session, self._prices, self._starts, self._accepted = session, Prices(), starts, accepted
         self._entries, self._hold_rows = EntryReader(session), RowReader(session, Hold.metadata.tables["holds"])
         self._witnesses: dict[str, dict[int, list[Witness]]] = {}
         for witness in witnesses:

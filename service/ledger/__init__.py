@@ -9,7 +9,6 @@ from service.db.ledger_tables import Account, Entry, Hold
 from service.ledger import limits, stops
 from service.ledger.accounts import (
     affordable_epsilon,
-    balance,
     balance_of,
     entries,
     filter_of,

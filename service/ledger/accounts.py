@@ -87,8 +87,9 @@ def open_account(
     except InvalidParameter as error:
         raise InvalidInput(f"The budget cannot be opened: {error}.") from error
     require_clock(session, now)
+    taken = Conflict(f"An account named *{name}* exists already; datasets about the same people share it.")
     if session.scalar(select(Account.id).where(Account.name == name)) is not None:
-        raise _taken(name)
+        raise taken
     terms: dict[str, Any] = {
         "name": name,
         "owner": owner,
@@ -130,7 +131,7 @@ def open_account(
     except IntegrityError as error:
         if not is_duplicate(error):
             raise
-        raise _taken(name) from None  # by a concurrent transaction
+        raise taken from None  # by a concurrent transaction
     session.add(opening)
     session.flush()
     set_committed_value(account, "head", opening)
@@ -140,11 +141,6 @@ def open_account(
 def filter_of(account: Account) -> Filter:
     """Return the account's filter."""
     return open_filter(account.epsilon, account.delta, account.rate, account.base)
-
-
-def balance(session: Session, account_id: str) -> BalanceFacts:
-    """Return an account's balance, checked against the head of its log."""
-    return balance_of(get_account(session, account_id))
 
 
 def balance_of(account: Account) -> BalanceFacts:
@@ -253,7 +249,3 @@ def entries(session: Session, account_id: str, after: int, limit: int) -> Sequen
             sequence=expected,
         )
     return rows[1:] if start else rows
-
-
-def _taken(name: str) -> Conflict:
-    return Conflict(f"An account named *{name}* exists already; datasets about the same people share it.")

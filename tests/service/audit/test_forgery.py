@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from service.audit.findings import FindingCode
-from service.audit.proofs import Signed, Witness, read_checkpoint_file
+from service.audit.proofs import Signed, Witness, read_proofs
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.base import new_id
@@ -27,7 +27,7 @@ def book(filled_book: LedgerBook) -> LedgerBook:
 
 @pytest.fixture
 def kept(book: LedgerBook) -> Signed:
-    found = read_checkpoint_file(FolderStorage(book.data_dir), trusted_keys(book.key_path))
+    found = read_proofs(FolderStorage(book.data_dir), trusted_keys(book.key_path)).kept
     assert found is not None
     return found
 

@@ -177,7 +177,7 @@ class Shop(Steps):
         return self.hold_of(job_id).state
 
     def balance(self) -> BalanceFacts:
-        return self.read(ledger.balance, self.account_id)
+        return ledger.balance_of(self.read(ledger.get_account, self.account_id))
 
     def money(self) -> tuple[int, int]:
         balance = self.balance()

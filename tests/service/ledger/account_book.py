@@ -62,7 +62,7 @@ class AccountBook(Steps):
         return self.read(ledger.get_account, self.account_id)
 
     def balance(self) -> BalanceFacts:
-        return self.read(ledger.balance, self.account_id)
+        return ledger.balance_of(self.account())
 
     def money(self) -> tuple[int, int, int]:
         balance = self.balance()

@@ -86,7 +86,7 @@ def test_killed_processes_never_overspend_lose_or_double(factory, database_url, 
 
     log = whole_log(factory, account_id)
     with transaction(factory, read_only=True) as session:
-        balance = ledger.balance(session, account_id)
+        balance = ledger.get_account(session, account_id)
         report = verify(session, trusted={})
         holds = session.execute(select(Hold.id, Hold.job_id, Hold.charged_nano)).all()
     jobs = {row.id: row.job_id for row in holds}
