@@ -38,16 +38,13 @@ _WHY = "it is older than the data folder, or belongs to another installation."
 class DataFolder:
     """The contents of a data folder at one moment, by id."""
 
-    journals: frozenset[str] = frozenset()  # of jobs
-    releases: frozenset[str] = frozenset()  # finished folders, published or not
-    samples: frozenset[str] = frozenset()  # likewise
-    receipts: frozenset[str] = frozenset()  # accounts with a kept receipt
-    read: Mapping[str, Journalled] = field(default_factory=dict)  # the journals that were read
-    uploaded: Mapping[str, Uploaded] = field(default_factory=dict)  # accepted uploads by dataset
-    contents: frozenset[str] = frozenset()  # datasets with content
-
-    def __bool__(self) -> bool:
-        return bool(self.journals or self.releases or self.samples or self.receipts)
+    journals: frozenset[str]  # of jobs
+    releases: frozenset[str]  # finished folders, published or not
+    samples: frozenset[str]  # likewise
+    receipts: frozenset[str]  # accounts with a kept receipt
+    read: Mapping[str, Journalled]  # the journals that were read
+    uploaded: Mapping[str, Uploaded]  # accepted uploads by dataset
+    contents: frozenset[str]  # datasets with content
 
 
 def read_data_folder(storage: Storage, journals: Collection[str] | None = None) -> DataFolder:
@@ -74,15 +71,15 @@ def jobs_with_open_holds(session: Session) -> Collection[str]:
     return set(session.scalars(select(Hold.job_id).where(Hold.state.in_((HoldState.HELD, HoldState.ARMED)))))
 
 
-def unknown_to(session: Session, folder: DataFolder) -> DataFolder:
-    """Return the journals, releases, samples and receipts whose job, sample or account the database lacks."""
-    known = among(session, select(Job.id), Job.id, sorted(folder.journals))
-    releases = folder.releases - among(session, select(Release.id), Release.id, sorted(folder.releases))
-    if releases:  # of jobs that ended without them, or are about to publish them
-        releases -= {release_id_of(job_id) for job_id in session.scalars(select(Job.id))}
-    samples = folder.samples - among(session, select(Sample.id), Sample.id, sorted(folder.samples))
-    receipts = folder.receipts - among(session, select(Account.id), Account.id, sorted(folder.receipts))
-    return DataFolder(folder.journals - known, releases, samples, receipts)
+def unknown_to(session: Session, folder: DataFolder) -> dict[str, frozenset[str]]:
+    """Return the releases, samples, journals and receipts whose job, sample or account the database lacks, by kind."""
+    unknown = {}
+    for name, table in (("releases", Release), ("samples", Sample), ("journals", Job), ("receipts", Account)):
+        ids: frozenset[str] = getattr(folder, name)
+        unknown[name] = ids - among(session, select(table.id), table.id, sorted(ids))
+    if unknown["releases"]:  # of jobs that ended without them, or are about to publish them
+        unknown["releases"] -= {release_id_of(job_id) for job_id in session.scalars(select(Job.id))}
+    return unknown
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,7 @@ class Gaps:
 def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
     """Compare a data folder, which was read before the session's snapshot, with the database."""
     unknown, accepted = unknown_to(session, folder), read_accepted(session)
-    known_jobs = folder.read.keys() - unknown.journals
+    known_jobs = folder.read.keys() - unknown["journals"]
     query = select(Hold.job_id, Hold.account_id, Hold.charged_nano)
     if len(known_jobs) <= _NAMED_MAX:
         query = query.where(Hold.job_id.in_(known_jobs))
@@ -145,13 +142,13 @@ def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
     journals: dict[str, Shortfall] = {}
     for job_id in sorted(folder.journals):
         journal = folder.read.get(job_id)
-        if job_id in unknown.journals:
+        if job_id in unknown["journals"]:
             journal = journal or journalled(storage, job_id)
         elif journal is None:
             continue
         account_id, charged_nano = charges.get(job_id, (journal.account_id, 0))
         missing_nano = journal.cost_nano - charged_nano - accepted.journals[job_id, account_id or ""]
-        if missing_nano > 0 or (job_id in unknown.journals and job_id not in accepted.jobs):
+        if missing_nano > 0 or (job_id in unknown["journals"] and job_id not in accepted.jobs):
             journals[job_id] = Shortfall(account_id, journal.cost_nano, missing_nano)
 
     uploaded = sorted(folder.uploaded)
@@ -160,7 +157,7 @@ def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
     known = among(session, select(Dataset.id), Dataset.id, contents)
     datasets: dict[str, Uploaded | None] = {name: folder.uploaded[name] for name in uploaded if name not in received}
     datasets |= dict.fromkeys(name for name in contents if name not in known)
-    return Gaps(journals, unknown.journals, unknown.releases - accepted.releases, datasets)
+    return Gaps(journals, unknown["journals"], unknown["releases"] - accepted.releases, datasets)
 
 
 def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
