@@ -40,7 +40,7 @@ def test_a_journal_of_an_unknown_job_is_found_with_what_it_shows(book, settings,
     job_id = new_id("job")
     write(book, job_id, 1_000_000, 2_000_000)
     (finding,) = forgotten(book, settings, full=full)
-    assert (finding.code, finding.scope, finding.stops) == (FindingCode.JOURNAL_UNKNOWN, "*", True)
+    assert (finding.code, finding.account_id, finding.stops) == (FindingCode.JOURNAL_UNKNOWN, None, True)
     assert f"{job_id} shows releases for 3000000 nano-units of account {book.accounts['patients']};" in finding.message
 
 
@@ -60,7 +60,7 @@ def test_a_journal_that_shows_more_than_was_charged_is_found(book, settings, ful
     assert forgotten(book, settings, full=full) == []
     write(book, job_id, 5)
     (finding,) = forgotten(book, settings, full=full)
-    assert (finding.code, finding.scope) == (FindingCode.JOURNAL_AHEAD, book.accounts["patients"])
+    assert (finding.code, finding.account_id) == (FindingCode.JOURNAL_AHEAD, book.accounts["patients"])
     assert f"for {charged_nano + 5} nano-units" in finding.message
     assert "the ledger lacks 5 of them" in finding.message
 
@@ -83,7 +83,7 @@ def test_releases_of_unknown_jobs_are_found_and_those_of_known_ones_are_not(book
     for identifier in (release_id, sample_id):
         (book.data_dir / key_of(identifier)).mkdir(parents=True)
     (release,) = forgotten(book, settings)
-    assert (release.code, release.scope, release.stops) == (FindingCode.RELEASE_UNKNOWN, "*", True)
+    assert (release.code, release.account_id, release.stops) == (FindingCode.RELEASE_UNKNOWN, None, True)
     assert release_id in release.message
 
 
