@@ -84,7 +84,7 @@ def test_a_restored_backup_is_found_by_the_kept_checkpoint(book, settings, resto
     book.hold("patients")
     assert sign_heads(settings, book.factory, inspect_ledger(settings, book.factory), now=book.now) == 1
     found = [(finding.code, finding.account_id) for finding in inspect_ledger(restored, older).findings]
-    missing = (FindingCode.CHECKPOINT_MISSING, "*")  # whatever is missing, nothing may be armed
+    missing = (FindingCode.CHECKPOINT_MISSING, None)  # whatever is missing, nothing may be armed
     assert found == [missing, (FindingCode.OLDER_THAN_CHECKPOINT, book.accounts["patients"])]
 
 
