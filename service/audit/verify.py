@@ -15,13 +15,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind, HoldState
 from privacy.errors import PrivacyError
-from service.audit.beside import (
-    COMMITTING_KINDS,
-    find_changed_rows,
-    find_orphans,
-    find_unapproved_raises,
-    find_unpaid_releases,
-)
+from service.audit import beside
 from service.audit.data_folder import read_accepted
 from service.audit.findings import FINDINGS_MAX, Fault, Finding, FindingCode, Report
 from service.audit.proofs import Signed, Witness, check_checkpoints
@@ -80,20 +74,20 @@ def verify(
         reading.missing_accounts()
         releases = 0
         if not heads:
-            beside: list[Finding] = []
+            others: list[Finding] = []
             try:
                 with savepoint(session):
-                    for find in (find_orphans, find_unapproved_raises):
-                        beside += find(session)
-                    beside += find_changed_rows(session, reading.heads, reading.facts)
-                    for release in find_unpaid_releases(session, trusted):
+                    for find in (beside.find_orphans, beside.find_unapproved_raises):
+                        others += find(session)
+                    others += beside.find_changed_rows(session, reading.heads, reading.facts)
+                    for release in beside.find_unpaid_releases(session, trusted):
                         releases += 1
-                        beside += [] if release is None else [release]
+                        others += [] if release is None else [release]
             except DBAPIError:
                 if not any(finding.code is FindingCode.LOG_UNREADABLE for finding in reading.findings):
                     raise  # otherwise these statements met the same broken place, which is reported already
             # A log with a hole proves nothing about the rows beside it: the hole may have mentioned them.
-            reading.findings += [finding for finding in beside if finding.account_id not in reading.holes]
+            reading.findings += [finding for finding in others if finding.account_id not in reading.holes]
         return Report(
             full=not heads,
             accounts=reading.accounts,
@@ -168,7 +162,7 @@ class _Reading:
                 if len(log.ended) >= _HOLDS_AT_A_TIME:
                     self._compare_holds(log)
                 self.entries += 1
-                facts += line.kind in COMMITTING_KINDS
+                facts += line.kind in beside.COMMITTING_KINDS
         except Fault as fault:
             self._found(fault.code, log, fault.sequence or log.sequence + 1, fault.message)
             return
@@ -207,12 +201,8 @@ class _Reading:
                 details = {} if entry is None else entry.details
                 for name in names:
                     setattr(log, name, details.get(name, getattr(log, name)))
-            log.sequence, log.hash = head.sequence, head.hash
-            log.capacity_nano, log.spent_nano, log.reserved_nano = (
-                head.capacity_nano,
-                head.spent_nano,
-                head.reserved_nano,
-            )
+            for name in ("sequence", "hash", "capacity_nano", "spent_nano", "reserved_nano"):
+                setattr(log, name, getattr(head, name))
             log.use_filter()
             is_open = Hold.state.in_((HoldState.HELD, HoldState.ARMED))
             job_ids = select(Hold.job_id).where(Hold.account_id == log.account_id, is_open)

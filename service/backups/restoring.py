@@ -22,17 +22,8 @@ from obscura.wire.words import UNFINISHED
 from service import installation, jobs
 from service.audit.findings import Report, stop_restored
 from service.audit.signing import trusted_keys
-from service.backups.making import (
-    DATABASES,
-    FILES,
-    KEYS,
-    BackupRefused,
-    Manifest,
-    copy_file,
-    put_back,
-    read_manifest,
-    require_empty,
-)
+from service.backups import making
+from service.backups.making import FILES, BackupRefused, Manifest
 from service.db.access_tables import SignIn
 from service.db.job_tables import Job
 from service.db.schema import migration_config, upgrade_schema
@@ -62,14 +53,14 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
     Args:
         keep_files: restore the database alone, beside the surviving files of the same installation.
     """
-    manifest = read_manifest(backup)
+    manifest = making.read_manifest(backup)
     storage, discarded = storage_of(settings), 0
     _require_place(settings, storage, manifest, keep_files=keep_files)
     make_private_folder(settings.data_dir)
     _bring_keys(settings, backup, manifest)
     if not keep_files:
         _publish_files(storage, backup, manifest)
-    put_back(backup / DATABASES[manifest.database], settings.database_url)
+    making.put_back(backup / making.DATABASES[manifest.database], settings.database_url)
     upgrade_schema(settings.database_url)
     with open_sessions(settings.database_url) as factory:
         with transaction(factory) as session:
@@ -103,7 +94,7 @@ def _require_place(settings: Settings, storage: Storage, manifest: Manifest, *, 
             f"The backup has schema {manifest.schema}, which this version does not know: install the version that made "
             "it, or a newer one."
         ) from None
-    require_empty(settings.database_url)
+    making.require_empty(settings.database_url)
     if keep_files:
         kept = installation.mark_of(storage)
         if kept is None or kept != manifest.installation:
@@ -125,12 +116,12 @@ def _bring_keys(settings: Settings, backup: Path, manifest: Manifest) -> None:
     """Restore the keys of the backup, if it has any; raise BackupRefused if those that signed its ledger are absent."""
     for name in manifest.files:
         place, _, inside = name.partition("/")
-        if place != KEYS:
+        if place != making.KEYS:
             continue
         own = inside == settings.ledger_key_path.name or ("/" not in inside and inside.endswith(".pem"))
         target = (settings.ledger_key_path.parent if own else settings.keys_path) / inside
         if not target.exists():
-            copy_file(backup / name, target)
+            making.copy_file(backup / name, target)
         elif digest_file(target) != manifest.files[name]:
             raise BackupRefused(f"There is another key at {target} than in the backup. Move one of them away.")
     absent = set(manifest.signed_by) - set(trusted_keys(settings.ledger_key_path))
@@ -157,6 +148,6 @@ def _publish_files(storage: Storage, backup: Path, manifest: Manifest) -> None:
         else:
             with storage.stage(key) as staging:
                 for path in paths:
-                    copy_file(backup / path, staging / path.removeprefix(f"{FILES}/{key}/"))
+                    making.copy_file(backup / path, staging / path.removeprefix(f"{FILES}/{key}/"))
                 storage.send(staging, key)
                 storage.publish(staging, key)

@@ -26,6 +26,7 @@ from service.ledger.chain import entry_hash
 from service.times import to_the_hour, wrong_clock
 
 Row = TypeVar("Row", Account, Hold)
+_BALANCES = ("capacity_nano", "spent_nano", "reserved_nano")
 _IN_TRAININGS = frozenset({EntryKind.ARM, EntryKind.CHARGE})
 # Rows are read again even if the session has them: they may have changed before the lock was granted.
 _FRESH = {"populate_existing": True}
@@ -177,7 +178,7 @@ def append(
         created_at=entry_time(session, account, kind, now),
     )
     entry.hash = entry_hash(entry)
-    balances = {name: getattr(entry, name) for name in ("capacity_nano", "spent_nano", "reserved_nano")}
+    balances = {name: getattr(entry, name) for name in _BALANCES}
     of_account = {**balances, "head_sequence": entry.sequence, "head_hash": entry.hash, **(also or {})}
     for name, value in of_account.items():
         setattr(account, name, value)
@@ -242,12 +243,8 @@ def check_account(account: Account) -> None:
     if head is None or head.hash != account.head_hash:
         raise corrupt("the head of the log is missing or is not the one the account names", account)
     check_entry(head)
-    if (account.capacity_nano, account.spent_nano, account.reserved_nano, account.head_sequence) != (
-        head.capacity_nano,
-        head.spent_nano,
-        head.reserved_nano,
-        head.sequence,
-    ):
+    differing = [name for name in _BALANCES if getattr(account, name) != getattr(head, name)]
+    if differing or account.head_sequence != head.sequence:
         raise corrupt("the cached balances differ from the log", account)
     if account.spent_nano < 0 or account.reserved_nano < 0:
         raise corrupt("a balance is negative", account)
