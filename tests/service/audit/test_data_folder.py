@@ -1,9 +1,6 @@
 """Journals, releases and uploads that a database lacks are found, and known ones are not."""
 
-from typing import Any
-
 import pytest
-from sqlalchemy import event
 
 from service import ledger
 from service.audit.findings import Finding, FindingCode
@@ -14,6 +11,7 @@ from service.storage.folder import FolderStorage
 from service.storage.interface import key_of
 from service.storage.journals import Journal
 from tests.service.audit.book import LedgerBook
+from tests.service.steps import before_the_first_select
 
 
 def write(book: LedgerBook, job_id: str, *costs_nano: int, account: str = "patients") -> None:
@@ -90,19 +88,14 @@ def test_releases_of_unknown_jobs_are_found_and_those_of_known_ones_are_not(book
 @pytest.mark.parametrize("full", [True, False])
 def test_a_job_that_is_accepted_charges_and_publishes_during_a_verification_raises_no_alarm(book, settings, full):
     """The folder is read before the database."""
-    begun: list[str] = []
 
-    def before_select(connection: Any, cursor: Any, statement: str, *more: Any) -> None:
-        if statement.startswith("SELECT") and not begun:
-            begun.append("")
-            job_id, _ = charged(book)
-            write(book, job_id, 10)
-            book.publish(job_id)
-            (book.data_dir / key_of(release_id_of(job_id))).mkdir(parents=True)
+    def publish() -> None:
+        job_id, _ = charged(book)
+        write(book, job_id, 10)
+        book.publish(job_id)
+        (book.data_dir / key_of(release_id_of(job_id))).mkdir(parents=True)
 
-    event.listen(book.factory.kw["bind"], "before_cursor_execute", before_select)
-    report = inspect_ledger(settings, book.factory, full=full)
-    event.remove(book.factory.kw["bind"], "before_cursor_execute", before_select)
-    assert begun
+    with before_the_first_select(book.factory, publish):
+        report = inspect_ledger(settings, book.factory, full=full)
     assert report.clean, report.findings
     assert inspect_ledger(settings, book.factory, full=full).clean

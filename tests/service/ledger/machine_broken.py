@@ -82,26 +82,12 @@ def refund_on_expiry(patch: Patch) -> None:
 
 def capture_that_keeps_the_rest(patch: Patch) -> None:
     """The uncharged part of a hold stays held forever."""
-    append = rows.append
-
-    def broken(*args: Any, **more: Any) -> None:
-        if more.get("spent", 0) > 0:
-            more["held"] = -more["spent"]
-        append(*args, **more)
-
-    patch.setattr(rows, "append", broken)
-    patch.setattr(holds, "append", broken)
+    _change_appended(patch, lambda more: {"held": -more["spent"]} if more.get("spent", 0) > 0 else {})
 
 
 def capture_of_the_whole_hold_as_free(patch: Patch) -> None:
     """A capture spends nothing."""
-    append = rows.append
-
-    def broken(*args: Any, **more: Any) -> None:
-        append(*args, **{**more, "spent": 0})
-
-    patch.setattr(rows, "append", broken)
-    patch.setattr(holds, "append", broken)
+    _change_appended(patch, lambda _more: {"spent": 0})
 
 
 def claim_that_ignores_leases(patch: Patch) -> None:
@@ -246,6 +232,11 @@ BROKEN: dict[Callable[[Patch], None], tuple[str, ...]] = {
     any_limit_is_a_lower_one: ("limit", "lower_limit"),
     progress_that_tells_everything: ("report_progress",),
 }
+
+
+def _change_appended(patch: Patch, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    append = holds.append
+    patch.setattr(holds, "append", lambda *args, **more: append(*args, **more | change(more)))
 
 
 def _return_all(session: Session, hold: Hold, now: datetime) -> None:
