@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from sqlalchemy import func, select
@@ -33,10 +34,7 @@ class Metrics:
         self._lock = threading.Lock()
         self._minute, self._text = "", b""
         self.registry = registry = CollectorRegistry()
-
-        def gauge(name: str, what: str, *labels: str) -> Gauge:
-            return Gauge(f"obscura_{name}", what, labels, registry=registry)
-
+        gauge = partial(Gauge, namespace="obscura", registry=registry)
         Info("obscura_build", "The version that runs.", registry=registry).info({"version": version})
         self._requests = Counter(
             "obscura_requests", "Answered, by template of the route.", ("method", "route", "status"), registry=registry
@@ -48,14 +46,14 @@ class Metrics:
             buckets=SECONDS,
             registry=registry,
         )
-        self._jobs = gauge("jobs", "Jobs, by kind, recipe and state.", "kind", "recipe", "state")
+        self._jobs = gauge("jobs", "Jobs, by kind, recipe and state.", ("kind", "recipe", "state"))
         self._waiting = gauge("queue_oldest_seconds", "Age of the job that has waited longest, in whole minutes.")
         self._workers = gauge("workers_busy", "Workers that hold the lease of a running job.")
         self._overdue = gauge("jobs_lease_over", "Running jobs whose worker has not renewed its lease in time.")
         self._entries = gauge("ledger_entries_signed", "Entries of the ledger that the newest checkpoint covers.")
         self._signed = gauge("ledger_signed_timestamp_seconds", "When the newest checkpoint was signed, to the hour.")
-        self._verified = gauge("ledger_verified_timestamp_seconds", "When the ledger was last verified.", "kind")
-        self._findings = gauge("ledger_findings", "Findings of the last verification.", "kind")
+        self._verified = gauge("ledger_verified_timestamp_seconds", "When the ledger was last verified.", ("kind",))
+        self._findings = gauge("ledger_findings", "Findings of the last verification.", ("kind",))
         self._stops = gauge("trainings_stopped", "Accounts whose trainings are stopped; 1 where all are.")
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:

@@ -240,13 +240,10 @@ def find_losses(session: Session, storage: Storage, folder: DataFolder, proofs: 
         each.head_sequence = 0 if row is None else row.head_sequence
         signed_nano = proved.get(each.account_id, 0) - (0 if row is None else row.spent_nano)
         each.missing_nano = max(sum(each.journals.values()), signed_nano)
-        with suppress(TypeError, ValueError, PrivacyError):
-            if row is not None:
-                by = open_filter(row.epsilon, row.delta, row.rate, row.base)
-                each.epsilon = by.epsilon_of(each.missing_nano)
-            elif each.terms:
-                by = open_filter(each.terms["epsilon"], each.terms["delta"])
-                each.epsilon = by.epsilon_of(each.missing_nano)
+        with suppress(KeyError, TypeError, ValueError, PrivacyError):
+            known = None if row is None else (row.epsilon, row.delta, row.rate, row.base)
+            by = open_filter(*(known or (each.terms["epsilon"], each.terms["delta"])))
+            each.epsilon = by.epsilon_of(each.missing_nano)
         each.journals |= unpaid
         # Releases of known jobs that were published since: discarding the job keeps them.
         published = sorted({release_id_of(job_id) for job_id in each.journals} & folder.releases)
