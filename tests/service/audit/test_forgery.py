@@ -36,9 +36,6 @@ def as_it_was(_body: dict[str, Any]) -> None:
     pass
 
 
-# --- what the entries mean ------------------------------------------------------------------------------------------
-
-
 def test_a_log_hashed_again_as_it_was_has_no_findings(book, patients):
     """Control: rewriting alone is not found."""
     assert book.found_after(*rewritten(book, patients, as_it_was)) == []
@@ -112,9 +109,6 @@ def test_a_forged_meaning_is_found_though_hashes_and_rows_agree(book, patients, 
 def test_a_raise_without_two_people_is_found(book, change):
     forged = rewritten(book, book.accounts["pupils"], in_details("limit", change))
     assert (FindingCode.RAISE_UNAPPROVED, 2) in book.found_after(*forged)
-
-
-# --- what was signed ------------------------------------------------------------------------------------------------
 
 
 def test_a_rewritten_chain_is_found_by_a_checkpoint(book, patients, kept):
@@ -230,9 +224,6 @@ def test_a_witness_that_agrees_is_no_finding(book, patients):
         for account_id, place in ((patients, sequence + 1), (patients, 2), (new_id("acc"), 1)):
             wrong = Witness(account_id, place, digest, "a receipt")
             assert book.found(known=(wrong,), full=full) == [(FindingCode.OLDER_THAN_RECEIPT, place)]
-
-
-# --- from a checkpoint on -------------------------------------------------------------------------------------------
 
 
 def test_verification_from_a_checkpoint_reads_only_what_came_after(book, patients):

@@ -65,9 +65,6 @@ def board(factory: SessionFactory, now: datetime, open_account: Callable[..., st
     return Board(factory, now, open_account)
 
 
-# --- two people and a reason ----------------------------------------------------------------------------------------
-
-
 def test_a_second_person_raises_the_limit_and_the_log_names_both(board):
     request_id = board.ask(12.0, reason="a second study")
     approved = board.approve(request_id)
@@ -147,9 +144,6 @@ def test_a_raise_and_a_freeze_need_a_reason(board, reason):
             step()
 
 
-# --- the life of a request ------------------------------------------------------------------------------------------
-
-
 def test_a_request_is_approved_against_the_limit_it_was_asked_for(board):
     request_id = board.ask(12.0)
     board.lower(2.0)
@@ -164,9 +158,6 @@ def test_two_admins_at_once_raise_once(board):
     ends = at_once(*(partial(board.approve, request_id, by=key_id) for key_id in others))
     assert sorted(type(end).__name__ for end in ends) == ["Conflict", "Conflict", "Decision"]
     assert board.kinds() == ["open", "limit"]
-
-
-# --- the freeze switch and the absence of refreshes -----------------------------------------------------------------
 
 
 def test_an_account_frozen_by_a_lower_limit_stays_frozen_when_it_is_raised_again(board):
