@@ -77,20 +77,21 @@ def create_app(
     if settings.oidc_issuer:
         try:
             with extras("Signing in with a provider (OBSCURA_OIDC_ISSUER)"):
-                from service.identity import people, provider
+                from service.identity import people
+                from service.identity.provider import Provider
         except MissingExtra as error:
             raise InvalidInput(str(error)) from None
-        sign_on = provider.Provider(settings, clock)
+        sign_on = Provider(settings, clock)
         confirming = [people.Confirming(settings, factory, sign_on, clock)]
         factory = with_info(factory, **{access.PEOPLE_DECIDE: True})
     runs_jobs: dispatch.Dispatcher | reconcile.Reconciler
     if settings.mode == "embedded":
         runs_jobs = dispatch.Dispatcher(settings, factory)
-        doorbell = queue.Doorbell(factory, runs_jobs.send, clock)
+        send = runs_jobs.send
     else:
         send = send or _broker(settings)
         runs_jobs = reconcile.Reconciler(settings, factory, send=send, clock=clock)
-        doorbell = queue.Doorbell(factory, send, clock)
+    doorbell = queue.Doorbell(factory, send, clock)
     outside = dependencies.Dependencies()
     key_uses, limiter = auth.KeyUses(factory), rates.limiter_of(settings)
     meter = metrics.Metrics(factory, clock=clock, version=routes.health.VERSION)
