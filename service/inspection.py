@@ -248,7 +248,7 @@ def follow_up(factory: SessionFactory, report: Report, *, now: datetime) -> None
     """Record a verification, log its findings, and stop arming for the accounts that they concern."""
     log = get_logger(__name__)
     for finding in report.findings:
-        log.error("ledger_finding", **finding.to_json())
+        log.error("ledger_finding", **vars(finding))
     for _ in range(2):  # two processes can write the same rows at the same time: the second try finds the first's
         try:
             with transaction(factory) as session:

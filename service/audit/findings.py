@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -79,9 +79,6 @@ class Finding:
     sequence: int | None = None  # of the first bad entry, if an entry is concerned
     stops: bool = True  # arming; False for doubts about a file that somebody supplied
 
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "code": self.code.value}
-
 
 @dataclass(frozen=True)
 class Report:
@@ -107,11 +104,6 @@ class Report:
     def stops(self) -> bool:
         """Return whether any finding stops arming."""
         return any(finding.stops for finding in self.findings)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able description, without the heads."""
-        counts = {name: value for name, value in vars(self).items() if name not in ("findings", "heads")}
-        return {"clean": self.clean, **counts, "findings": [finding.to_json() for finding in self.findings]}
 
 
 class Fault(Exception):

@@ -65,11 +65,13 @@ def verify(
             cleared = findings.clear_stops(session) if clear and not report.stops else 0
             scopes = [stop.scope for stop in stops.arming_stops(session)]
             locked = stops.lock_of(session) is not None
-        document = report.to_json() | {"stops": scopes, "cleared": cleared, "locked": locked}
+        document = {"clean": report.clean, **vars(report), "stops": scopes, "cleared": cleared, "locked": locked}
+        del document["heads"], document["findings"]
         losses = inspection.find_losses(settings, factory, receipt or ()) if locked else {}
-        missing, shown = [vars(loss) for loss in losses.values()], document.pop("findings")
+        missing = [vars(loss) for loss in losses.values()]
         if as_json:
-            output.record({**document, "findings": shown, "missing": missing}, "ledger")
+            found = [vars(finding) for finding in report.findings]
+            output.record({**document, "findings": found, "missing": missing}, "ledger")
         else:
             output.record(document, "ledger")
             for finding in report.findings:
