@@ -13,7 +13,6 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import minutes_between
 from obscura.wire.words import JobState
@@ -65,33 +64,32 @@ class Metrics:
     def tell(self) -> bytes:
         """Return everything in Prometheus' text format, as of the first call in this minute."""
         with self._lock:
-            minute = self._clock().strftime("%Y%m%dT%H%M")
-            if minute != self._minute:
-                with transaction(self._factory, read_only=True) as session:
-                    self._sample(session)
-                self._minute, self._text = minute, generate_latest(self.registry)
+            now = self._clock()
+            minute = now.strftime("%Y%m%dT%H%M")
+            if minute == self._minute:
+                return self._text
+            with transaction(self._factory, read_only=True) as session:
+                self._jobs.clear()
+                counted = select(Job.kind, Job.recipe, Job.state, func.count(Job.id).label("number"))
+                for row in session.execute(counted.group_by(Job.kind, Job.recipe, Job.state)):
+                    self._jobs.labels(row.kind, row.recipe, row.state.value).set(row.number)
+                oldest = session.scalar(select(func.min(Job.created_at)).where(Job.state == JobState.QUEUED))
+                self._waiting.set(0 if oldest is None else minutes_between(oldest, now).total_seconds())
+                running = Job.state == JobState.RUNNING
+                owners = select(func.count(func.distinct(Job.lease_owner))).where(running, Job.lease_until >= now)
+                self._workers.set(session.scalar(owners) or 0)
+                overdue = select(func.count(Job.id)).where(running, Job.lease_until < now)
+                self._overdue.set(session.scalar(overdue) or 0)
+                newest = newest_checkpoint(session)
+                if newest is not None:
+                    self._entries.set(sum(int(head[0]) for head in newest.heads.values()))
+                    self._signed.set(newest.created_at.timestamp())
+                for last in verifications(session):
+                    self._verified.labels(last.kind.value).set(last.verified_at.timestamp() // 60 * 60)
+                    self._findings.labels(last.kind.value).set(last.findings)
+                self._stops.set(len(arming_stops(session)))
+            self._minute, self._text = minute, generate_latest(self.registry)
             return self._text
-
-    def _sample(self, session: Session) -> None:
-        now = self._clock()
-        self._jobs.clear()
-        counted = select(Job.kind, Job.recipe, Job.state, func.count(Job.id).label("number"))
-        for row in session.execute(counted.group_by(Job.kind, Job.recipe, Job.state)):
-            self._jobs.labels(row.kind, row.recipe, row.state.value).set(row.number)
-        oldest = session.scalar(select(func.min(Job.created_at)).where(Job.state == JobState.QUEUED))
-        self._waiting.set(0 if oldest is None else minutes_between(oldest, now).total_seconds())
-        running = Job.state == JobState.RUNNING
-        owners = select(func.count(func.distinct(Job.lease_owner))).where(running, Job.lease_until >= now)
-        self._workers.set(session.scalar(owners) or 0)
-        self._overdue.set(session.scalar(select(func.count(Job.id)).where(running, Job.lease_until < now)) or 0)
-        newest = newest_checkpoint(session)
-        if newest is not None:
-            self._entries.set(sum(int(head[0]) for head in newest.heads.values()))
-            self._signed.set(newest.created_at.timestamp())
-        for last in verifications(session):
-            self._verified.labels(last.kind.value).set(last.verified_at.timestamp() // 60 * 60)
-            self._findings.labels(last.kind.value).set(last.findings)
-        self._stops.set(len(arming_stops(session)))
 
 
 def is_timed(method: str, route: str) -> bool:

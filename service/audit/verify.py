@@ -71,7 +71,8 @@ def verify(
             for row in page:
                 reading.account(row)
             page = accounts_after(session, page[-1].id) if len(page) == ACCOUNTS_PER_PAGE else ()
-        reading.missing_accounts()
+        for witnesses in reading.witnesses.values():  # of accounts that do not exist
+            reading.contradicted(witnesses[min(witnesses)][0], None)
         releases = 0
         if not heads:
             others: list[Finding] = []
@@ -132,9 +133,9 @@ class _Reading:
         self.accounts = self.entries = self.holds = 0
         self._session, self._prices, self._starts, self._accepted = session, Prices(), starts, accepted
         self._entries, self._hold_rows = EntryReader(session), RowReader(session, Hold.metadata.tables["holds"])
-        self._witnesses: dict[str, dict[int, list[Witness]]] = {}
+        self.witnesses: dict[str, dict[int, list[Witness]]] = {}  # of accounts that were not read yet
         for witness in witnesses:
-            self._witnesses.setdefault(witness.account_id, {}).setdefault(witness.sequence, []).append(witness)
+            self.witnesses.setdefault(witness.account_id, {}).setdefault(witness.sequence, []).append(witness)
 
     def account(self, row: Row[Any]) -> None:
         """Replay one account's log, and compare its row, its holds and its witnesses."""
@@ -145,7 +146,7 @@ class _Reading:
             return
         log, facts = LogReplay(row.id, self._prices), 0
         accepted, witnesses = self._accepted.get(row.id, frozenset()), dict[int, list[Witness]]()
-        for sequence, known in self._witnesses.pop(row.id, {}).items():
+        for sequence, known in self.witnesses.pop(row.id, {}).items():
             for each in known:  # without those that the account's ACCEPT entries account for
                 if (sequence, each.hash) not in accepted or (each.spent_nano or 0) > (row.spent_nano or 0):
                     witnesses.setdefault(sequence, []).append(each)
@@ -167,19 +168,14 @@ class _Reading:
             self._found(fault.code, log, fault.sequence or log.sequence + 1, fault.message)
             return
         except _Contradicted as contradiction:
-            self._contradicted(contradiction.args[0], row)
+            self.contradicted(contradiction.args[0], row)
             return
         if self._compare_account(row, log):
             self.heads[row.id], self.facts[row.id] = [log.sequence, log.hash, log.spent_nano], facts
         if row.id not in self.holes:
             self._compare_holds(log, closing=True)
         if witnesses:  # beyond the end of the log
-            self._contradicted(witnesses[min(witnesses)][0], row)
-
-    def missing_accounts(self) -> None:
-        """Report witnesses of accounts that do not exist."""
-        for witnesses in self._witnesses.values():
-            self._contradicted(witnesses[min(witnesses)][0], None)
+            self.contradicted(witnesses[min(witnesses)][0], row)
 
     def _resume(self, log: LogReplay, sequence: int, digest: str) -> None:
         """Continue from a checkpointed head, as if every entry up to it had just been read."""
@@ -264,7 +260,7 @@ class _Reading:
         self.holds += len(replayed)
         log.ended.clear()
 
-    def _contradicted(self, witness: Witness, row: Row[Any] | None) -> None:
+    def contradicted(self, witness: Witness, row: Row[Any] | None) -> None:
         older = FindingCode.OLDER_THAN_CHECKPOINT if "checkpoint" in witness.source else FindingCode.OLDER_THAN_RECEIPT
         message = (
             f"Account {witness.account_id}: {witness.source} knows entry {witness.sequence}, which is missing or has "
