@@ -28,15 +28,8 @@ _HOLDS_AT_A_TIME = 500
 _OF_ACCOUNT = ("capacity_nano", "spent_nano", "reserved_nano", "epsilon", "rate", "base", "frozen")
 _FREEZING = (EntryKind.LIMIT, EntryKind.FREEZE, EntryKind.ACCEPT)
 _OF_HOLD = (
-    "job_id",
-    "state",
-    "amount_nano",
-    "charged_nano",
-    "captured_nano",
-    "armed_attempt",
-    "last_sequence",
-    "created_at",
-    "updated_at",
+    *("job_id", "state", "amount_nano", "charged_nano", "captured_nano", "armed_attempt", "last_sequence"),
+    *("created_at", "updated_at"),
 )
 
 
