@@ -384,10 +384,10 @@ def raise_limits(world: World) -> None:
         names = [admins.admit_on_machine(session, name=name, now=now)[1] for name in ("asks", "approves")]
         asking, approving = (f"key_{token.split('_')[1]}" for token in names)
         for account_id, epsilon in session.execute(select(Account.id, Account.epsilon)).all():
-            request = ledger.request_raise(
+            request = ledger.limits.request_raise(
                 session, account_id=account_id, epsilon=epsilon + 1, reason="a raise", requested_with=asking, now=now
             )
-            decisions.decide(session, request.id, approving, now, ledger.LIMIT_EFFECTS, approved=True)
+            decisions.decide(session, request.id, approving, now, ledger.limits.LIMIT_EFFECTS, approved=True)
 
 
 def works(client: Client) -> bool:

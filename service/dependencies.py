@@ -11,7 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from service.errors import ObscuraError
@@ -99,36 +100,26 @@ class Dependency:
 
     def is_away(self) -> bool:
         """Return whether requests are refused at once."""
-        with self._changed:
-            return self._is_stuck() or (self._open_until is not None and self._clock() < self._open_until)
+        with self._changed:  # reentrant
+            now = self._clock()
+            stuck = len(self._calls) >= self._places and max(self._calls.values()) < now - SECONDS_MAX
+            return stuck or (self._open_until is not None and now < self._open_until)
 
     def _require_closed(self) -> None:
-        now = self._clock()
-        if self._is_stuck() or (self._open_until is not None and now < self._open_until):
+        if self.is_away():
             raise DependencyBusy(f"The {self.name} does not answer. Nothing was done; try again in a minute.")
-        if self._open_until is not None:
-            self._open_until = now + self._pause_seconds  # this call is the trial; others are refused meanwhile
-
-    def _is_stuck(self) -> bool:
-        return len(self._calls) >= self._places and max(self._calls.values()) < self._clock() - SECONDS_MAX
+        if self._open_until is not None:  # this call is the trial; others are refused meanwhile
+            self._open_until = self._clock() + self._pause_seconds
 
 
 @dataclass(frozen=True)
 class Dependencies:
     """The dependencies of one web application. Together they hold fewer threads than the server has."""
 
-    storage: Dependency
-    provider: Dependency
-    webhooks: Dependency
-
-    @classmethod
-    def of_one_process(cls) -> Dependencies:
-        return cls(
-            storage=Dependency("storage", places=10, waiting=5),
-            provider=Dependency("sign-in provider", places=4, waiting=4),
-            # Tests of webhooks hold no thread, and one silent host says nothing about the others: no breaker.
-            webhooks=Dependency("webhooks", places=20, waiting=0, failures_max=0),
-        )
+    storage: Dependency = field(default_factory=partial(Dependency, "storage", places=10, waiting=5))
+    provider: Dependency = field(default_factory=partial(Dependency, "sign-in provider", places=4, waiting=4))
+    # Tests of webhooks hold no thread, and one silent host says nothing about the others: no breaker.
+    webhooks: Dependency = field(default_factory=partial(Dependency, "webhooks", places=20, waiting=0, failures_max=0))
 
     def away(self) -> list[str]:
         """Return the names of those that refuse requests at once."""

@@ -11,7 +11,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -33,12 +33,6 @@ class OutOfDisk(ObscuraError):
     """
 
     code: ClassVar[str] = "uploads_stopped"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The service cannot store images now. Nothing was changed. Try again later, or ask an admin of the "
-            "installation."
-        )
 
 
 def sqlite_file(database_url: str) -> Path | None:
@@ -70,16 +64,24 @@ def short_of_room(settings: Settings) -> str | None:
 def require_room(settings: Settings) -> None:
     """Raise OutOfDisk unless every disk has the required free space. The supervisor logs which folder lacks it."""
     if short_of_room(settings) is not None:
-        raise OutOfDisk
+        raise OutOfDisk(
+            "The service cannot store images now. Nothing was changed. Try again later, or ask an admin of the "
+            "installation."
+        )
 
 
-def unwritable(settings: Settings) -> Iterator[str]:
-    """Yield the purposes of the folders in which a small file cannot be written durably and removed."""
+def unwritable(settings: Settings) -> dict[str, OSError]:
+    """Return the errors of folders in which a small file cannot be written durably and removed, by purpose."""
+    errors = {}
     for name, folder in folders_written_to(settings).items():
+        path = folder / f".probe.{secrets.token_hex(8)}"
         try:
-            _probe(folder)
-        except OSError:
-            yield name
+            with new_private_file(path) as file:
+                path.unlink()  # at once, so that a crash leaves nothing
+                write_through(file, _PROBE)
+        except OSError as error:
+            errors[name] = error
+    return errors
 
 
 def explain_failed_write(settings: Settings, error: Exception) -> str | None:
@@ -90,12 +92,9 @@ def explain_failed_write(settings: Settings, error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, None):
         place = os.fspath(error.filename) if error.filename else "a file of the service"
         return f"Cannot use {place}: {error.strerror}. Correct that, or choose another folder (--data-dir)."
-    for folder in folders_written_to(settings).values():
-        why: int | None = None
-        try:
-            _probe(folder)
-        except OSError as failed:
-            why = failed.errno
+    failures = unwritable(settings)
+    for name, folder in folders_written_to(settings).items():
+        why = failures[name].errno if name in failures else None
         disk = os.statvfs(folder)
         free = disk.f_bavail * disk.f_frsize
         if why not in (None, errno.ENOSPC, errno.EDQUOT):
@@ -106,13 +105,6 @@ def explain_failed_write(settings: Settings, error: Exception) -> str | None:
                 f"{settings.disk_free_bytes_min:,}. Make room, or choose a folder on another disk (--data-dir)."
             )
     return None
-
-
-def _probe(folder: Path) -> None:
-    path = folder / f".probe.{secrets.token_hex(8)}"
-    with new_private_file(path) as file:
-        path.unlink()  # at once, so that a crash leaves nothing
-        write_through(file, _PROBE)
 
 
 class DiskProbe:
@@ -134,7 +126,7 @@ class DiskProbe:
         with self._lock:
             if self._clock() - self._probed >= PROBED_SECONDS:
                 try:
-                    self._short = any(unwritable(self._settings)) or short_of_room(self._settings) is not None
+                    self._short = bool(unwritable(self._settings)) or short_of_room(self._settings) is not None
                 except OSError:
                     self._short = True
                 self._probed = self._clock()

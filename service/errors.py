@@ -111,12 +111,6 @@ class AccountFrozen(ObscuraError):
 class AccountClosed(ObscuraError):
     """The account accepts no new data: its owner closed it. Trainings on its present data go on."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"Account *{name}* is closed to new data; trainings on what it has go on. Open an account for the new "
-            "people, who bring their own budget, and train on each; or ask its owner to reopen this one."
-        )
-
 
 class LedgerCorruption(ObscuraError):
     """An assertion about our own records failed. Nothing may be armed until an operator has looked."""

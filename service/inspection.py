@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Text, cast, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -22,7 +21,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.formats import CARD_FILE
 from obscura.wire.words import VerificationKind
 from service import installation, ledger
-from service.audit import data_folder, proofs
+from service.audit import data_folder, proofs, rows, signing
 from service.audit.findings import (
     FINDINGS_MAX,
     Finding,
@@ -31,22 +30,11 @@ from service.audit.findings import (
     record_verification,
     stop_arming,
     verifications,
-    verified_at,
-)
-from service.audit.rows import find_damage, find_missing_triggers
-from service.audit.signing import (
-    SignatureRefused,
-    SigningKeyUnusable,
-    document_in,
-    open_signing_key,
-    read_document,
-    trusted_keys,
 )
 from service.audit.verify import count_entries, verify
 from service.db.job_tables import Release
 from service.db.session import SessionFactory, transaction
 from service.errors import ClockRefused, ObscuraError
-from service.ledger.stops import LOCKING, arming_stops
 from service.logs import get_logger
 from service.settings import Settings
 from service.storage import storage_of
@@ -59,46 +47,13 @@ ENTRIES_UNASKED_MAX = 200_000
 FULL_AGAIN = timedelta(days=1)
 
 
-@dataclass(frozen=True)
-class Proofs:
-    """Signed statements from outside the database."""
-
-    witnesses: list[proofs.Witness]  # the entries that receipts prove
-    kept: proofs.Signed | None  # the checkpoint beside the database
-    terms: dict[str, Any]  # of accounts, by their newest receipts
-    findings: list[Finding]  # receipts and checkpoints that are refused
-
-
-def read_proofs(settings: Settings, given: Sequence[Path] = ()) -> Proofs:
-    """Read receipts, further ones `given` by users too, and the kept checkpoint. Call it before taking the snapshot."""
-    storage, trusted = storage_of(settings), trusted_keys(settings.ledger_key_path)
-    terms: dict[str, Any] = {}
-    witnesses: list[proofs.Witness] = []
-    findings: list[Finding] = []
-    kept_ones = [(partial(document_in, held), f"{of}.json", of) for of, held in proofs.kept_receipts(storage).items()]
-    for read, name, account_id in (*kept_ones, *((partial(read_document, path), path.name, None) for path in given)):
-        try:
-            statement = proofs.check_receipt(read(), trusted)
-            terms[statement["account"]["id"]] = statement["account"]
-            witnesses.append(proofs.witness_of(statement, f"the receipt {name}"))
-        except SignatureRefused as error:
-            message = f"The receipt {name} is refused. {error.message}"
-            findings.append(Finding(FindingCode.RECEIPT_REFUSED, message, account_id, stops=account_id is not None))
-    kept = None
-    try:
-        kept = proofs.read_checkpoint_file(storage, trusted)
-    except SignatureRefused as error:
-        message = f"The checkpoint that is kept beside the database is refused. {error.message}"
-        findings.append(Finding(FindingCode.CHECKPOINT_FILE_REFUSED, message))
-    return Proofs(witnesses, kept, terms, findings)
-
-
 def find_losses(settings: Settings, factory: SessionFactory, given: Sequence[Path] = ()) -> dict[str, data_folder.Loss]:
     """Return, by account, what storage proves and the database lacks."""
-    storage, read = storage_of(settings), read_proofs(settings, given)
+    storage = storage_of(settings)
+    read = proofs.read_proofs(storage, signing.trusted_keys(settings.ledger_key_path), given)
     folder = data_folder.read_data_folder(storage)
     with transaction(factory, read_only=True, snapshot=True) as session:
-        return data_folder.find_losses(session, storage, folder, read.witnesses, read.kept, read.terms)
+        return data_folder.find_losses(session, storage, folder, read)
 
 
 def inspect_ledger(
@@ -119,7 +74,8 @@ def inspect_ledger(
         given: further receipts, which users hold.
         thorough: hash the files of every release too, and have SQLite check its own file.
     """
-    storage, read = storage_of(settings), read_proofs(settings, given)
+    storage = storage_of(settings)
+    read = proofs.read_proofs(storage, signing.trusted_keys(settings.ledger_key_path), given)
     mark = installation.mark_of(storage)
     journals = None
     if not full:
@@ -129,9 +85,9 @@ def inspect_ledger(
     with transaction(factory, read_only=True, snapshot=True) as session:
         mismatch = list(installation.find_mismatch(session, settings, folder, mark))
         forgotten = data_folder.find_forgotten(session, storage, folder)
-        beside = [*read.findings, *forgotten, *find_missing_triggers(session)]
-        damage = list(find_damage(session)) if thorough else []
-        trusted = trusted_keys(settings.ledger_key_path)  # again: a first key is made before it signs
+        beside = [*read.findings, *forgotten, *rows.find_missing_triggers(session)]
+        damage = list(rows.find_damage(session)) if thorough else []
+        trusted = signing.trusted_keys(settings.ledger_key_path)  # again: a first key is made before it signs
         try:
             report = verify(session, trusted=trusted, known=read.witnesses, kept=read.kept, full=full)
         except DBAPIError:
@@ -154,10 +110,11 @@ def find_changed_artifacts(factory: SessionFactory, storage: Storage) -> Iterato
         try:
             directory = storage.open(key_of(row.id))
             same = digest_directory(directory) == row.artifact_sha256
-            path, shows_its_card = directory / CARD_FILE, same
-            if same and path.exists():
-                with open_regular(path) as file:
-                    shows_its_card = _same_json(file.read(), row.card)
+            path = directory / CARD_FILE
+            shows_its_card = not path.exists()
+            if same and not shows_its_card:
+                with open_regular(path) as file, suppress(ValueError):
+                    shows_its_card = json.loads(file.read()) == json.loads(row.card)
         except StorageUnavailable:
             raise
         except (ObscuraError, OSError):
@@ -172,13 +129,6 @@ def find_changed_artifacts(factory: SessionFactory, storage: Storage) -> Iterato
             yield Finding(FindingCode.CARD_MISMATCH, message, row.account_id)
         else:
             yield None
-
-
-def _same_json(published: bytes, shown: str) -> bool:
-    try:
-        return bool(json.loads(published) == json.loads(shown))
-    except ValueError:
-        return False
 
 
 def require_clock(factory: SessionFactory, *, now: datetime) -> None:
@@ -209,12 +159,12 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
         report = _not_verifiable(error)
     follow_up(factory, report, now=now)
     with transaction(factory, read_only=True) as session:
-        codes = [stop.code for stop in arming_stops(session)]
+        codes = [stop.code for stop in ledger.stops.arming_stops(session)]
     mismatch = [finding.message for finding in report.findings if finding.code is FindingCode.INSTALLATION_MISMATCH]
     found = sorted({*codes, *(finding.code.value for finding in report.findings)})
     if mismatch:
         sentence = mismatch[0]
-    elif LOCKING.intersection(found):
+    elif ledger.stops.LOCKING.intersection(found):
         sentence = (
             f"The installation is locked, because its database is older than its storage ({', '.join(found)}): run "
             "`obscura ledger verify`, which lists what is missing, and `obscura ledger accept ACCOUNT` for each."
@@ -237,7 +187,7 @@ def may_remove(session: Session, settings: Settings) -> bool:
     """
     newest = max(verifications(session), key=lambda row: row.verified_at, default=None)
     clean = newest is None or newest.findings == 0
-    return installation.belongs(session, settings) and not arming_stops(session) and clean
+    return installation.belongs(session, settings) and not ledger.stops.arming_stops(session) and clean
 
 
 def verify_again(settings: Settings, factory: SessionFactory, *, full: bool, now: datetime) -> Report:
@@ -263,19 +213,19 @@ def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) ->
     Nothing is signed while a stop exists.
     """
     with transaction(factory, read_only=True) as session:
-        if arming_stops(session):
+        if ledger.stops.arming_stops(session):
             return
         due = proofs.checkpoint_due(session, now=now)
-        last = verified_at(session, VerificationKind.FULL)
-        full = last is None or not timedelta(0) <= now - last < FULL_AGAIN  # or the clock was ahead then
-        full = full and count_entries(session) <= ENTRIES_UNASKED_MAX
+        times = [row.verified_at for row in verifications(session) if row.kind is VerificationKind.FULL]
+        recent = any(timedelta(0) <= now - time < FULL_AGAIN for time in times)  # else the clock was ahead then
+        full = not recent and count_entries(session) <= ENTRIES_UNASKED_MAX
     if not due and not full:
         return
     report = verify_again(settings, factory, full=full, now=now)
     if report.clean and due:
         try:
             sign_heads(settings, factory, report, now=now)
-        except SigningKeyUnusable as error:
+        except signing.SigningKeyUnusable as error:
             get_logger(__name__).error("ledger_not_signed", reason=error.message)
 
 
@@ -284,7 +234,7 @@ def sign_heads(settings: Settings, factory: SessionFactory, report: Report, *, n
 
     Return its sequence number; None if another process has written one at the same time.
     """
-    key = open_signing_key(settings.ledger_key_path)
+    key = signing.open_signing_key(settings.ledger_key_path)
     try:
         with transaction(factory) as session:
             checkpoint = proofs.write_checkpoint(session, heads=report.heads, key=key, now=now)
@@ -298,7 +248,7 @@ def follow_up(factory: SessionFactory, report: Report, *, now: datetime) -> None
     """Record a verification, log its findings, and stop arming for the accounts that they concern."""
     log = get_logger(__name__)
     for finding in report.findings:
-        log.error("ledger_finding", **finding.to_json())
+        log.error("ledger_finding", **vars(finding))
     for _ in range(2):  # two processes can write the same rows at the same time: the second try finds the first's
         try:
             with transaction(factory) as session:
@@ -311,9 +261,9 @@ def follow_up(factory: SessionFactory, report: Report, *, now: datetime) -> None
 
 def _keep(settings: Settings, factory: SessionFactory) -> None:
     """Bring the files beside the database up to it, where a crash came between a commit and its file."""
-    storage, trusted = storage_of(settings), trusted_keys(settings.ledger_key_path)
+    storage = storage_of(settings)
     with transaction(factory, read_only=True) as session:
         proofs.keep_newest(session, storage)
         newest = proofs.newest_checkpoint(session)
     if newest is not None:
-        proofs.keep_checkpoint(storage, newest, trusted)
+        proofs.keep_checkpoint(storage, newest, signing.trusted_keys(settings.ledger_key_path))

@@ -116,11 +116,10 @@ def find_mismatch(session: Session, settings: Settings, folder: DataFolder, kept
     if own_id is not None and own_id != kept:
         kept = mark_of(storage_of(settings), own_id)  # a first start may have written it since
     if own_id == kept:
-        unknown = unknown_to(session, folder) if own_id is None else None
-        if not unknown:
+        unknown = unknown_to(session, folder) if own_id is None else {}
+        contents = " and ".join(f"{len(ids)} {noun}" for noun, ids in unknown.items() if ids)
+        if not contents:
             return
-        parts = {name: getattr(unknown, name) for name in ("releases", "samples", "journals", "receipts")}
-        contents = " and ".join(f"{len(ids)} {noun}" for noun, ids in parts.items() if ids)
         message = (
             f"The data folder holds {contents} that the database does not know: start the service with the "
             "OBSCURA_DATABASE_URL of the database that does"
@@ -142,7 +141,7 @@ def _knows_all(session: Session, settings: Settings) -> bool:
     datasets = [name for name in storage.list("datasets") if is_id(name, "ds")]
     has_admin = settings.admin_key_path.exists()
     return not (
-        unknown_to(session, folder)
+        any(unknown_to(session, folder).values())
         or set(datasets) - among(session, select(Dataset.id), Dataset.id, datasets)
         or (has_admin and session.scalar(select(Admin.id).limit(1)) is None)
     )

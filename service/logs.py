@@ -11,7 +11,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, MutableMapping
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -35,7 +35,7 @@ _URL_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+@")
 
 def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Replace what may not be logged; a structlog processor."""
-    return {name: REDACTED if _forbidden(name) else _clean(value, 0) for name, value in event.items()}
+    return cast("dict[str, Any]", _clean(event, -1))
 
 
 def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, for_people: bool = False) -> None:
@@ -117,10 +117,6 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     return logger
 
 
-def _forbidden(name: object) -> bool:
-    return isinstance(name, str) and _FORBIDDEN_NAME.search(name.lower()) is not None
-
-
 def _clean(value: object, depth: int) -> object:
     if value is None or isinstance(value, bool | int | float):
         return value
@@ -128,7 +124,10 @@ def _clean(value: object, depth: int) -> object:
         text = _URL_PASSWORD.sub(r"\1:***@", _TOKEN.sub(REDACTED, value))
         return text if len(text) <= TEXT_CHARACTERS_MAX else text[:TEXT_CHARACTERS_MAX] + "..."
     if depth < DEPTH_MAX and isinstance(value, Mapping):
-        return {str(k): REDACTED if _forbidden(k) else _clean(v, depth + 1) for k, v in value.items()}
+        return {
+            str(name): REDACTED if _FORBIDDEN_NAME.search(str(name).lower()) else _clean(item, depth + 1)
+            for name, item in value.items()
+        }
     if depth < DEPTH_MAX and isinstance(value, list | tuple | set | frozenset):
         return [_clean(item, depth + 1) for item in value]
     return f"[{type(value).__name__}]"  # tensors, arrays, bytes, rows: the type says enough

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
 
 from anyio.to_thread import run_sync
 from fastapi import Depends, FastAPI
@@ -13,38 +13,18 @@ from fastapi.routing import APIRoute
 
 from obscura.extras import MissingExtra, extras
 from obscura.private_files import make_private_folder, make_tree_private
-from service import dashboard, installation, queue
-from service.api import middleware, problems
-from service.api.auditing import Audit, EventWriter, LogLimits
-from service.api.deps import Service, refuse_the_unknown
-from service.api.events import StreamLimits
-from service.api.rates import Rates, WrongKeys, limiter_of
-from service.api.routes import routers
-from service.api.routes.health import VERSION
-from service.api.slots import Slots
-from service.api.uploading import UploadLimits
-from service.audit.signing import SigningKeyUnusable, make_signing_key
-from service.background import Background
+from service import background, dashboard, dependencies, disk, inspection, installation, logs, metrics, queue
+from service.api import auditing, deps, events, middleware, problems, rates, routes, slots, uploading
+from service.audit import signing
 from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal
-from service.datasets.vault import DatasetContext
 from service.db.schema import upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction, with_info
-from service.dependencies import Dependencies, WebRequests
-from service.disk import DiskProbe
 from service.errors import DatabaseUnsuitable, InvalidInput
-from service.identity import admins
-from service.identity.access import PEOPLE_DECIDE
-from service.identity.auth import KeyUses
-from service.identity.recording import recorded
-from service.inspection import inspect_at_start, require_clock
-from service.logs import get_logger
-from service.metrics import Metrics
+from service.identity import access, admins, auth, recording
 from service.settings import Settings
 from service.storage.interface import StorageUnavailable
-from service.webhooks.delivering import Deliveries
-from service.webhooks.sending import Sender
-from workers.supervise.dispatch import Dispatcher
-from workers.supervise.reconcile import Reconciler
+from service.webhooks import delivering, sending
+from workers.supervise import dispatch, reconcile
 
 POOL_SIZE = 20  # as many again may be opened: one for each worker thread of the server
 
@@ -64,10 +44,10 @@ def create_app(
     settings: Settings,
     *,
     clock: Callable[[], datetime] = utc_now,
-    stream_limits: StreamLimits = StreamLimits(),
-    upload_limits: UploadLimits = UploadLimits(),
+    stream_limits: events.StreamLimits = events.StreamLimits(),
+    upload_limits: uploading.UploadLimits = uploading.UploadLimits(),
     gate_limits: middleware.GateLimits = middleware.GateLimits(),
-    log_limits: LogLimits = LogLimits(),
+    log_limits: auditing.LogLimits = auditing.LogLimits(),
     send: queue.Send | None = None,
 ) -> FastAPI:
     """Build the application. Nothing is opened or started before its lifespan begins.
@@ -77,7 +57,7 @@ def create_app(
     """
     app = FastAPI(
         title="Obscura",
-        version=VERSION,
+        version=routes.health.VERSION,
         summary="Private synthetic images behind a budget that cannot be overspent.",
         description=(
             "Upload images once, set a privacy budget, train a generator under differential privacy, and sample it "
@@ -91,70 +71,71 @@ def create_app(
     )
     engine = make_engine(settings.database_url, pool_size=POOL_SIZE)
     factory = make_session_factory(engine)
-    events = None if settings.audit_log == "off" else EventWriter(factory, settings, clock, log_limits)
-    factory = recorded(factory, settings.audit_log, clock)  # its own acts, such as creating the first admin
-    provider, confirming = None, list[Background]()
+    writer = None if settings.audit_log == "off" else auditing.EventWriter(factory, settings, clock, log_limits)
+    factory = recording.recorded(factory, settings.audit_log, clock)  # its own acts, such as creating the first admin
+    sign_on, confirming = None, list[background.Background]()
     if settings.oidc_issuer:
         try:
             with extras("Signing in with a provider (OBSCURA_OIDC_ISSUER)"):
-                from service.identity.people import Confirming
+                from service.identity import people
                 from service.identity.provider import Provider
         except MissingExtra as error:
             raise InvalidInput(str(error)) from None
-        provider = Provider(settings, clock)
-        confirming = [Confirming(settings, factory, provider, clock)]
-        factory = with_info(factory, **{PEOPLE_DECIDE: True})
-    runs_jobs: Dispatcher | Reconciler
+        sign_on = Provider(settings, clock)
+        confirming = [people.Confirming(settings, factory, sign_on, clock)]
+        factory = with_info(factory, **{access.PEOPLE_DECIDE: True})
+    runs_jobs: dispatch.Dispatcher | reconcile.Reconciler
     if settings.mode == "embedded":
-        runs_jobs = Dispatcher(settings, factory)
-        doorbell = queue.Doorbell(factory, runs_jobs.send, clock)
+        runs_jobs = dispatch.Dispatcher(settings, factory)
+        send = runs_jobs.send
     else:
         send = send or _broker(settings)
-        runs_jobs = Reconciler(settings, factory, send=send, clock=clock)
-        doorbell = queue.Doorbell(factory, send, clock)
-    dependencies = Dependencies.of_one_process()
-    key_uses, limiter = KeyUses(factory), limiter_of(settings)
-    metrics = Metrics(factory, clock=clock, version=VERSION)
+        runs_jobs = reconcile.Reconciler(settings, factory, send=send, clock=clock)
+    doorbell = queue.Doorbell(factory, send, clock)
+    outside = dependencies.Dependencies()
+    key_uses, limiter = auth.KeyUses(factory), rates.limiter_of(settings)
+    meter = metrics.Metrics(factory, clock=clock, version=routes.health.VERSION)
     app.state.settings = settings
-    app.state.service = Service(
+    app.state.service = deps.Service(
         settings=settings,
         engine=engine,
         factory=factory,
-        streams=Slots(stream_limits),
+        streams=slots.Slots(stream_limits),
         clock=clock,
-        uploads=Slots(upload_limits),
+        uploads=slots.Slots(upload_limits),
         ring=doorbell.ring,
         key_uses=key_uses,
-        disks=DiskProbe(settings),
-        dependencies=dependencies,
-        metrics=metrics,
-        audit_trouble=events.trouble if events else lambda: "",
-        wrong_keys=WrongKeys(limiter),
-        rates=Rates(settings.requests_per_minute, limiter),
-        provider=provider,
+        disks=disk.DiskProbe(settings),
+        dependencies=outside,
+        metrics=meter,
+        audit_trouble=writer.trouble if writer else lambda: "",
+        wrong_keys=rates.WrongKeys(limiter),
+        rates=rates.Rates(settings.requests_per_minute, limiter),
+        provider=sign_on,
     )
-    webhooks = Deliveries(factory, Sender(settings.webhooks_private), clock)
-    app.state.parts = (*([events] if events else []), key_uses, webhooks, runs_jobs, doorbell, *confirming)
+    webhooks = delivering.Deliveries(factory, sending.Sender(settings.webhooks_private), clock)
+    app.state.parts = (*([writer] if writer else []), key_uses, webhooks, runs_jobs, doorbell, *confirming)
     app.state.prepared = False
     app.state.warning = None  # for the operator, in one sentence
     problems.install(app)
-    for router in routers():
-        app.include_router(router, dependencies=[Depends(refuse_the_unknown)])
+    for router in routes.routers():
+        app.include_router(router, dependencies=[Depends(deps.refuse_the_unknown)])
     dashboard.mount(app)
-    app.add_middleware(WebRequests, dependencies=dependencies)
-    if events is not None:
-        app.add_middleware(Audit, writer=events)
+    app.add_middleware(dependencies.WebRequests, dependencies=outside)
+    if writer is not None:
+        app.add_middleware(auditing.Audit, writer=writer)
     app.add_middleware(middleware.Gate, limits=gate_limits, body_bytes_max=settings.body_bytes_max)
     app.add_middleware(middleware.CloseUnread)
-    app.add_middleware(middleware.Traffic, count=metrics.count, logged=settings.access_log)
+    app.add_middleware(middleware.Traffic, count=meter.count, logged=settings.access_log)
     app.add_middleware(middleware.CommonHeaders)
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    service: Service = app.state.service
-    parts: tuple[Background | Dispatcher, ...] = app.state.parts  # started in order, and stopped in reverse
+    service: deps.Service = app.state.service
+    # Started in order, and stopped in reverse.
+    parts: tuple[background.Background | dispatch.Dispatcher, ...] = app.state.parts
     await run_sync(prepare, app)
     app.state.prepared = False  # a second start prepares again
     for part in parts:
@@ -181,12 +162,12 @@ def prepare(app: FastAPI) -> None:
     try:
         app.state.warning = _prepare(app.state.service)
     except (StorageUnavailable, DatabaseUnsuitable) as error:
-        get_logger(__name__).error("operator_needed", code=error.code, message=error.message)
+        logs.get_logger(__name__).error("operator_needed", code=error.code, message=error.message)
         raise
     app.state.prepared = True
 
 
-def _prepare(service: Service) -> str | None:
+def _prepare(service: deps.Service) -> str | None:
     """Protect the data folder, upgrade the schema, verify the ledger, create the first admin key, and clean up.
 
     Irreversible steps come after the verification, and only if database and data folder belong together and there are
@@ -196,11 +177,11 @@ def _prepare(service: Service) -> str | None:
     make_private_folder(settings.data_dir)
     open_to_others = sum(make_tree_private(folder) for folder in {settings.data_dir, settings.keys_path})
     if open_to_others:
-        get_logger(__name__).warning("files_open_to_others", count=open_to_others)
+        logs.get_logger(__name__).warning("files_open_to_others", count=open_to_others)
     upgrade_schema(settings.database_url)
-    require_clock(factory, now=service.clock())
+    inspection.require_clock(factory, now=service.clock())
     ours = installation.pair(settings, factory, now=service.clock())
-    warning = inspect_at_start(settings, factory, now=service.clock())
+    warning = inspection.inspect_at_start(settings, factory, now=service.clock())
     if not ours:
         return warning
     with transaction(factory) as session:
@@ -209,14 +190,14 @@ def _prepare(service: Service) -> str | None:
         fingerprints.wait_for_others(session)  # of processes that start together, one creates what all need
         admins.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())
         try:
-            make_signing_key(settings.ledger_key_path)  # workers and commands only read it
-        except SigningKeyUnusable as error:
-            get_logger(__name__).error("ledger_not_signed", reason=error.message)
+            signing.make_signing_key(settings.ledger_key_path)  # workers and commands only read it
+        except signing.SigningKeyUnusable as error:
+            logs.get_logger(__name__).error("ledger_not_signed", reason=error.message)
     if warning is not None:
         return warning
     # Clean up after a crash, and destroy content that must not be readable.
     receiving.clean_up(settings, factory, now=service.clock())
-    receiving.keep_journal(DatasetContext(settings, factory, service.clock))
+    receiving.keep_journal(vault.DatasetContext(settings, factory, service.clock))
     with transaction(factory) as session:
         fingerprints.wait_for_others(session)
         if not fingerprints.any_recorded(session):
@@ -234,8 +215,4 @@ def _broker(settings: Settings) -> queue.Send:
 
     app = Celery("obscura", broker=settings.redis_url, set_as_current=False)
     app.conf.update(task_serializer="json", broker_connection_timeout=2.0, broker_connection_retry=False)
-
-    def send(name: str, args: Sequence[Any]) -> None:
-        app.send_task(name, args=list(args), ignore_result=True, retry=False)
-
-    return send
+    return partial(app.send_task, ignore_result=True, retry=False)

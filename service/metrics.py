@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import minutes_between
 from obscura.wire.words import JobState
@@ -33,10 +33,7 @@ class Metrics:
         self._lock = threading.Lock()
         self._minute, self._text = "", b""
         self.registry = registry = CollectorRegistry()
-
-        def gauge(name: str, what: str, *labels: str) -> Gauge:
-            return Gauge(f"obscura_{name}", what, labels, registry=registry)
-
+        gauge = partial(Gauge, namespace="obscura", registry=registry)
         Info("obscura_build", "The version that runs.", registry=registry).info({"version": version})
         self._requests = Counter(
             "obscura_requests", "Answered, by template of the route.", ("method", "route", "status"), registry=registry
@@ -48,14 +45,14 @@ class Metrics:
             buckets=SECONDS,
             registry=registry,
         )
-        self._jobs = gauge("jobs", "Jobs, by kind, recipe and state.", "kind", "recipe", "state")
+        self._jobs = gauge("jobs", "Jobs, by kind, recipe and state.", ("kind", "recipe", "state"))
         self._waiting = gauge("queue_oldest_seconds", "Age of the job that has waited longest, in whole minutes.")
         self._workers = gauge("workers_busy", "Workers that hold the lease of a running job.")
         self._overdue = gauge("jobs_lease_over", "Running jobs whose worker has not renewed its lease in time.")
         self._entries = gauge("ledger_entries_signed", "Entries of the ledger that the newest checkpoint covers.")
         self._signed = gauge("ledger_signed_timestamp_seconds", "When the newest checkpoint was signed, to the hour.")
-        self._verified = gauge("ledger_verified_timestamp_seconds", "When the ledger was last verified.", "kind")
-        self._findings = gauge("ledger_findings", "Findings of the last verification.", "kind")
+        self._verified = gauge("ledger_verified_timestamp_seconds", "When the ledger was last verified.", ("kind",))
+        self._findings = gauge("ledger_findings", "Findings of the last verification.", ("kind",))
         self._stops = gauge("trainings_stopped", "Accounts whose trainings are stopped; 1 where all are.")
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -67,36 +64,32 @@ class Metrics:
     def tell(self) -> bytes:
         """Return everything in Prometheus' text format, as of the first call in this minute."""
         with self._lock:
-            minute = self._clock().strftime("%Y%m%dT%H%M")
-            if minute != self._minute:
-                with transaction(self._factory, read_only=True) as session:
-                    self._look_at_jobs(session)
-                    self._look_at_ledger(session)
-                self._minute, self._text = minute, generate_latest(self.registry)
+            now = self._clock()
+            minute = now.strftime("%Y%m%dT%H%M")
+            if minute == self._minute:
+                return self._text
+            with transaction(self._factory, read_only=True) as session:
+                self._jobs.clear()
+                counted = select(Job.kind, Job.recipe, Job.state, func.count(Job.id).label("number"))
+                for row in session.execute(counted.group_by(Job.kind, Job.recipe, Job.state)):
+                    self._jobs.labels(row.kind, row.recipe, row.state.value).set(row.number)
+                oldest = session.scalar(select(func.min(Job.created_at)).where(Job.state == JobState.QUEUED))
+                self._waiting.set(0 if oldest is None else minutes_between(oldest, now).total_seconds())
+                running = Job.state == JobState.RUNNING
+                owners = select(func.count(func.distinct(Job.lease_owner))).where(running, Job.lease_until >= now)
+                self._workers.set(session.scalar(owners) or 0)
+                overdue = select(func.count(Job.id)).where(running, Job.lease_until < now)
+                self._overdue.set(session.scalar(overdue) or 0)
+                newest = newest_checkpoint(session)
+                if newest is not None:
+                    self._entries.set(sum(int(head[0]) for head in newest.heads.values()))
+                    self._signed.set(newest.created_at.timestamp())
+                for last in verifications(session):
+                    self._verified.labels(last.kind.value).set(last.verified_at.timestamp() // 60 * 60)
+                    self._findings.labels(last.kind.value).set(last.findings)
+                self._stops.set(len(arming_stops(session)))
+            self._minute, self._text = minute, generate_latest(self.registry)
             return self._text
-
-    def _look_at_jobs(self, session: Session) -> None:
-        now = self._clock()
-        self._jobs.clear()
-        counted = select(Job.kind, Job.recipe, Job.state, func.count(Job.id).label("number"))
-        for row in session.execute(counted.group_by(Job.kind, Job.recipe, Job.state)):
-            self._jobs.labels(row.kind, row.recipe, row.state.value).set(row.number)
-        oldest = session.scalar(select(func.min(Job.created_at)).where(Job.state == JobState.QUEUED))
-        self._waiting.set(0 if oldest is None else minutes_between(oldest, now).total_seconds())
-        running = Job.state == JobState.RUNNING
-        owners = select(func.count(func.distinct(Job.lease_owner))).where(running, Job.lease_until >= now)
-        self._workers.set(session.scalar(owners) or 0)
-        self._overdue.set(session.scalar(select(func.count(Job.id)).where(running, Job.lease_until < now)) or 0)
-
-    def _look_at_ledger(self, session: Session) -> None:
-        newest = newest_checkpoint(session)
-        if newest is not None:
-            self._entries.set(sum(int(head[0]) for head in newest.heads.values()))
-            self._signed.set(newest.created_at.timestamp())
-        for row in verifications(session):
-            self._verified.labels(row.kind.value).set(row.verified_at.timestamp() // 60 * 60)
-            self._findings.labels(row.kind.value).set(row.findings)
-        self._stops.set(len(arming_stops(session)))
 
 
 def is_timed(method: str, route: str) -> bool:

@@ -18,7 +18,6 @@ import jinja2
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.schemas import to_the_minute
 from obscura.wire.wording import ADJACENCIES
-from service.db.job_tables import Evaluation
 from service.db.session import SessionFactory, transaction
 from service.identity.access import is_own, project_of
 from service.jobs import get_release, trained_on
@@ -49,7 +48,16 @@ def read_report(storage: Storage, factory: SessionFactory, release_id: str, name
         release = get_release(session, release_id)
         own = is_own(session, project_of(session, release.account_id))
         classes = trained_on(session, release).classes
-        evaluations = [_evaluation(row) for row in finished_evaluations(session, release_id)]
+        evaluations = [
+            {
+                "id": row.id,
+                "finished_at": to_the_minute(row.finished_at).isoformat(timespec="minutes"),
+                **row.results,
+                "confusion": row.confusion,
+            }
+            for row in finished_evaluations(session, release_id)
+            if row.finished_at is not None and row.results is not None
+        ]
     published = storage.read(key_of(release_id), name)
     if own and name == PAGE:
         return joined_page(published, evaluations, classes)
@@ -104,17 +112,6 @@ def _by_age(evaluations: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], li
         newest.setdefault(evaluation["evaluation"]["dataset_id"], evaluation)
     latest = list(newest.values())
     return latest, [evaluation for evaluation in evaluations if evaluation not in latest]
-
-
-def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
-    assert evaluation.results is not None
-    assert evaluation.finished_at is not None
-    return {
-        "id": evaluation.id,
-        "finished_at": to_the_minute(evaluation.finished_at).isoformat(timespec="minutes"),
-        **evaluation.results,
-        "confusion": evaluation.confusion,
-    }
 
 
 @cache

@@ -129,9 +129,6 @@ class SealedReader(io.RawIOBase):
         self._at = start + offset
         return self._at
 
-    def tell(self) -> int:
-        return self._at
-
     def readinto(self, buffer: Any, /) -> int:
         target = memoryview(buffer).cast("B")
         done = 0

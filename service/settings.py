@@ -34,7 +34,7 @@ class Settings(BaseSettings):
         description="where files that outlive processes are kept: folder (the data folder), or s3://bucket/prefix",
     )
     database_url: str = Field(default="", description="SQLAlchemy URL; empty: SQLite in data_dir")
-    mode: Literal["embedded", "celery"] = Field(default="embedded", description="who trains")
+    mode: Literal["embedded", "celery"] = Field(default="embedded", description="this process or workers run jobs")
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="broker of the mode celery")
     ledger_key_file: Path | None = Field(default=None, description="signing key; default: in keys_dir")
     keys_dir: ResolvedPath | None = Field(default=None, description="encryption keys; default: in data_dir")
@@ -82,11 +82,11 @@ class Settings(BaseSettings):
         description="seconds for which a person's keys stay valid while the provider does not answer",
     )
 
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="lowest level")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="lowest level to log")
 
     # Jobs
-    lease_seconds: int = Field(default=60, ge=1, le=3600, description="until a silent worker is given up")
-    heartbeat_seconds: float = Field(default=15, gt=0, le=1200, description="between renewals")
+    lease_seconds: int = Field(default=60, ge=1, le=3600, description="until a silent worker's job is taken over")
+    heartbeat_seconds: float = Field(default=15, gt=0, le=1200, description="between renewals of a lease")
     job_seconds_max: int = Field(default=24 * 3600, ge=1, description="until a job must end")
     silent_seconds_max: int = Field(
         default=600, ge=1, description="seconds without a sign of life after which a job's runner is ended and resumed"
@@ -114,7 +114,7 @@ class Settings(BaseSettings):
     body_bytes_max: int = Field(default=1024**2, ge=1, description="bytes of one JSON request body")
     page_size_max: int = Field(default=100, ge=1, description="objects in one page of a list")
     ingest_seconds_max: int = Field(default=1800, ge=1, description="time limit of an upload's reader")
-    ingest_memory_bytes_max: int = Field(default=6 * 1024**3, ge=1, description="memory of its reader")
+    ingest_memory_bytes_max: int = Field(default=6 * 1024**3, ge=1, description="memory of an upload's reader")
     disk_free_bytes_min: int = Field(
         default=256 * 1024**2, ge=0, description="free space required on every disk; with less, nothing new begins"
     )
@@ -138,24 +138,21 @@ class Settings(BaseSettings):
         object.__setattr__(self, "public_url", origin.removesuffix(default_port))
         _networks(self.trusted_proxies)
         if self.oidc_issuer:
-            self._check_sign_on()
+            needed = ("oidc_client_id", "oidc_client_secret", "public_url")
+            missing = [f"OBSCURA_{name.upper()}" for name in needed if not getattr(self, name)]
+            if missing:
+                raise ValueError(f"with OBSCURA_OIDC_ISSUER, {' and '.join(missing)} must be set")
+            if not self.oidc_groups and not self.oidc_admin_group:
+                raise ValueError(
+                    "set OBSCURA_OIDC_GROUPS or OBSCURA_OIDC_ADMIN_GROUP: without them signing in gives no role"
+                )
+            if _SAFE_ISSUER.match(self.oidc_issuer) is None:
+                raise ValueError("oidc_issuer must be an https address; http is only for a provider on this machine")
         if self.heartbeat_seconds * 2 > self.lease_seconds:
             raise ValueError(
                 "heartbeat_seconds must be at most half of lease_seconds, or one late beat loses the lease"
             )
         return self
-
-    def _check_sign_on(self) -> None:
-        needed = ("oidc_client_id", "oidc_client_secret", "public_url")
-        missing = [f"OBSCURA_{name.upper()}" for name in needed if not getattr(self, name)]
-        if missing:
-            raise ValueError(f"with OBSCURA_OIDC_ISSUER, {' and '.join(missing)} must be set")
-        if not self.oidc_groups and not self.oidc_admin_group:
-            raise ValueError(
-                "set OBSCURA_OIDC_GROUPS or OBSCURA_OIDC_ADMIN_GROUP: without them signing in gives no role"
-            )
-        if _SAFE_ISSUER.match(self.oidc_issuer) is None:
-            raise ValueError("oidc_issuer must be an https address; http is only for a provider on this machine")
 
     @property
     def ledger_key_path(self) -> Path:

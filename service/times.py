@@ -37,11 +37,6 @@ def _uptime_seconds() -> float:
 _STARTED = time.time(), _uptime_seconds()  # shared with forked processes
 
 
-def clock_moved() -> timedelta:
-    """Return by how much this machine's clock was set while this process ran."""
-    return timedelta(seconds=(time.time() - _STARTED[0]) - (_uptime_seconds() - _STARTED[1]))
-
-
 def to_the_hour(moment: datetime) -> datetime:
     """Return the beginning of the hour in UTC, for what is signed or kept forever.
 
@@ -54,7 +49,7 @@ def wrong_clock(now: datetime, newest: datetime | None) -> str | None:
     """Return why a clock is wrong; None if it seems right. `newest` has certainly passed, such as a newest entry."""
     if not CLOCK_EARLIEST <= now < CLOCK_LATEST:
         return f"it shows a time before {CLOCK_EARLIEST.year} or after {CLOCK_LATEST.year - 1}"
-    moved = clock_moved()
+    moved = timedelta(seconds=(time.time() - _STARTED[0]) - (_uptime_seconds() - _STARTED[1]))  # the clock, since then
     if abs(moved) > CLOCK_BEHIND_MAX:
         days, way = abs(moved) / timedelta(days=1), "ahead" if moved > timedelta(0) else "back"
         return f"it was set {days:.1f} days {way} while this process ran; if that is right, restart the process"

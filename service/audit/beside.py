@@ -105,7 +105,7 @@ _APPROVED = select(*(getattr(Decision, name) for name in ("id", "account_id", *_
 
 
 def find_orphans(session: Session) -> Iterator[Finding]:
-    """Yield entries without an account, holds without an entry, and holds that were opened twice."""
+    """Yield entries without an account, holds that no or two entries opened, and jobs without the hold they name."""
     for row in session.execute(_WITHOUT_ACCOUNT):
         message = f"There are entries of account {row.account_id}, which does not exist."
         yield Finding(FindingCode.ORPHAN_ENTRIES, message, row.account_id, row.sequence)
@@ -115,13 +115,9 @@ def find_orphans(session: Session) -> Iterator[Finding]:
     for hold_id, account_id in session.execute(_NEVER_OPENED):
         message = f"Hold {hold_id} has a row, but account {account_id} has no entry that opened it."
         yield Finding(FindingCode.ORPHAN_HOLD, message, account_id)
-
-
-def find_strayed_jobs(session: Session) -> Iterator[Finding]:
-    """Yield jobs whose hold is missing, belongs to another job or account, or is fenced for another attempt."""
-    for row in session.execute(_STRAYED_JOBS):
-        message = f"Job {row.id} names a hold that is missing, or is that of another job, account or attempt."
-        yield Finding(FindingCode.JOB_MISMATCH, message, row.account_id)
+    for job_id, payer_id in session.execute(_STRAYED_JOBS):
+        message = f"Job {job_id} names a hold that is missing, or is that of another job, account or attempt."
+        yield Finding(FindingCode.JOB_MISMATCH, message, payer_id)
 
 
 def find_unapproved_raises(session: Session) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ the folder shows it. So a database that lacks something is older than its folder
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +19,9 @@ from obscura.wire.words import HoldState
 from privacy.accounting.filter import open_filter
 from privacy.errors import PrivacyError
 from service.audit.findings import Finding, FindingCode
-from service.audit.proofs import Signed, Witness, accounts_with_receipts
+from service.audit.proofs import Proofs
 from service.audit.rows import read_object
+from service.audit.signing import RECEIPTS
 from service.db.base import is_id, release_id_of
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample
@@ -37,16 +38,13 @@ _WHY = "it is older than the data folder, or belongs to another installation."
 class DataFolder:
     """The contents of a data folder at one moment, by id."""
 
-    journals: frozenset[str] = frozenset()  # of jobs
-    releases: frozenset[str] = frozenset()  # finished folders, published or not
-    samples: frozenset[str] = frozenset()  # likewise
-    receipts: frozenset[str] = frozenset()  # accounts with a kept receipt
-    read: Mapping[str, Journalled] = field(default_factory=dict)  # the journals that were read
-    uploaded: Mapping[str, Uploaded] = field(default_factory=dict)  # accepted uploads by dataset
-    contents: frozenset[str] = frozenset()  # datasets with content
-
-    def __bool__(self) -> bool:
-        return bool(self.journals or self.releases or self.samples or self.receipts)
+    journals: frozenset[str]  # of jobs
+    releases: frozenset[str]  # finished folders, published or not
+    samples: frozenset[str]  # likewise
+    receipts: frozenset[str]  # accounts with a kept receipt
+    read: Mapping[str, Journalled]  # the journals that were read
+    uploaded: Mapping[str, Uploaded]  # accepted uploads by dataset
+    contents: frozenset[str]  # datasets with content
 
 
 def read_data_folder(storage: Storage, journals: Collection[str] | None = None) -> DataFolder:
@@ -61,7 +59,7 @@ def read_data_folder(storage: Storage, journals: Collection[str] | None = None) 
         journals=names,
         releases=frozenset(name for name in storage.list("releases") if is_id(name, "rel")),
         samples=frozenset(name for name in storage.list("samples") if is_id(name, "smp")),
-        receipts=frozenset(accounts_with_receipts(storage)),
+        receipts=frozenset(stem for name in storage.list(RECEIPTS) if is_id(stem := name.removesuffix(".json"), "acc")),
         read=read,
         uploaded=read_uploaded(storage),
         contents=frozenset(name.split(".", 1)[0] for name in storage.list("datasets") if not name.endswith(UNFINISHED)),
@@ -73,15 +71,15 @@ def jobs_with_open_holds(session: Session) -> Collection[str]:
     return set(session.scalars(select(Hold.job_id).where(Hold.state.in_((HoldState.HELD, HoldState.ARMED)))))
 
 
-def unknown_to(session: Session, folder: DataFolder) -> DataFolder:
-    """Return the journals, releases, samples and receipts whose job, sample or account the database lacks."""
-    known = among(session, select(Job.id), Job.id, sorted(folder.journals))
-    releases = folder.releases - among(session, select(Release.id), Release.id, sorted(folder.releases))
-    if releases:  # of jobs that ended without them, or are about to publish them
-        releases -= {release_id_of(job_id) for job_id in session.scalars(select(Job.id))}
-    samples = folder.samples - among(session, select(Sample.id), Sample.id, sorted(folder.samples))
-    receipts = folder.receipts - among(session, select(Account.id), Account.id, sorted(folder.receipts))
-    return DataFolder(folder.journals - known, releases, samples, receipts)
+def unknown_to(session: Session, folder: DataFolder) -> dict[str, frozenset[str]]:
+    """Return the releases, samples, journals and receipts whose job, sample or account the database lacks, by kind."""
+    unknown = {}
+    for name, table in (("releases", Release), ("samples", Sample), ("journals", Job), ("receipts", Account)):
+        ids: frozenset[str] = getattr(folder, name)
+        unknown[name] = ids - among(session, select(table.id), table.id, sorted(ids))
+    if unknown["releases"]:  # of jobs that ended without them, or are about to publish them
+        unknown["releases"] -= {release_id_of(job_id) for job_id in session.scalars(select(Job.id))}
+    return unknown
 
 
 @dataclass(frozen=True)
@@ -131,14 +129,11 @@ class Gaps:
     releases: frozenset[str]  # folders of jobs that the database does not know
     datasets: Mapping[str, Uploaded | None]  # None where no journal names the account
 
-    def __bool__(self) -> bool:
-        return bool(self.journals or self.releases or self.datasets)
-
 
 def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
     """Compare a data folder, which was read before the session's snapshot, with the database."""
     unknown, accepted = unknown_to(session, folder), read_accepted(session)
-    known_jobs = folder.read.keys() - unknown.journals
+    known_jobs = folder.read.keys() - unknown["journals"]
     query = select(Hold.job_id, Hold.account_id, Hold.charged_nano)
     if len(known_jobs) <= _NAMED_MAX:
         query = query.where(Hold.job_id.in_(known_jobs))
@@ -147,13 +142,13 @@ def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
     journals: dict[str, Shortfall] = {}
     for job_id in sorted(folder.journals):
         journal = folder.read.get(job_id)
-        if job_id in unknown.journals:
+        if job_id in unknown["journals"]:
             journal = journal or journalled(storage, job_id)
         elif journal is None:
             continue
         account_id, charged_nano = charges.get(job_id, (journal.account_id, 0))
         missing_nano = journal.cost_nano - charged_nano - accepted.journals[job_id, account_id or ""]
-        if missing_nano > 0 or (job_id in unknown.journals and job_id not in accepted.jobs):
+        if missing_nano > 0 or (job_id in unknown["journals"] and job_id not in accepted.jobs):
             journals[job_id] = Shortfall(account_id, journal.cost_nano, missing_nano)
 
     uploaded = sorted(folder.uploaded)
@@ -162,7 +157,7 @@ def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
     known = among(session, select(Dataset.id), Dataset.id, contents)
     datasets: dict[str, Uploaded | None] = {name: folder.uploaded[name] for name in uploaded if name not in received}
     datasets |= dict.fromkeys(name for name in contents if name not in known)
-    return Gaps(journals, unknown.journals, unknown.releases - accepted.releases, datasets)
+    return Gaps(journals, unknown["journals"], unknown["releases"] - accepted.releases, datasets)
 
 
 def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
@@ -205,22 +200,9 @@ class Loss:
     unattributed: list[str] = field(default_factory=list)  # uploads of no known account
 
 
-def find_losses(
-    session: Session,
-    storage: Storage,
-    folder: DataFolder,
-    witnesses: Iterable[Witness],
-    kept: Signed | None,
-    terms: Mapping[str, Mapping[str, Any]],
-) -> dict[str, Loss]:
-    """Return the losses of a database by account, in a snapshot that is younger than everything else that is given.
-
-    Args:
-        witnesses: entries that receipts prove.
-        kept: the checkpoint beside the database.
-        terms: of accounts, by their newest receipts.
-    """
-    gaps, accepted = find_gaps(session, storage, folder), read_accepted(session)
+def find_losses(session: Session, storage: Storage, folder: DataFolder, proofs: Proofs) -> dict[str, Loss]:
+    """Return the losses of a database by account, in a snapshot that is younger than the folder and the proofs."""
+    kept, gaps, accepted = proofs.kept, find_gaps(session, storage, folder), read_accepted(session)
     found: dict[str, Loss] = {}
 
     def loss(account_id: str) -> Loss:
@@ -234,7 +216,7 @@ def find_losses(
         if upload is not None:
             loss(upload.account_id).datasets.append(dataset_id)
     proved: dict[str, int] = {}
-    for witness in (*witnesses, *(kept.witnesses("the kept checkpoint") if kept else ())):
+    for witness in (*proofs.witnesses, *(kept.witnesses("the kept checkpoint") if kept else ())):
         this = Entry.account_id == witness.account_id, Entry.sequence == witness.sequence
         place = (witness.sequence, witness.hash)
         if place in accepted.witnesses.get(witness.account_id, ()):
@@ -249,22 +231,19 @@ def find_losses(
     if absent is not None and session.scalar(select(Checkpoint.hash).where(Checkpoint.hash == absent)) is not None:
         absent = None
     first = session.scalar(select(Account.id).order_by(Account.id).limit(1))
-    if not found and first is not None and (gaps or absent):
+    if not found and first is not None and any((gaps.journals, gaps.releases, gaps.datasets, absent)):
         loss(first)
     unattributed = sorted(name for name, upload in gaps.datasets.items() if upload is None)
     for each in found.values():
         row: Any = session.get(Account, each.account_id)
-        each.known, each.terms = row is not None, {} if row is not None else terms.get(each.account_id, {})
+        each.known, each.terms = row is not None, {} if row is not None else proofs.terms.get(each.account_id, {})
         each.head_sequence = 0 if row is None else row.head_sequence
         signed_nano = proved.get(each.account_id, 0) - (0 if row is None else row.spent_nano)
         each.missing_nano = max(sum(each.journals.values()), signed_nano)
-        with suppress(TypeError, ValueError, PrivacyError):
-            if row is not None:
-                by = open_filter(row.epsilon, row.delta, row.rate, row.base)
-                each.epsilon = by.epsilon_of(each.missing_nano)
-            elif each.terms:
-                by = open_filter(each.terms["epsilon"], each.terms["delta"])
-                each.epsilon = by.epsilon_of(each.missing_nano)
+        with suppress(KeyError, TypeError, ValueError, PrivacyError):
+            known = None if row is None else (row.epsilon, row.delta, row.rate, row.base)
+            by = open_filter(*(known or (each.terms["epsilon"], each.terms["delta"])))
+            each.epsilon = by.epsilon_of(each.missing_nano)
         each.journals |= unpaid
         # Releases of known jobs that were published since: discarding the job keeps them.
         published = sorted({release_id_of(job_id) for job_id in each.journals} & folder.releases)

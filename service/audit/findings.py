@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import VerificationKind
+from obscura.wire.words import NoticeKind, VerificationKind
 from service.db.ledger_tables import EVERYWHERE, LOCKING, Account, ArmingStop, Verification
-from service.notices import tell_of_stop
+from service.notices import notify
 
 FINDINGS_MAX = 100
 Value = TypeVar("Value")
@@ -79,14 +79,6 @@ class Finding:
     sequence: int | None = None  # of the first bad entry, if an entry is concerned
     stops: bool = True  # arming; False for doubts about a file that somebody supplied
 
-    @property
-    def scope(self) -> str:
-        """The account that must not be armed, or EVERYWHERE."""
-        return self.account_id or EVERYWHERE
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "code": self.code.value}
-
 
 @dataclass(frozen=True)
 class Report:
@@ -112,11 +104,6 @@ class Report:
     def stops(self) -> bool:
         """Return whether any finding stops arming."""
         return any(finding.stops for finding in self.findings)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able description, without the heads."""
-        counts = {name: value for name, value in vars(self).items() if name not in ("findings", "heads")}
-        return {"clean": self.clean, **counts, "findings": [finding.to_json() for finding in self.findings]}
 
 
 class Fault(Exception):
@@ -148,12 +135,15 @@ def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime)
     for finding in findings:
         if not finding.stops:
             continue
-        stop = session.get(ArmingStop, finding.scope)
+        scope = finding.account_id or EVERYWHERE
+        stop = session.get(ArmingStop, scope)
         if stop is None:
             code = finding.code.value
-            session.add(ArmingStop(scope=finding.scope, code=code, sequence=finding.sequence, found_at=now))
+            session.add(ArmingStop(scope=scope, code=code, sequence=finding.sequence, found_at=now))
             session.flush()
-            tell_of_stop(session, finding.account_id, now=now)
+            project_id = session.scalar(select(Account.project_id).where(Account.id == finding.account_id))
+            facts = {"state": "stopped"} | ({} if project_id is None else {"account_id": scope})
+            notify(session, NoticeKind.TRAININGS_STOPPED, project_id, facts, now=now)
             new += 1
         elif finding.code in LOCKING and stop.code not in _KEPT:
             stop.code, stop.sequence = finding.code.value, finding.sequence
@@ -195,8 +185,3 @@ def record_verification(session: Session, report: Report, *, now: datetime) -> N
 def verifications(session: Session) -> list[Verification]:
     """Return the newest full verification, and the newest one from a checkpoint on."""
     return list(session.scalars(select(Verification).order_by(Verification.kind)))
-
-
-def verified_at(session: Session, kind: VerificationKind) -> datetime | None:
-    """Return the time of the last verification of this kind."""
-    return session.scalar(select(Verification.verified_at).where(Verification.kind == kind))

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Row, func, select
@@ -28,6 +31,7 @@ from service.audit.signing import (
     SigningKey,
     bytes_of,
     check_signed,
+    document_in,
     keep_newer,
     read_document,
 )
@@ -101,18 +105,6 @@ def check_receipt(document: object, trusted: Mapping[str, bytes]) -> dict[str, A
     if not sound:
         raise SignatureRefused("Its parts contradict each other.")
     return statement
-
-
-def witness_of(statement: Mapping[str, Any], source: str) -> Witness:
-    """Return the entry that a checked receipt proves."""
-    entry = statement["entry"]
-    spent_nano = int(entry["spent_nano"])
-    return Witness(str(entry["account_id"]), int(entry["sequence"]), str(statement["entry_hash"]), source, spent_nano)
-
-
-def accounts_with_receipts(storage: Storage) -> list[str]:
-    """Return the accounts with a receipt beside the database."""
-    return [match[1] for name in storage.list(RECEIPTS) if (match := _RECEIPT_NAME.fullmatch(name))]
 
 
 def kept_receipts(storage: Storage) -> dict[str, bytes | None]:
@@ -221,23 +213,46 @@ def keep_checkpoint(storage: Storage, checkpoint: Checkpoint, trusted: Mapping[s
     created_at = utc_text(checkpoint.created_at)
     statement = _statement(checkpoint.sequence, checkpoint.heads, checkpoint.previous_hash, created_at)
     document = _document(statement | {"key_id": checkpoint.key_id}, public, checkpoint.signature)
-
-    def age_of(kept: Mapping[str, Any]) -> tuple[str, int]:  # time first: after a restore numbers are given again
-        return str(kept["statement"]["created_at"]), int(kept["statement"]["sequence"])
-
-    return keep_newer(storage, CHECKPOINT_FILE, document, age_of)
+    # Ordered by time first: after a restore numbers are given again.
+    ages = itemgetter("created_at", "sequence")
+    return keep_newer(storage, CHECKPOINT_FILE, document, lambda kept: ages(kept["statement"]))
 
 
-def read_checkpoint_file(storage: Storage, trusted: Mapping[str, bytes]) -> Signed | None:
-    """Return the checkpoint beside the database; None if there is no such file.
+@dataclass
+class Proofs:
+    """Signed statements from outside the database."""
 
-    Raise SignatureRefused if it cannot be read, or no trusted key has signed it.
-    """
-    if not storage.holds(f"{RECEIPTS}/{CHECKPOINT_FILE}"):
-        return None
-    document = read_document(storage.open(RECEIPTS, CHECKPOINT_FILE))
-    statement = check_signed(document, format=CHECKPOINT_FORMAT, version=VERSION, trusted=trusted)
-    return Signed(int(statement["sequence"]), body_hash(statement), dict(statement["heads"]))
+    witnesses: list[Witness] = field(default_factory=list)  # the entries that receipts prove
+    kept: Signed | None = None  # the checkpoint beside the database
+    terms: dict[str, Any] = field(default_factory=dict)  # of accounts, by their newest receipts
+    findings: list[Finding] = field(default_factory=list)  # receipts and checkpoints that are refused
+
+
+def read_proofs(storage: Storage, trusted: Mapping[str, bytes], given: Sequence[Path] = ()) -> Proofs:
+    """Read receipts, further ones `given` by users too, and the kept checkpoint. Call it before taking the snapshot."""
+    proofs = Proofs()
+    receipts = [(f"{of}.json", of, partial(document_in, held)) for of, held in kept_receipts(storage).items()]
+    for name, account_id, read in (*receipts, *((path.name, None, partial(read_document, path)) for path in given)):
+        try:
+            statement = check_receipt(read(), trusted)
+        except SignatureRefused as error:
+            message = f"The receipt {name} is refused. {error.message}"
+            stops = account_id is not None
+            proofs.findings.append(Finding(FindingCode.RECEIPT_REFUSED, message, account_id, stops=stops))
+            continue
+        entry = statement["entry"]
+        place = str(entry["account_id"]), int(entry["sequence"]), str(statement["entry_hash"])
+        proofs.witnesses.append(Witness(*place, f"the receipt {name}", int(entry["spent_nano"])))
+        proofs.terms[statement["account"]["id"]] = statement["account"]
+    try:
+        if storage.holds(f"{RECEIPTS}/{CHECKPOINT_FILE}"):
+            document = read_document(storage.open(RECEIPTS, CHECKPOINT_FILE))
+            statement = check_signed(document, format=CHECKPOINT_FORMAT, version=VERSION, trusted=trusted)
+            proofs.kept = Signed(int(statement["sequence"]), body_hash(statement), dict(statement["heads"]))
+    except SignatureRefused as error:
+        message = f"The checkpoint that is kept beside the database is refused. {error.message}"
+        proofs.findings.append(Finding(FindingCode.CHECKPOINT_FILE_REFUSED, message))
+    return proofs
 
 
 def check_checkpoints(

@@ -23,6 +23,8 @@ TERMS = ("name", "owner", "delta", "unit", "adjacency")  # fixed at opening, for
 # Prices of unsampled releases are rational and must agree exactly. Capacities and prices of sampled stages are computed
 # in floating point: another machine, or another version of a library, may change the last digits within these margins.
 FLOAT_TOLERANCE = 4e-9
+_REFUSED, _AMOUNT = FindingCode.TRANSITION_REFUSED, FindingCode.AMOUNT_MISMATCH
+_PRICE, _CAPACITY = FindingCode.PRICE_MISMATCH, FindingCode.CAPACITY_MISMATCH
 _OF_HOLDS = frozenset({EntryKind.HOLD, EntryKind.ARM, EntryKind.CHARGE, EntryKind.CAPTURE, EntryKind.RETURN})
 
 
@@ -61,17 +63,12 @@ def _text(value: str | None) -> str:
     return "null" if value is None else _quote(str(value))
 
 
+@dataclass
 class Prices:
-    """Recomputes prices from the public parameters of events, with a cache."""
+    """Recomputes prices from the public parameters of events by `filter`, with a cache."""
 
-    def __init__(self) -> None:
-        self._filter: Filter | None = None
-        self._known: dict[tuple[Any, ...], int] = {}
-
-    def use(self, privacy_filter: Filter) -> Filter:
-        """Price by this filter from now on."""
-        self._filter = privacy_filter
-        return privacy_filter
+    filter: Filter | None = None
+    _known: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def check_hold(self, amount_nano: int, details: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """Compare a hold's amount with the price of the stages of its plan; return the stages by name."""
@@ -81,7 +78,7 @@ class Prices:
             event = event_from_json(stage["event"])
             self._check(replace(event, count=event.count + exactly(int, stage.get("repeats", 0))), stage["cost_nano"])
             total += stage["cost_nano"]
-        require(total == amount_nano, FindingCode.PRICE_MISMATCH, "holds another amount than its stages cost")
+        require(total == amount_nano, _PRICE, "holds another amount than its stages cost")
         return {stage["name"]: stage for stage in stages}
 
     def check_charge(
@@ -94,7 +91,7 @@ class Prices:
         require(details.get("event") is not None, FindingCode.PRICE_UNKNOWN, "does not say what is paid for")
         event, planned = event_from_json(details["event"]), stages.get(details["stage"])
         if planned is None or {**planned["event"], "count": 0} != {**details["event"], "count": 0}:
-            raise Fault(FindingCode.PRICE_MISMATCH, "pays for a release that its plan did not announce")
+            raise Fault(_PRICE, "pays for a release that its plan did not announce")
         if not event.is_sampled:
             self._check(event, amount_nano)
             return
@@ -102,21 +99,21 @@ class Prices:
             made + event.count <= planned["event"]["count"] + planned.get("repeats", 0)
             and details.get("released", {}).get(details["stage"]) == made + event.count
             and amount_nano == (0 if made else planned["cost_nano"]),
-            FindingCode.PRICE_MISMATCH,
+            _PRICE,
             "pays for more releases than were priced together, or another price than theirs",
         )
 
     def _check(self, event: Event, cost_nano: int) -> None:
-        assert self._filter is not None
+        assert self.filter is not None
         # The price of an unsampled release is the same in every account.
-        key = (event, self._filter.rate) if event.is_sampled else (replace(event, count=1),)
+        key = (event, self.filter.rate) if event.is_sampled else (replace(event, count=1),)
         if key not in self._known:
-            self._known[key] = self._filter.cost_nano(key[0])
+            self._known[key] = self.filter.cost_nano(key[0])
         wanted_nano = self._known[key] * (1 if event.is_sampled else event.count)
         slack_nano = 1 + PRICE_MARGIN * wanted_nano if event.is_sampled else 0
         require(
             abs(exactly(int, cost_nano) - wanted_nano) <= slack_nano,
-            FindingCode.PRICE_MISMATCH,
+            _PRICE,
             f"has the price {cost_nano} where its parameters cost {wanted_nano}",
         )
 
@@ -145,21 +142,19 @@ class HoldReplay:
         return cls(str(line.hold_id), str(line.job_id), sequence, line.amount_nano, stages, at, at, sequence)
 
     def arm(self, line: Line) -> None:
-        require(self.state in (HoldState.HELD, HoldState.ARMED), FindingCode.TRANSITION_REFUSED, "arms a closed hold")
-        require(line.amount_nano == 0, FindingCode.AMOUNT_MISMATCH, "arms with an amount")
+        require(self.state in (HoldState.HELD, HoldState.ARMED), _REFUSED, "arms a closed hold")
+        require(line.amount_nano == 0, _AMOUNT, "arms with an amount")
         attempt = exactly(int, line.details["attempt"])
-        require(attempt > self.armed_attempt, FindingCode.TRANSITION_REFUSED, "arms for an attempt that has passed")
+        require(attempt > self.armed_attempt, _REFUSED, "arms for an attempt that has passed")
         self.state, self.armed_attempt = HoldState.ARMED, attempt
         self._check_counts(line)
 
     def charge(self, line: Line, prices: Prices | None) -> None:
         """Apply a CHARGE entry; without prices, its price is not checked."""
-        require(self.state is HoldState.ARMED, FindingCode.TRANSITION_REFUSED, "charges a hold that is not armed")
+        require(self.state is HoldState.ARMED, _REFUSED, "charges a hold that is not armed")
         details = line.details
         require(
-            details["attempt"] == self.armed_attempt,
-            FindingCode.TRANSITION_REFUSED,
-            "charges for an attempt that has not armed the hold",
+            details["attempt"] == self.armed_attempt, _REFUSED, "charges for an attempt that has not armed the hold"
         )
         made = self.released.get(details["stage"], 0)
         if details["stage"] in details.get("released", {}):
@@ -168,7 +163,7 @@ class HoldReplay:
         self.charged_nano += line.amount_nano
         require(
             (line.amount_nano == 0) == (made > 0) and details["charged_nano"] == self.charged_nano <= self.amount_nano,
-            FindingCode.AMOUNT_MISMATCH,
+            _AMOUNT,
             "charges an amount that its hold does not cover or does not add up to",
         )
         if prices is not None:
@@ -176,30 +171,28 @@ class HoldReplay:
 
     def _check_counts(self, line: Line) -> None:
         counts = line.details.get("released", {})
-        require(counts == self.released, FindingCode.AMOUNT_MISMATCH, "counts other releases than its hold has made")
+        require(counts == self.released, _AMOUNT, "counts other releases than its hold has made")
 
     def capture(self, line: Line) -> None:
         details = line.details
-        require(self.state is HoldState.ARMED, FindingCode.TRANSITION_REFUSED, "captures a hold that is not armed")
+        require(self.state is HoldState.ARMED, _REFUSED, "captures a hold that is not armed")
         require(
             line.amount_nano == self.charged_nano
             and details["returned_nano"] == self.amount_nano - self.charged_nano
             and exactly(int, details["attempt"]) >= self.armed_attempt,
-            FindingCode.AMOUNT_MISMATCH,
+            _AMOUNT,
             "captures another amount than was charged",
         )
         require(
             details["artifact_sha256"] is None or self.charged_nano > 0,
-            FindingCode.TRANSITION_REFUSED,
+            _REFUSED,
             "captures an artifact for which nothing was charged",
         )
         self.state, self.captured_nano = HoldState.CAPTURED, self.charged_nano
 
     def give_back(self, line: Line) -> None:
-        require(self.state is HoldState.HELD, FindingCode.TRANSITION_REFUSED, "returns a hold that was armed")
-        require(
-            line.amount_nano == self.amount_nano, FindingCode.AMOUNT_MISMATCH, "returns another amount than was held"
-        )
+        require(self.state is HoldState.HELD, _REFUSED, "returns a hold that was armed")
+        require(line.amount_nano == self.amount_nano, _AMOUNT, "returns another amount than was held")
         self.state = HoldState.RETURNED
 
 
@@ -272,16 +265,15 @@ class LogReplay:
 
     def _take(self, line: Line) -> None:
         kind = EntryKind(line.kind)
-        refused, amount = FindingCode.TRANSITION_REFUSED, FindingCode.AMOUNT_MISMATCH
         opens = kind is EntryKind.OPEN
-        require(opens == (line.sequence == 1), refused, "opens the account again, or does not open it")
-        require(kind in _OF_HOLDS or line.hold_id is None, refused, "concerns a hold and should not")
+        require(opens == (line.sequence == 1), _REFUSED, "opens the account again, or does not open it")
+        require(kind in _OF_HOLDS or line.hold_id is None, _REFUSED, "concerns a hold and should not")
         match kind:
             case EntryKind.OPEN:
                 self.terms = {name: line.details[name] for name in TERMS}
                 self.created_at, self.rate = line.created_at, float(line.details["rate"])
                 wanted = open_filter(line.details["epsilon"], self.terms["delta"]).rate
-                require(_close(self.rate, wanted), FindingCode.CAPACITY_MISMATCH, "has another rate")
+                require(_close(self.rate, wanted), _CAPACITY, "has another rate")
                 self._set_limit(line)
             case EntryKind.HOLD:
                 self._hold(line)
@@ -291,14 +283,14 @@ class LogReplay:
                 self._limit(line)
             case EntryKind.FREEZE:
                 self.frozen = exactly(bool, line.details["frozen"])
-                require(line.amount_nano == 0, amount, "freezes with an amount")
+                require(line.amount_nano == 0, _AMOUNT, "freezes with an amount")
             case EntryKind.ACCEPT:
-                require(line.amount_nano >= 0, amount, "accepts a negative amount")
+                require(line.amount_nano >= 0, _AMOUNT, "accepts a negative amount")
                 self.spent_nano += line.amount_nano
                 self.frozen = self.frozen or self.spent_nano + self.reserved_nano > self.capacity_nano  # I13
                 require(
                     exactly(bool, line.details["frozen"]) == self.frozen,
-                    refused,
+                    _REFUSED,
                     "turns the freeze switch with accepted spending",
                 )
             case _:
@@ -307,9 +299,7 @@ class LogReplay:
     def _limit(self, line: Line) -> None:
         details = line.details
         require(
-            details["epsilon_before"] == self.epsilon,
-            FindingCode.CAPACITY_MISMATCH,
-            "changes the limit from another one than there was",
+            details["epsilon_before"] == self.epsilon, _CAPACITY, "changes the limit from another one than there was"
         )
         require(
             details["epsilon"] < self.epsilon or _two_people_agreed(details),
@@ -320,19 +310,20 @@ class LogReplay:
         rate, base = details["rate"], details["base"]
         require(
             _close(rate, wanted.rate) and _close(base, wanted.base),
-            FindingCode.CAPACITY_MISMATCH,
+            _CAPACITY,
             "has another rate than its limit gives it",
         )
         self.rate, self.base = rate, base
         self._set_limit(line)
         frozen = self.frozen or self.spent_nano + self.reserved_nano > self.capacity_nano  # I13
         same = exactly(bool, details["frozen"]) == frozen
-        require(same, FindingCode.TRANSITION_REFUSED, "turns the freeze switch with a limit")
+        require(same, _REFUSED, "turns the freeze switch with a limit")
         self.frozen = frozen
 
     def use_filter(self) -> Filter:
         """Price by this account's filter from now on."""
-        return self.prices.use(open_filter(self.epsilon, self.terms["delta"], self.rate, self.base))
+        self.prices.filter = by = open_filter(self.epsilon, self.terms["delta"], self.rate, self.base)
+        return by
 
     def _set_limit(self, line: Line) -> None:
         self.epsilon = line.details["epsilon"]
@@ -340,19 +331,19 @@ class LogReplay:
         require(
             abs(line.capacity_nano - wanted_nano) <= 2 + FLOAT_TOLERANCE * wanted_nano
             and line.amount_nano == line.capacity_nano,
-            FindingCode.CAPACITY_MISMATCH,
+            _CAPACITY,
             f"has the capacity {line.capacity_nano} where its limit is worth {wanted_nano}",
         )
         self.capacity_nano = line.capacity_nano
 
     def _hold(self, line: Line) -> None:
-        require(not self.frozen, FindingCode.TRANSITION_REFUSED, "holds on a frozen account")
+        require(not self.frozen, _REFUSED, "holds on a frozen account")
         require(
             line.hold_id is not None and line.job_id is not None and line.hold_id not in self.open_holds,
-            FindingCode.TRANSITION_REFUSED,
+            _REFUSED,
             "opens a hold that is open already, or names none",
         )
-        require(line.amount_nano > 0, FindingCode.AMOUNT_MISMATCH, "holds nothing")
+        require(line.amount_nano > 0, _AMOUNT, "holds nothing")
         self.reserved_nano += line.amount_nano
         require(
             self.spent_nano + self.reserved_nano <= self.capacity_nano,
@@ -366,14 +357,12 @@ class LogReplay:
     def _move(self, kind: EntryKind, line: Line) -> None:
         hold = self.open_holds.get(line.hold_id or "") or self.find_hold(line)
         if hold is None:
-            raise Fault(FindingCode.TRANSITION_REFUSED, "concerns a hold that is not open")
-        require(line.job_id == hold.job_id, FindingCode.TRANSITION_REFUSED, "concerns another job than its hold")
+            raise Fault(_REFUSED, "concerns a hold that is not open")
+        require(line.job_id == hold.job_id, _REFUSED, "concerns another job than its hold")
         hold.last_sequence, hold.updated_at = line.sequence, line.created_at
         if kind is EntryKind.ARM:
             require(
-                not self.frozen or hold.state is not HoldState.HELD,
-                FindingCode.TRANSITION_REFUSED,
-                "opens private data on a frozen account",
+                not self.frozen or hold.state is not HoldState.HELD, _REFUSED, "opens private data on a frozen account"
             )
             hold.arm(line)
         elif kind is EntryKind.CHARGE:

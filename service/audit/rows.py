@@ -138,8 +138,15 @@ class RowReader:
 
     def __init__(self, session: Session, table: Table, key: str = "id") -> None:
         self._session, self._columns, self._key = session, list(table.columns), key
-        named = ", ".join(f"{self._sql_of(column)} AS {column.name}" for column in self._columns)
-        query = f"SELECT {named} FROM {table.name} WHERE {key} IN :keys"
+        named = []
+        for column in self._columns:
+            sql = column.name
+            if isinstance(column.type, JSON | CanonicalJson):
+                sql = f"CAST({sql} AS TEXT)"
+            elif isinstance(column.type, UtcDateTime):
+                sql = _time(session, sql)
+            named.append(f"{sql} AS {column.name}")
+        query = f"SELECT {', '.join(named)} FROM {table.name} WHERE {key} IN :keys"
         self._by_key = text(query).bindparams(bindparam("keys", expanding=True))
 
     def by(self, keys: Iterable[object]) -> dict[str, dict[str, Any]]:
@@ -152,11 +159,6 @@ class RowReader:
                 values = {column.name: self._value_of(column, value) for column, value in read}
                 rows[str(values[self._key])] = values
         return rows
-
-    def _sql_of(self, column: Column[Any]) -> str:
-        if isinstance(column.type, JSON | CanonicalJson):
-            return f"CAST({column.name} AS TEXT)"
-        return _time(self._session, column.name) if isinstance(column.type, UtcDateTime) else column.name
 
     def _value_of(self, column: Column[Any], value: Any) -> Any:
         if value is None:

@@ -14,15 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-    load_pem_public_key,
-)
 
 from obscura.private_files import make_file_once, replace_file
 from service.errors import ObscuraError
@@ -50,7 +43,7 @@ class SigningKey:
 
     @property
     def public(self) -> bytes:
-        return self.private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        return self.private.public_key().public_bytes_raw()
 
     @property
     def key_id(self) -> str:
@@ -64,8 +57,8 @@ class SigningKey:
         return {"statement": signed, "public_key": self.public.hex(), "signature": signature.hex()}
 
     def public_pem(self) -> str:
-        encoded = self.private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        return encoded.decode("ascii")
+        form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        return self.private.public_key().public_bytes(*form).decode("ascii")
 
 
 def make_signing_key(path: Path) -> SigningKey:
@@ -74,8 +67,8 @@ def make_signing_key(path: Path) -> SigningKey:
     Several processes may call this at once: all get the same key. Raise SigningKeyUnusable if the file is not usable.
     """
     if not path.exists():
-        made = Ed25519PrivateKey.generate()
-        make_file_once(path, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        make_file_once(path, Ed25519PrivateKey.generate().private_bytes(*form))
     key = open_signing_key(path)
     public_path = path.with_suffix(PUBLIC_SUFFIX)
     if not public_path.exists():
@@ -92,7 +85,7 @@ def open_signing_key(path: Path) -> SigningKey:
         raise SigningKeyUnusable(f"There is no signing key at {path}: a service makes it as it starts.")
     try:
         mode = path.stat().st_mode & 0o777
-        private = load_pem_private_key(path.read_bytes(), password=None)
+        private = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
         raise SigningKeyUnusable(
             f"The ledger's signing key at {path} cannot be read: {type(error).__name__}."
@@ -113,12 +106,12 @@ def trusted_keys(path: Path) -> dict[str, bytes]:
     keys: dict[str, bytes] = {}
     for file in sorted(path.parent.glob(f"*{PUBLIC_SUFFIX}")):
         try:
-            public = load_pem_public_key(file.read_bytes())
+            public = serialization.load_pem_public_key(file.read_bytes())
         except (OSError, ValueError) as error:
             raise SigningKeyUnusable(f"The public key at {file} cannot be read: {type(error).__name__}.") from None
         if not isinstance(public, Ed25519PublicKey):
             raise SigningKeyUnusable(f"The public key at {file} is not an Ed25519 key.")
-        raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+        raw = public.public_bytes_raw()
         keys[hashlib.sha256(raw).hexdigest()] = raw
     return keys
 

@@ -15,14 +15,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind, HoldState
 from privacy.errors import PrivacyError
-from service.audit.beside import (
-    COMMITTING_KINDS,
-    find_changed_rows,
-    find_orphans,
-    find_strayed_jobs,
-    find_unapproved_raises,
-    find_unpaid_releases,
-)
+from service.audit import beside
 from service.audit.data_folder import read_accepted
 from service.audit.findings import FINDINGS_MAX, Fault, Finding, FindingCode, Report
 from service.audit.proofs import Signed, Witness, check_checkpoints
@@ -35,15 +28,8 @@ _HOLDS_AT_A_TIME = 500
 _OF_ACCOUNT = ("capacity_nano", "spent_nano", "reserved_nano", "epsilon", "rate", "base", "frozen")
 _FREEZING = (EntryKind.LIMIT, EntryKind.FREEZE, EntryKind.ACCEPT)
 _OF_HOLD = (
-    "job_id",
-    "state",
-    "amount_nano",
-    "charged_nano",
-    "captured_nano",
-    "armed_attempt",
-    "last_sequence",
-    "created_at",
-    "updated_at",
+    *("job_id", "state", "amount_nano", "charged_nano", "captured_nano", "armed_attempt", "last_sequence"),
+    *("created_at", "updated_at"),
 )
 
 
@@ -71,30 +57,31 @@ def verify(
         signed, findings, newest = check_checkpoints(session, trusted, absent, newest_alone=not full)
         outside = [*known, *(kept.witnesses("the kept checkpoint") if kept else ())]
         heads = {} if full or newest is None else newest.heads
-        reading = _Reading(session, [*signed, *outside], Prices(), heads, accepted.witnesses)
+        reading = _Reading(session, [*signed, *outside], heads, accepted.witnesses)
         reading.findings += findings
         page = accounts_after(session, "")
         while page:
             for row in page:
                 reading.account(row)
             page = accounts_after(session, page[-1].id) if len(page) == ACCOUNTS_PER_PAGE else ()
-        reading.missing_accounts()
+        for witnesses in reading.witnesses.values():  # of accounts that do not exist
+            reading.contradicted(witnesses[min(witnesses)][0], None)
         releases = 0
         if not heads:
-            beside: list[Finding] = []
+            others: list[Finding] = []
             try:
                 with savepoint(session):
-                    for find in (find_orphans, find_strayed_jobs, find_unapproved_raises):
-                        beside += find(session)
-                    beside += find_changed_rows(session, reading.heads, reading.facts)
-                    for release in find_unpaid_releases(session, trusted):
+                    for find in (beside.find_orphans, beside.find_unapproved_raises):
+                        others += find(session)
+                    others += beside.find_changed_rows(session, reading.heads, reading.facts)
+                    for release in beside.find_unpaid_releases(session, trusted):
                         releases += 1
-                        beside += [] if release is None else [release]
+                        others += [] if release is None else [release]
             except DBAPIError:
                 if not any(finding.code is FindingCode.LOG_UNREADABLE for finding in reading.findings):
                     raise  # otherwise these statements met the same broken place, which is reported already
             # A log with a hole proves nothing about the rows beside it: the hole may have mentioned them.
-            reading.findings += [finding for finding in beside if finding.account_id not in reading.holes]
+            reading.findings += [finding for finding in others if finding.account_id not in reading.holes]
         return Report(
             full=not heads,
             accounts=reading.accounts,
@@ -129,7 +116,6 @@ class _Reading:
         self,
         session: Session,
         witnesses: Iterable[Witness],
-        prices: Prices,
         starts: Mapping[str, Any],
         accepted: Mapping[str, Set[tuple[int, str]]],
     ) -> None:
@@ -138,11 +124,11 @@ class _Reading:
         self.facts: dict[str, int] = {}  # by account: entries that `find_changed_rows` must find as well
         self.holes: set[str] = set()  # accounts with entries that are missing or cannot be read
         self.accounts = self.entries = self.holds = 0
-        self._session, self._prices, self._starts, self._accepted = session, prices, starts, accepted
+        self._session, self._prices, self._starts, self._accepted = session, Prices(), starts, accepted
         self._entries, self._hold_rows = EntryReader(session), RowReader(session, Hold.metadata.tables["holds"])
-        self._witnesses: dict[str, dict[int, list[Witness]]] = {}
+        self.witnesses: dict[str, dict[int, list[Witness]]] = {}  # of accounts that were not read yet
         for witness in witnesses:
-            self._witnesses.setdefault(witness.account_id, {}).setdefault(witness.sequence, []).append(witness)
+            self.witnesses.setdefault(witness.account_id, {}).setdefault(witness.sequence, []).append(witness)
 
     def account(self, row: Row[Any]) -> None:
         """Replay one account's log, and compare its row, its holds and its witnesses."""
@@ -153,7 +139,7 @@ class _Reading:
             return
         log, facts = LogReplay(row.id, self._prices), 0
         accepted, witnesses = self._accepted.get(row.id, frozenset()), dict[int, list[Witness]]()
-        for sequence, known in self._witnesses.pop(row.id, {}).items():
+        for sequence, known in self.witnesses.pop(row.id, {}).items():
             for each in known:  # without those that the account's ACCEPT entries account for
                 if (sequence, each.hash) not in accepted or (each.spent_nano or 0) > (row.spent_nano or 0):
                     witnesses.setdefault(sequence, []).append(each)
@@ -170,23 +156,19 @@ class _Reading:
                 if len(log.ended) >= _HOLDS_AT_A_TIME:
                     self._compare_holds(log)
                 self.entries += 1
-                facts += line.kind in COMMITTING_KINDS
+                facts += line.kind in beside.COMMITTING_KINDS
         except Fault as fault:
             self._found(fault.code, log, fault.sequence or log.sequence + 1, fault.message)
             return
         except _Contradicted as contradiction:
-            self._contradicted(contradiction.witness, row)
+            self.contradicted(contradiction.args[0], row)
             return
         if self._compare_account(row, log):
             self.heads[row.id], self.facts[row.id] = [log.sequence, log.hash, log.spent_nano], facts
         if row.id not in self.holes:
             self._compare_holds(log, closing=True)
-        self._latest(witnesses, row)
-
-    def missing_accounts(self) -> None:
-        """Report witnesses of accounts that do not exist."""
-        for witnesses in self._witnesses.values():
-            self._latest(witnesses)
+        if witnesses:  # beyond the end of the log
+            self.contradicted(witnesses[min(witnesses)][0], row)
 
     def _resume(self, log: LogReplay, sequence: int, digest: str) -> None:
         """Continue from a checkpointed head, as if every entry up to it had just been read."""
@@ -208,12 +190,8 @@ class _Reading:
                 details = {} if entry is None else entry.details
                 for name in names:
                     setattr(log, name, details.get(name, getattr(log, name)))
-            log.sequence, log.hash = head.sequence, head.hash
-            log.capacity_nano, log.spent_nano, log.reserved_nano = (
-                head.capacity_nano,
-                head.spent_nano,
-                head.reserved_nano,
-            )
+            for name in ("sequence", "hash", "capacity_nano", "spent_nano", "reserved_nano"):
+                setattr(log, name, getattr(head, name))
             log.use_filter()
             is_open = Hold.state.in_((HoldState.HELD, HoldState.ARMED))
             job_ids = select(Hold.job_id).where(Hold.account_id == log.account_id, is_open)
@@ -275,12 +253,7 @@ class _Reading:
         self.holds += len(replayed)
         log.ended.clear()
 
-    def _latest(self, witnesses: Mapping[int, list[Witness]], row: Row[Any] | None = None) -> None:
-        """Report the first witnessed entry that the log does not reach."""
-        if witnesses:
-            self._contradicted(witnesses[min(witnesses)][0], row)
-
-    def _contradicted(self, witness: Witness, row: Row[Any] | None) -> None:
+    def contradicted(self, witness: Witness, row: Row[Any] | None) -> None:
         older = FindingCode.OLDER_THAN_CHECKPOINT if "checkpoint" in witness.source else FindingCode.OLDER_THAN_RECEIPT
         message = (
             f"Account {witness.account_id}: {witness.source} knows entry {witness.sequence}, which is missing or has "
@@ -303,11 +276,7 @@ class _Reading:
 
 
 class _Contradicted(Exception):
-    """The log does not contain what a witness knows."""
-
-    def __init__(self, witness: Witness) -> None:
-        super().__init__(witness.source)
-        self.witness = witness
+    """The log does not contain what a witness, the argument, knows."""
 
 
 def _compare(witnesses: Iterable[Witness], digest: str | None) -> None:

@@ -17,26 +17,19 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.budgets import EPSILON_MOST
 from obscura.wire.words import UNFINISHED, Adjacency, DatasetState, DecisionAction, DecisionState, Unit, Visibility
-from service import jobs, ledger
-from service.audit.data_folder import Loss
-from service.audit.findings import clear_stops, end_restored
-from service.audit.signing import SigningKeyUnusable
-from service.datasets import fingerprints, withdrawal
-from service.datasets.reading import secret_of_fingerprints
-from service.datasets.vault import Vault
+from service import inspection, jobs, ledger
+from service.audit import data_folder, findings
+from service.datasets import fingerprints, reading, vault, withdrawal
 from service.db.access_tables import Admin, ApiKey, Decision, SignIn
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, Forbidden, NotFound, ObscuraError, short_reason
-from service.identity import decisions
-from service.identity.auth import authenticate, is_usable, revoke
-from service.ingest.array_files import IMAGES_NAME, SUBJECTS_NAME
-from service.inspection import find_losses, follow_up, inspect_ledger, sign_heads
-from service.ledger.stops import LOCKING, lock_of
+from service.identity import auth, decisions
+from service.ingest import array_files
 from service.logs import get_logger
 from service.settings import Settings
-from service.storage.journals import read_uploaded
+from service.storage import journals
 
 LOST = "lost"  # failure code of a dataset that a restored database lacked
 # Terms of an unknown account without a receipt.
@@ -86,7 +79,7 @@ def accept(
     reason = short_reason(reason)
     loss = _loss_of(settings, factory, account_id, given)
     with transaction(factory) as session:
-        key = decisions.acting_key(session, authenticate(session, token, now=now).id)
+        key = decisions.acting_key(session, auth.authenticate(session, token, now=now).id)
         admin = session.get_one(Admin, key.admin_id)
         if admin.project_id is not None:
             raise Forbidden("Only an admin of the installation may accept what a restored database lacks.")
@@ -95,7 +88,7 @@ def accept(
         if pending is not None and decisions.state_at(pending, now) == decisions.EXPIRED:
             pending = None
         able = select(Admin).join(ApiKey, ApiKey.admin_id == Admin.id)
-        able = able.where(Admin.removed_at.is_(None), Admin.project_id.is_(None), is_usable(now))
+        able = able.where(Admin.removed_at.is_(None), Admin.project_id.is_(None), auth.is_usable(now))
         voices = {decisions.voice_of(session, each) for each in session.scalars(able)}
         if pending is None and voices - {decisions.voice_of(session, admin)}:
             about = {"name": account_id, "project_id": None}
@@ -109,13 +102,12 @@ def accept(
                 request_id=pending.id,
             )
         if not loss.known:
-            # The database lacks the account: reopen it under its id, closed to new data, and frozen.
+            # The database lacks the account: open it again under its id, closed to new data, and freeze it.
             unknown = "unknown since a restore"
             terms = _TERMS | {term: loss.terms[term] for term in _TERMS if term in loss.terms}
             terms |= {"name": f"restored {account_id.removeprefix('acc_')[:8]}", "owner": unknown}
             ledger.open_account(session, account_id=account_id, now=now, accept_large_delta=True, **terms)
-            ledger.set_closed(session, account_id, closed=True)
-            ledger.set_frozen(session, account_id=account_id, frozen=True, reason=unknown, now=now)
+            ledger.limits.set_frozen(session, account_id=account_id, frozen=True, reason=unknown, now=now)
     _fingerprint_uploads(settings, factory, loss, now=now, without_images=without_images)
     recorded_nano = keys_revoked = 0
 
@@ -129,27 +121,27 @@ def accept(
         # The database lacks later revocations, so all keys but admins' are revoked, and every sign-in ends.
         session.execute(delete(SignIn))
         has_token = or_(ApiKey.person_id.is_(None), ApiKey.created_by.is_not(None))
-        keys_revoked = revoke(session, ApiKey.admin_id.is_(None) & has_token, now=at, include_created=False)
+        keys_revoked = auth.revoke(session, ApiKey.admin_id.is_(None) & has_token, now=at, include_created=False)
 
     with transaction(factory) as session:
         if request_id is None:
             effect(session, None, session.get_one(ApiKey, key_id), now)
         else:
             decisions.decide(session, request_id, key_id, now, {DecisionAction.ACCEPT: effect}, approved=True)
-    remaining = tuple(find_losses(settings, factory))
+    remaining = tuple(inspection.find_losses(settings, factory))
     locked = bool(remaining) or not _unlock(settings, factory, now=now)
     return Outcome(None, recorded_nano, keys_revoked, locked, remaining)
 
 
-def _loss_of(settings: Settings, factory: SessionFactory, account_id: str, given: Sequence[Path]) -> Loss:
+def _loss_of(settings: Settings, factory: SessionFactory, account_id: str, given: Sequence[Path]) -> data_folder.Loss:
     with transaction(factory, read_only=True) as session:
-        if lock_of(session) is None:
+        if ledger.stops.lock_of(session) is None:
             raise Conflict("The installation is not locked: there is nothing to accept.")
-    findings = inspect_ledger(settings, factory).findings
-    others = sorted({each.code.value for each in findings if each.stops and each.code.value not in LOCKING})
+    report = inspection.inspect_ledger(settings, factory)
+    others = sorted({each.code.value for each in report.findings if each.stops} - ledger.stops.LOCKING)
     if others:
         raise Conflict(f"The ledger has other faults: {', '.join(others)}. Correct them first; nothing was changed.")
-    losses = find_losses(settings, factory, given)
+    losses = inspection.find_losses(settings, factory, given)
     if account_id not in losses:
         names = ", ".join(losses) or "no account"
         raise NotFound(f"Account {account_id} lacks nothing. Accounts with missing spending or uploads: {names}.")
@@ -157,11 +149,11 @@ def _loss_of(settings: Settings, factory: SessionFactory, account_id: str, given
 
 
 def _fingerprint_uploads(
-    settings: Settings, factory: SessionFactory, loss: Loss, *, now: datetime, without_images: bool
+    settings: Settings, factory: SessionFactory, loss: data_folder.Loss, *, now: datetime, without_images: bool
 ) -> None:
     """Fingerprint the uploads that the database lacks. They count once the account's losses are recorded."""
-    stored = Vault.of(settings)
-    uploads, unreadable = read_uploaded(stored.storage), list(loss.unattributed)
+    stored = vault.Vault.of(settings)
+    uploads, unreadable = journals.read_uploaded(stored.storage), list(loss.unattributed)
     with transaction(factory, read_only=True) as session:
         project_id = ledger.get_account(session, loss.account_id).project_id
 
@@ -185,12 +177,12 @@ def _fingerprint_uploads(
 
     for dataset_id in loss.datasets:
         for name in reversed(stored.contents_of(dataset_id)):
-            key = secret_of_fingerprints(settings)
+            key = reading.secret_of_fingerprints(settings)
             try:
-                with stored.open_array(name, IMAGES_NAME) as images:
+                with stored.open_array(name, array_files.IMAGES_NAME) as images:
                     shape, prints = images.shape[1:], fingerprints.fingerprint(images.batches(), key)
                 if uploads[dataset_id].recognised:
-                    with stored.open_array(name, SUBJECTS_NAME) as subjects:
+                    with stored.open_array(name, array_files.SUBJECTS_NAME) as subjects:
                         prints |= fingerprints.subject_fingerprints(subjects.read(), project_id, key)
             except (NotFound, OSError):
                 continue
@@ -209,7 +201,9 @@ def _fingerprint_uploads(
         keep(dataset_id)
 
 
-def _record(session: Session, loss: Loss, facts: dict[str, Any], epsilon: float | None, now: datetime) -> int:
+def _record(
+    session: Session, loss: data_folder.Loss, facts: dict[str, Any], epsilon: float | None, now: datetime
+) -> int:
     """Append the entry, let the uploads count, and discard trainings that would draw their noise again."""
     account = ledger.lock_account(session, loss.account_id)
     if loss.known and account.head_sequence != loss.head_sequence:
@@ -218,10 +212,10 @@ def _record(session: Session, loss: Loss, facts: dict[str, Any], epsilon: float 
     nano = max(loss.missing_nano, least)
     proofs: dict[str, Any] = {name: getattr(loss, name) for name in ("journals", "checkpoint", "releases")}
     proofs["witnesses"] = [list(each) for each in loss.witnesses]
-    ledger.record_missing(session, account, amount_nano=nano, details=proofs | facts, now=now)
+    ledger.limits.record_missing(session, account, amount_nano=nano, details=proofs | facts, now=now)
     uploads = Dataset.id.in_([*loss.datasets, *loss.unattributed])
     session.execute(update(Dataset).where(uploads, Dataset.ready_at.is_(None)).values(ready_at=now))
-    end_restored(session, loss.account_id)
+    findings.end_restored(session, loss.account_id)
     concerned = Job.id.in_(sorted(loss.journals)), Job.state.in_(UNFINISHED), Job.hold_id.is_not(None)
     for job_id in session.scalars(select(Job.id).where(*concerned).order_by(Job.id)).all():
         jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
@@ -231,16 +225,16 @@ def _record(session: Session, loss: Loss, facts: dict[str, Any], epsilon: float 
 def _unlock(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
     """Apply withdrawals again, verify everything, and remove the lock if nothing is found."""
     withdrawal.recall(settings, factory, now=now)
-    report = inspect_ledger(settings, factory, thorough=True)
-    follow_up(factory, report, now=now)
+    report = inspection.inspect_ledger(settings, factory, thorough=True)
+    inspection.follow_up(factory, report, now=now)
     if report.stops:
         return False
     with transaction(factory) as session:
-        clear_stops(session)
-        if lock_of(session) is not None:
+        findings.clear_stops(session)
+        if ledger.stops.lock_of(session) is not None:
             return False
     try:
-        sign_heads(settings, factory, report, now=now)
-    except (SigningKeyUnusable, ObscuraError) as error:
+        inspection.sign_heads(settings, factory, report, now=now)
+    except ObscuraError as error:
         get_logger(__name__).error("ledger_not_signed", reason=error.message)
     return True

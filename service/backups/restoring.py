@@ -22,17 +22,7 @@ from obscura.wire.words import UNFINISHED
 from service import installation, jobs
 from service.audit.findings import Report, stop_restored
 from service.audit.signing import trusted_keys
-from service.backups.making import (
-    DATABASES,
-    FILES,
-    KEYS,
-    BackupRefused,
-    Manifest,
-    copy_file,
-    put_back,
-    read_manifest,
-    require_empty,
-)
+from service.backups import making
 from service.db.access_tables import SignIn
 from service.db.job_tables import Job
 from service.db.schema import migration_config, upgrade_schema
@@ -51,7 +41,7 @@ _GROWS = ".jsonl"  # ends the names of files that are appended to
 class Restored:
     """The result of a restore: its manifest, its verification, and the number of discarded unfinished trainings."""
 
-    manifest: Manifest
+    manifest: making.Manifest
     report: Report
     discarded: int
 
@@ -62,14 +52,14 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
     Args:
         keep_files: restore the database alone, beside the surviving files of the same installation.
     """
-    manifest = read_manifest(backup)
+    manifest = making.read_manifest(backup)
     storage, discarded = storage_of(settings), 0
     _require_place(settings, storage, manifest, keep_files=keep_files)
     make_private_folder(settings.data_dir)
     _bring_keys(settings, backup, manifest)
     if not keep_files:
         _publish_files(storage, backup, manifest)
-    put_back(backup / DATABASES[manifest.database], settings.database_url)
+    making.put_back(backup / making.DATABASES[manifest.database], settings.database_url)
     upgrade_schema(settings.database_url)
     with open_sessions(settings.database_url) as factory:
         with transaction(factory) as session:
@@ -80,7 +70,7 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
                 for job_id in session.scalars(unfinished.order_by(Job.id)).all():
                     jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
                     discarded += 1
-        mark = f"{FILES}/{installation.FILE}"
+        mark = f"{making.FILES}/{installation.FILE}"
         if not keep_files and mark in manifest.files:  # last: without this file, no start opens or removes anything
             storage.write(installation.FILE, (backup / mark).read_bytes())
         report = inspect_ledger(settings, factory, thorough=True)
@@ -88,26 +78,26 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
     return Restored(manifest, report, discarded)
 
 
-def _require_place(settings: Settings, storage: Storage, manifest: Manifest, *, keep_files: bool) -> None:
+def _require_place(settings: Settings, storage: Storage, manifest: making.Manifest, *, keep_files: bool) -> None:
     """Raise BackupRefused unless database and files are empty, or the files are those of the backup's installation."""
     kind = make_url(settings.database_url).get_backend_name()
     if kind != manifest.database:
-        raise BackupRefused(
+        raise making.BackupRefused(
             f"The backup is of a database of {manifest.database}, and OBSCURA_DATABASE_URL names one of {kind}: set it "
             f"to an empty database of {manifest.database}."
         )
     try:
         ScriptDirectory.from_config(migration_config("")).get_revision(manifest.schema)
     except CommandError:
-        raise BackupRefused(
+        raise making.BackupRefused(
             f"The backup has schema {manifest.schema}, which this version does not know: install the version that made "
             "it, or a newer one."
         ) from None
-    require_empty(settings.database_url)
+    making.require_empty(settings.database_url)
     if keep_files:
         kept = installation.mark_of(storage)
         if kept is None or kept != manifest.installation:
-            raise BackupRefused(
+            raise making.BackupRefused(
                 f"The files are those of installation {kept}, and the backup is of {manifest.installation}: to keep "
                 "them, both must be the same. Check OBSCURA_DATA_DIR and OBSCURA_STORAGE."
             )
@@ -115,48 +105,48 @@ def _require_place(settings: Settings, storage: Storage, manifest: Manifest, *, 
     full = [shelf for shelf in _SHELVES if storage.list(shelf)]
     full += [installation.FILE] if storage.holds(installation.FILE) else []
     if full:
-        raise BackupRefused(
+        raise making.BackupRefused(
             f"There are files already ({', '.join(full)}). If they have survived, keep them: `obscura restore "
             "--keep-files` brings back the database alone, and compares what was spent. Otherwise choose another place."
         )
 
 
-def _bring_keys(settings: Settings, backup: Path, manifest: Manifest) -> None:
+def _bring_keys(settings: Settings, backup: Path, manifest: making.Manifest) -> None:
     """Restore the keys of the backup, if it has any; raise BackupRefused if those that signed its ledger are absent."""
     for name in manifest.files:
         place, _, inside = name.partition("/")
-        if place != KEYS:
+        if place != making.KEYS:
             continue
         own = inside == settings.ledger_key_path.name or ("/" not in inside and inside.endswith(".pem"))
         target = (settings.ledger_key_path.parent if own else settings.keys_path) / inside
         if not target.exists():
-            copy_file(backup / name, target)
+            making.copy_file(backup / name, target)
         elif digest_file(target) != manifest.files[name]:
-            raise BackupRefused(f"There is another key at {target} than in the backup. Move one of them away.")
+            raise making.BackupRefused(f"There is another key at {target} than in the backup. Move one of them away.")
     absent = set(manifest.signed_by) - set(trusted_keys(settings.ledger_key_path))
     if absent:
-        raise BackupRefused(
+        raise making.BackupRefused(
             f"The keys are not in this backup, and not in {settings.ledger_key_path.parent} either: without its public "
             f"half ({min(absent)[:16]}...) nothing that the ledger signed can be checked. Bring back the folder of the "
             f"keys first, to {settings.keys_path}; without the keys of datasets no image opens."
         )
 
 
-def _publish_files(storage: Storage, backup: Path, manifest: Manifest) -> None:
+def _publish_files(storage: Storage, backup: Path, manifest: making.Manifest) -> None:
     """Publish the files of the backup under their keys, all but the installation's id."""
     by_key = defaultdict[str, list[str]](list)
     for path in sorted(manifest.files):
         place, *steps = path.split("/")[:3]
-        if place == FILES and len(steps) == 2:
+        if place == making.FILES and len(steps) == 2:
             by_key["/".join(steps)].append(path)
     for key, paths in by_key.items():
         if key.endswith(_GROWS):
             storage.append(key, (backup / paths[0]).read_bytes())
-        elif paths == [f"{FILES}/{key}"]:
+        elif paths == [f"{making.FILES}/{key}"]:
             storage.write(key, (backup / paths[0]).read_bytes())
         else:
             with storage.stage(key) as staging:
                 for path in paths:
-                    copy_file(backup / path, staging / path.removeprefix(f"{FILES}/{key}/"))
+                    making.copy_file(backup / path, staging / path.removeprefix(f"{making.FILES}/{key}/"))
                 storage.send(staging, key)
                 storage.publish(staging, key)

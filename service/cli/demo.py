@@ -282,8 +282,8 @@ def is_fashion_mnist(folder: Path) -> bool:
     """Return whether a folder holds the four files of Fashion-MNIST, by checksum."""
     try:
         for name, digest in CHECKSUMS.items():
-            member = _member(folder, name)
-            with gzip.open(member) if member.suffix == ".gz" else member.open("rb") as file:
+            packed = folder / f"{name}.gz"
+            with gzip.open(packed) if packed.is_file() else (folder / name).open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                     return False
     except OSError:
@@ -316,8 +316,3 @@ def _run(command: list[str], seconds_max: float, cwd: Path | None = None) -> Non
     quiet = subprocess.DEVNULL
     with suppress(subprocess.TimeoutExpired, OSError):
         subprocess.run(command, cwd=cwd, stdin=quiet, stdout=quiet, stderr=quiet, timeout=seconds_max, check=False)
-
-
-def _member(folder: Path, name: str) -> Path:
-    packed = folder / f"{name}.gz"
-    return packed if packed.is_file() else folder / name

@@ -53,22 +53,25 @@ def verify(
     installation; the missing entries are listed by account. Exit codes: 0 nothing found, 1 findings or locked, 2 it
     could not run.
     """
-    from service.audit.findings import clear_stops
+    from service import inspection
+    from service.audit import findings
     from service.db.session import transaction
-    from service.inspection import find_losses, follow_up, inspect_ledger
-    from service.ledger.stops import arming_stops, lock_of
+    from service.ledger import stops
 
     with open_database(context, as_json) as (settings, factory, output):
-        report = inspect_ledger(settings, factory, given=receipt or (), thorough=not quick)
-        follow_up(factory, report, now=datetime.now(UTC))
+        report = inspection.inspect_ledger(settings, factory, given=receipt or (), thorough=not quick)
+        inspection.follow_up(factory, report, now=datetime.now(UTC))
         with transaction(factory) as session:
-            cleared = clear_stops(session) if clear and not report.stops else 0
-            stops, locked = [stop.scope for stop in arming_stops(session)], lock_of(session) is not None
-        document = report.to_json() | {"stops": stops, "cleared": cleared, "locked": locked}
-        missing = [vars(loss) for loss in find_losses(settings, factory, receipt or ()).values()] if locked else []
-        findings = document.pop("findings")
+            cleared = findings.clear_stops(session) if clear and not report.stops else 0
+            scopes = [stop.scope for stop in stops.arming_stops(session)]
+            locked = stops.lock_of(session) is not None
+        document = {"clean": report.clean, **vars(report), "stops": scopes, "cleared": cleared, "locked": locked}
+        del document["heads"], document["findings"]
+        losses = inspection.find_losses(settings, factory, receipt or ()) if locked else {}
+        missing = [vars(loss) for loss in losses.values()]
         if as_json:
-            output.record({**document, "findings": findings, "missing": missing}, "ledger")
+            found = [vars(finding) for finding in report.findings]
+            output.record({**document, "findings": found, "missing": missing}, "ledger")
         else:
             output.record(document, "ledger")
             for finding in report.findings:
@@ -108,22 +111,20 @@ def accept(
     0 recorded, 1 another admin must approve or accounts remain, 2 refused.
     """
     from obscura.occupant import read_admin_key
-    from service.backups.accepting import accept as record_losses
-    from service.identity.recording import recorded
+    from service.backups import accepting
 
     with open_database(context, as_json) as (settings, factory, output):
-        now = datetime.now(UTC)
         token = os.environ.get("OBSCURA_TOKEN") or read_admin_key(context.obj.folder)
-        outcome = record_losses(
+        outcome = accepting.accept(
             settings,
-            recorded(factory, settings.audit_log, lambda: now),
+            factory,
             account,
             token,
             reason=reason,
             given=receipt or (),
             epsilon=epsilon,
             without_images=without_images,
-            now=now,
+            now=datetime.now(UTC),
         )
         output.record({"account": account} | vars(outcome) | {"remaining": list(outcome.remaining)}, "accepted")
         if outcome.request_id is not None:
@@ -138,22 +139,20 @@ def status(context: typer.Context, as_json: Json = False) -> None:
     from service.api.routes.health import read_ledger
     from service.db.session import transaction
 
-    with open_database(context, as_json) as (_, factory, output):
-        with transaction(factory, read_only=True) as session:
-            record = read_ledger(session)
-        output.record(record, "ledger")
+    with open_database(context, as_json) as (_, factory, output), transaction(factory, read_only=True) as session:
+        output.record(read_ledger(session), "ledger")
 
 
 @ledger.command("checkpoint")
 def checkpoint(context: typer.Context, as_json: Json = False) -> None:
     """Verify the whole ledger and sign its heads. The service does so by itself, in every hour with new entries."""
-    from service.inspection import inspect_ledger, sign_heads
+    from service import inspection
 
     with open_database(context, as_json) as (settings, factory, output):
-        report = inspect_ledger(settings, factory)
+        report = inspection.inspect_ledger(settings, factory)
         if not report.clean:
             raise CliError("Nothing was signed: `obscura ledger verify` has findings.", Exit.OTHER)
-        sequence = sign_heads(settings, factory, report, now=datetime.now(UTC))
+        sequence = inspection.sign_heads(settings, factory, report, now=datetime.now(UTC))
         if sequence is None:
             raise CliError("The service has just signed a checkpoint itself.", Exit.OTHER)
         output.record({"sequence": sequence, "accounts": report.accounts, "entries": report.entries}, "checkpoint")
@@ -166,15 +165,13 @@ def accept_clock(context: typer.Context, as_json: Json = False) -> None:
     Those entries keep their times, and later entries bear no earlier time. Leases and sign-ins dated by the wrong clock
     end. Check the clock first: the ledger compares later times with its present time.
     """
+    from service import installation
     from service.db.session import transaction
-    from service.identity.recording import recorded
-    from service.installation import accept_clock as accept
 
-    with open_database(context, as_json) as (settings, factory, output):
+    with open_database(context, as_json) as (_, factory, output):
         now = datetime.now(UTC)
-        factory = recorded(factory, settings.audit_log, lambda: now)
         with transaction(factory) as session:
-            newest = accept(session, now=now)
+            newest = installation.accept_clock(session, now=now)
         if newest is None:
             raise CliError("The clock is not behind the ledger. Nothing was changed.", Exit.OTHER)
         output.record({"clock": str(now), "newest_entry": str(newest)}, "clock accepted")
@@ -183,12 +180,12 @@ def accept_clock(context: typer.Context, as_json: Json = False) -> None:
 @ledger.command("public-key")
 def public_key(context: typer.Context, as_json: Json = False) -> None:
     """Show the public key that receipts and checkpoints are signed with, and its fingerprint: pin it elsewhere."""
-    from service.audit.signing import SigningKeyUnusable, open_signing_key
+    from service.audit import signing
 
     with reporting(as_json) as output:
         try:
-            key = open_signing_key(Settings.at(context.obj.folder).ledger_key_path)
-        except (SigningKeyUnusable, OSError) as error:
+            key = signing.open_signing_key(Settings.at(context.obj.folder).ledger_key_path)
+        except (signing.SigningKeyUnusable, OSError) as error:
             raise CliError(str(error), Exit.USAGE) from error
         if as_json:
             output.record({"fingerprint": key.key_id, "public_key": key.public_pem()}, "public key")
@@ -208,10 +205,10 @@ def backup(
 
     PostgreSQL needs pg_dump on this machine. Without the keys, which are left out, no image of a backup opens.
     """
-    from service.backups.making import back_up
+    from service.backups import making
 
     with open_database(context, as_json) as (settings, factory, output):
-        made = back_up(settings, factory, out, with_keys=with_keys, now=datetime.now(UTC))
+        made = making.back_up(settings, factory, out, with_keys=with_keys, now=datetime.now(UTC))
         manifest = made.manifest
         output.record(
             {
@@ -248,27 +245,27 @@ def restore(
     Exit codes: 0 nothing was found, 1 the installation is locked or has findings, 2 it could not run and nothing was
     changed.
     """
-    from service.backups.restoring import restore as bring_back
+    from service import logs
+    from service.backups import restoring
     from service.db.session import transaction
-    from service.ledger.stops import arming_stops
-    from service.logs import configure_logging
+    from service.ledger import stops
 
-    configure_logging("CRITICAL")  # findings are in the result of the command
+    logs.configure_logging("CRITICAL")  # findings are in the result of the command
     settings = Settings.at(context.obj.folder)
     with reporting(as_json), explained(settings, Exit.USAGE):
-        restored = bring_back(settings, folder, keep_files=keep_files, now=datetime.now(UTC))
+        restored = restoring.restore(settings, folder, keep_files=keep_files, now=datetime.now(UTC))
     with open_database(context, as_json) as (settings, factory, output):
         report, document = restored.report, {"made_at": restored.manifest.made_at, "discarded": restored.discarded}
         with transaction(factory, read_only=True) as session:
-            stops = sorted({stop.code for stop in arming_stops(session)})
+            codes = sorted({stop.code for stop in stops.arming_stops(session)})
         findings = [f"{finding.code.value}: {finding.message}" for finding in report.findings]
-        output.record(document | {"stops": stops, "findings": findings}, "restored")
-        if stops:
+        output.record(document | {"stops": codes, "findings": findings}, "restored")
+        if codes:
             output.notice(
                 "The installation is locked. `obscura ledger verify` lists what the database lacks; `obscura ledger "
                 "accept ACCOUNT` records it as spent, account by account, and revokes all keys but those of admins."
             )
-        if "restored" in stops:
+        if "restored" in codes:
             output.notice(
                 f"Nothing proves what was spent or decided after {restored.manifest.made_at}: add --epsilon with what "
                 "may have been spent. Then lower limits again, freeze and close accounts again, and have subjects "
@@ -276,25 +273,26 @@ def restore(
             )
         if not (settings.keys_path / "fingerprints.key").is_file():
             output.notice(f"The keys of datasets are not in {settings.keys_path}: copy them there before the start.")
-    if stops or findings:
+    if codes or findings:
         raise typer.Exit(1)
 
 
 @contextmanager
 def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Settings, SessionFactory, Output]]:
-    """Open the database of the settings; every failure is exit code 2."""
+    """Open the database of the settings, whose acts are recorded; every failure is exit code 2."""
+    from service import logs
     from service.db.session import open_sessions
     from service.disk import sqlite_file
-    from service.logs import configure_logging
+    from service.identity.recording import recorded
 
-    configure_logging("CRITICAL")  # findings are in the result of the command
+    logs.configure_logging("CRITICAL")  # findings are in the result of the command
     with reporting(as_json) as output:
         settings = Settings.at(context.obj.folder)
         file = sqlite_file(settings.database_url)
         if file is not None and not file.is_file():
             raise CliError(f"There is no database at {file}: see --data-dir.", Exit.USAGE)
         with open_sessions(settings.database_url) as factory, explained(settings, Exit.USAGE):
-            yield settings, factory, output
+            yield settings, recorded(factory, settings.audit_log, lambda: datetime.now(UTC)), output
 
 
 @contextmanager

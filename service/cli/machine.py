@@ -34,10 +34,8 @@ def restore(
     """
     from service.db.session import transaction
     from service.identity.admins import admit_on_machine
-    from service.identity.recording import recorded
 
-    with open_database(context, as_json) as (settings, factory, output):
-        factory = recorded(factory, settings.audit_log, lambda: datetime.now(UTC))
+    with open_database(context, as_json) as (_, factory, output):
         with transaction(factory) as session:
             admin, token = admit_on_machine(session, name=name, now=datetime.now(UTC))
             write_token(out, token)  # before the commit, so that no key exists without its token
@@ -95,17 +93,17 @@ def _database(settings: Settings) -> Finding:
 
 
 def _storage(settings: Settings) -> Finding:
+    from service import installation
     from service.db.session import open_sessions, transaction
     from service.errors import ObscuraError
-    from service.installation import mark_of, recorded
     from service.storage import is_elsewhere, storage_of
 
     where = settings.storage if is_elsewhere(settings) else "the data folder"
     try:
         storage = storage_of(settings)
         with open_sessions(settings.database_url) as factory, transaction(factory, read_only=True) as session:
-            own_id = recorded(session)
-        kept = mark_of(storage, own_id)
+            own_id = installation.recorded(session)
+        kept = installation.mark_of(storage, own_id)
         trial = f"trial-{secrets.token_hex(8)}"
         storage.write(trial, b"of obscura doctor")
         storage.remove(trial)

@@ -121,22 +121,15 @@ class Connection(H11Protocol):
         else:
             self.transport.abort()
 
-    @property
-    def _idle_since(self) -> float | None:
-        return self.waits_since if self.stalls_since is None else self.stalls_since
-
     def _make_room(self) -> None:
-        everybody = cast("set[Connection]", self.connections)
-        held = Counter(other.client[0] if other.client else "" for other in everybody)
-        waiting = [other for other in everybody if other._idle_since is not None and other is not self]
-        if not waiting:
-            self.transport.abort()
-            return
-
-        def claim(other: Connection) -> tuple[int, float]:
-            return -held[other.client[0] if other.client else ""], other._idle_since or 0.0
-
-        out = min(waiting, key=claim)
+        connections = cast("set[Connection]", self.connections)
+        held = Counter(other.client[0] if other.client else "" for other in connections)
+        idle = {}  # the address with most connections first, then the one that has been idle longest
+        for other in connections - {self}:
+            since = other.waits_since if other.stalls_since is None else other.stalls_since
+            if since is not None:
+                idle[other] = -held[other.client[0] if other.client else ""], since
+        out = min(idle, key=idle.__getitem__, default=self)
         self.connections.discard(out)
         out.transport.abort()
 
@@ -200,31 +193,27 @@ def serve(settings: Settings, output: Output) -> None:
                 "--data-dir.",
                 Exit.OTHER,
             )
-        _serve(settings, output, first=first)
-
-
-def _serve(settings: Settings, output: Output, *, first: bool) -> None:
-    listener = listen(settings.host, settings.port)
-    shown_host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    url = f"http://{shown_host}:{listener.getsockname()[1]}"
-    app = create_app(settings)
-    for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
-        signal.signal(number, lambda _number, _frame: sys.exit(0))
-    prepare(app)  # the server would log the error and exit with code 0
-    config = server_config(app, connections_max=raise_open_files())
-    output.record({"url": url, "data_dir": str(settings.data_dir), "mode": settings.mode}, "obscura")
-    output.notice(f"The admin key is in {settings.admin_key_path.resolve()}. Stop with Ctrl-C.")
-    if settings.dashboard_public:
-        get_logger(__name__).warning("dashboard_open_to_everybody", setting="OBSCURA_DASHBOARD_PUBLIC")
-        output.notice(
-            f"Anyone who can connect to {url} reads the dashboard WITHOUT A KEY: OBSCURA_DASHBOARD_PUBLIC is set."
-        )
-    # For a person at a terminal only: a log must not contain a sign-in link.
-    server = Server(config, output, (settings.public_url or url) if sys.stderr.isatty() else None)
-    with announced(settings.data_dir, url) if first else nullcontext():
-        server.run(sockets=[listener])
-    if not server.started:
-        raise CliError("The service did not start. The lines of the log above say why.", Exit.OTHER)
+        listener = listen(settings.host, settings.port)
+        shown_host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        url = f"http://{shown_host}:{listener.getsockname()[1]}"
+        app = create_app(settings)
+        for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
+            signal.signal(number, lambda _number, _frame: sys.exit(0))
+        prepare(app)  # the server would log the error and exit with code 0
+        config = server_config(app, connections_max=raise_open_files())
+        output.record({"url": url, "data_dir": str(settings.data_dir), "mode": settings.mode}, "obscura")
+        output.notice(f"The admin key is in {settings.admin_key_path.resolve()}. Stop with Ctrl-C.")
+        if settings.dashboard_public:
+            get_logger(__name__).warning("dashboard_open_to_everybody", setting="OBSCURA_DASHBOARD_PUBLIC")
+            output.notice(
+                f"Anyone who can connect to {url} reads the dashboard WITHOUT A KEY: OBSCURA_DASHBOARD_PUBLIC is set."
+            )
+        # For a person at a terminal only: a log must not contain a sign-in link.
+        server = Server(config, output, (settings.public_url or url) if sys.stderr.isatty() else None)
+        with announced(settings.data_dir, url) if first else nullcontext():
+            server.run(sockets=[listener])
+        if not server.started:
+            raise CliError("The service did not start. The lines of the log above say why.", Exit.OTHER)
 
 
 def server_config(

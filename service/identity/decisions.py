@@ -15,14 +15,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import Admission, DecisionAction, DecisionState
+from obscura.wire.words import Admission, DecisionAction, DecisionState, NoticeKind
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.errors import Conflict, Forbidden, short_reason
 from service.identity.access import PEOPLE_DECIDE, Principal, Scope, covers, find, visible
 from service.identity.auth import find_usable
 from service.identity.recording import Act, record
-from service.notices import tell_of_decision
+from service.notices import notify
 
 REQUEST_LIFETIME = timedelta(days=7)
 EXPIRED = "expired"
@@ -89,7 +89,7 @@ def ask(
     session.flush()
     record(session, Act.ASKED, decision.id, project_id=decision.project_id)
     facts = {"request_id": decision.id, "action": action.value, "state": decision.state.value}
-    tell_of_decision(session, decision.project_id, now=now, **facts)
+    notify(session, NoticeKind.DECISION_WAITING, decision.project_id, facts, now=now)
     return decision
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import TRAIN, EarlyEnd, JobState
+from obscura.wire.words import TRAIN, EarlyEnd, JobState, NoticeKind
 from service import ledger, queue
 from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
 from service.identity.access import find
 from service.jobs.lookup import stale_attempt
-from service.notices import tell_of_job
+from service.notices import notify
 
 SHA256_CHARACTERS = frozenset("0123456789abcdef")
 # Failures after which a training still publishes its paid results. After others it would fail again, or lacks data.
@@ -115,7 +115,8 @@ def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **fac
     for column, value in facts.items():
         setattr(job, column, value)
     session.flush()
-    tell_of_job(session, job.project_id, now=now, job_id=job.id, kind=job.kind, state=state.value)
+    facts = {"job_id": job.id, "kind": job.kind, "state": state.value}
+    notify(session, NoticeKind.JOB_ENDED, job.project_id, facts, now=now)
 
 
 def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, *, replay: JobState) -> Job:

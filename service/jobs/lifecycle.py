@@ -24,7 +24,7 @@ from service.errors import Conflict, InvalidInput
 from service.identity.access import find
 from service.jobs.endings import end_job, end_unpublished, may_publish, settle, tries_left
 from service.jobs.lookup import get_job, stale_attempt
-from service.ledger.stops import InstallationLocked, lock_of, locked, stop_of, stopped
+from service.ledger.stops import LOCKED, InstallationLocked, lock_of, stop_of, stopped
 
 CANDIDATES, LISTED_MAX = 16, 64  # jobs that one claim examines, and that are listed
 TEXT_CHARACTERS_MAX = 64
@@ -238,7 +238,7 @@ def blocked(session: Session, rows: Sequence[Any]) -> dict[str, FailureFacts]:
 def _claimable(now: datetime) -> ColumnElement[bool]:
     expired = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
     armable = or_(Job.hold_id.is_(None), ~stopped(Job.account_id))
-    return and_(or_(Job.state == JobState.QUEUED, expired), armable, ~locked())
+    return and_(or_(Job.state == JobState.QUEUED, expired), armable, ~LOCKED)
 
 
 def _take(

@@ -1,4 +1,4 @@
-"""The ledger: the only writer of accounts, holds and entries.
+"""The ledger: the only writer of accounts, holds and entries. Acts of people on an account are in `ledger.limits`.
 
 Callers pass a session in a writing transaction and commit it themselves; times are aware. Every function that reads an
 account, a hold or an entry raises NotFound, or LedgerCorruption if it contradicts the log; every function that appends
@@ -6,9 +6,9 @@ an entry raises ClockRefused if the clock is wrong.
 """
 
 from service.db.ledger_tables import Account, Entry, Hold
+from service.ledger import limits, stops
 from service.ledger.accounts import (
     affordable_epsilon,
-    balance,
     balance_of,
     entries,
     filter_of,
@@ -17,7 +17,6 @@ from service.ledger.accounts import (
     open_account,
     require_open,
     require_unfrozen,
-    set_closed,
 )
 from service.ledger.holds import (
     RateChanged,
@@ -33,10 +32,8 @@ from service.ledger.holds import (
     return_hold,
     settle,
 )
-from service.ledger.limits import LIMIT_EFFECTS, lower_limit, record_missing, request_raise, set_frozen
 from service.ledger.rows import (
-    audited_accounts,
-    audited_holds,
+    audited,
     entry_of_hold,
     filter_of_hold,
     get_account,

@@ -1,4 +1,4 @@
-"""Accounts: open and close them, read their balances and the pages of their log."""
+"""Accounts: open them, read their balances and the pages of their log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from service.errors import (
     require_name,
 )
 from service.ledger.chain import GENESIS_HASH, entry_hash
-from service.ledger.rows import check_entry, get_account, lock_account, require_clock
+from service.ledger.rows import check_entry, get_account, require_clock
 
 PAGE_SIZE_MAX = 1000
 
@@ -63,7 +63,7 @@ def open_account(
         adjacency: "add_remove".
         project_id: the project that owns it, forever. The log does not record it.
         accept_large_delta: confirms a delta above `DELTA_USUAL_MOST`.
-        account_id: of an account that a restored database lacks; None for a new id.
+        account_id: of an account that a restored database lacks, which is opened closed to new data; None for a new id.
 
     Raises:
         LargeDelta: delta is above that bound and not confirmed.
@@ -87,8 +87,9 @@ def open_account(
     except InvalidParameter as error:
         raise InvalidInput(f"The budget cannot be opened: {error}.") from error
     require_clock(session, now)
+    taken = Conflict(f"An account named *{name}* exists already; datasets about the same people share it.")
     if session.scalar(select(Account.id).where(Account.name == name)) is not None:
-        raise _taken(name)
+        raise taken
     terms: dict[str, Any] = {
         "name": name,
         "owner": owner,
@@ -99,9 +100,8 @@ def open_account(
         "rate": privacy_filter.rate,
     }
     balances = {"capacity_nano": privacy_filter.capacity_nano, "spent_nano": 0, "reserved_nano": 0}
-    account_id = account_id or new_id("acc")
     opening = Entry(
-        account_id=account_id,
+        account_id=account_id or new_id("acc"),
         sequence=1,
         kind=EntryKind.OPEN,
         hold_id=None,
@@ -114,12 +114,12 @@ def open_account(
     )
     opening.hash = entry_hash(opening)
     account = Account(
-        id=account_id,
+        id=opening.account_id,
         **terms,
         **balances,
         base=privacy_filter.base,
         frozen=False,
-        closed=False,
+        closed=account_id is not None,
         head_sequence=1,
         head_hash=opening.hash,
         created_at=now,
@@ -131,7 +131,7 @@ def open_account(
     except IntegrityError as error:
         if not is_duplicate(error):
             raise
-        raise _taken(name) from None  # by a concurrent transaction
+        raise taken from None  # by a concurrent transaction
     session.add(opening)
     session.flush()
     set_committed_value(account, "head", opening)
@@ -141,11 +141,6 @@ def open_account(
 def filter_of(account: Account) -> Filter:
     """Return the account's filter."""
     return open_filter(account.epsilon, account.delta, account.rate, account.base)
-
-
-def balance(session: Session, account_id: str) -> BalanceFacts:
-    """Return an account's balance, checked against the head of its log."""
-    return balance_of(get_account(session, account_id))
 
 
 def balance_of(account: Account) -> BalanceFacts:
@@ -204,22 +199,13 @@ def require_unfrozen(account: Account) -> None:
         raise AccountFrozen(f"Account *{account.name}* is frozen and takes no new jobs. Ask its owner.")
 
 
-def set_closed(session: Session, account_id: str, *, closed: bool) -> Account:
-    """Close an account to new data, or reopen it. Idempotent; the log does not record it.
-
-    An upload in progress is refused when it would be accepted.
-    """
-    account = lock_account(session, account_id)
-    if account.closed != closed:
-        account.closed = closed
-        session.flush()
-    return account
-
-
 def require_open(account: Account) -> None:
     """Raise AccountClosed unless an account takes new data."""
     if account.closed:
-        raise AccountClosed(account.name)
+        raise AccountClosed(
+            f"Account *{account.name}* is closed to new data; trainings on its present data go on. Open an account for "
+            "the new people, who bring their own budget, and train on each. Or ask its owner to open it to new data."
+        )
 
 
 def keep_subjects_key_check(session: Session, account_id: str, check: str) -> tuple[str, str]:
@@ -263,7 +249,3 @@ def entries(session: Session, account_id: str, after: int, limit: int) -> Sequen
             sequence=expected,
         )
     return rows[1:] if start else rows
-
-
-def _taken(name: str) -> Conflict:
-    return Conflict(f"An account named *{name}* exists already; datasets about the same people share it.")

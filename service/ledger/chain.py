@@ -26,17 +26,8 @@ _HASHED = (
 )
 # The columns of a training that never change once it is accepted. The hold and its entries record its progress.
 ORDER_COLUMNS = (
-    "id",
-    "kind",
-    "account_id",
-    "dataset_id",
-    "evaluation_dataset_id",
-    "recipe",
-    "epsilon",
-    "options",
-    "plan",
-    "sweep_id",
-    "created_at",
+    *("id", "kind", "account_id", "dataset_id", "evaluation_dataset_id", "recipe", "epsilon", "options", "plan"),
+    *("sweep_id", "created_at"),
 )
 # Columns that no entry commits to, by table, because they change later. A receipt contains the entry, and is signed.
 CHANGING_COLUMNS: Mapping[str, frozenset[str]] = {

@@ -30,7 +30,7 @@ from service.errors import (
 )
 from service.ledger.accounts import insufficient, require_unfrozen
 from service.ledger.chain import ORDER_COLUMNS, columns_of, order_digests, parts_of_order
-from service.ledger.rows import append, entry_of_hold, entry_time, get_hold, lock_account, lock_hold
+from service.ledger.rows import append, entry_of_hold, entry_time, lock_account, lock_hold
 from service.ledger.stops import require_armable
 
 NANO_MAX = 2**63 - 1
@@ -131,7 +131,7 @@ def arm(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
         AccountFrozen: the account was frozen before this hold was first armed.
         ArmingStopped: a check of the ledger found a fault that is not yet mended.
     """
-    hold = _lock_open(session, hold_id, attempt)
+    hold = _lock_for(session, hold_id, attempt)
     require_armable(session, hold.account_id)
     if hold.armed_attempt == attempt:
         return hold
@@ -140,7 +140,7 @@ def arm(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
             f"Account *{hold.account.name}* was frozen; a job that has not read its data may not start."
         )
     details = {"attempt": attempt, "charged_nano": hold.charged_nano, "hold_nano": hold.amount_nano}
-    counts = _released_by(hold)
+    counts = released(hold)
     append(
         session,
         hold.account,
@@ -187,10 +187,10 @@ def charge(
         Conflict: the hold is not armed by this attempt.
     """
     _require_amount(amount_nano)
-    hold = _lock_open(session, hold_id, attempt)
+    hold = _lock_for(session, hold_id, attempt)
     if hold.armed_attempt != attempt:
         raise _wrong_state(hold, "charged")
-    counts = _released_by(hold)
+    counts = released(hold)
     if paid_as_whole is not None:
         amount_nano = 0 if counts.get(stage) else amount_nano
         counts[stage] = counts.get(stage, 0) + event["count"]
@@ -245,8 +245,7 @@ def capture(
         Conflict: the hold is not armed, was captured for something else, or an artifact was never paid for.
     """
     reason = short_reason(reason)
-    hold = lock_hold(session, hold_id)
-    _require_attempt(hold, attempt)
+    hold = _lock_for(session, hold_id, attempt, ended=True)
     if hold.state is HoldState.CAPTURED:
         end = entry_of_hold(session, hold_id, EntryKind.CAPTURE)
         if end.details["artifact_sha256"] == artifact_sha256:
@@ -346,27 +345,20 @@ def require_as_held(session: Session, job: Job, secret: str) -> None:
         )
 
 
-def released(session: Session, hold_id: str) -> dict[str, int]:
+def released(hold: Hold) -> dict[str, int]:
     """Return the number of releases of a hold that are in the log, by stage, for stages that are priced as a whole."""
-    return _released_by(get_hold(session, hold_id))
-
-
-def _released_by(hold: Hold) -> dict[str, int]:
     assert hold.last_entry is not None  # `check_hold` has seen it
     return dict(hold.last_entry.details.get("released", {}))
 
 
-def _lock_open(session: Session, hold_id: str, attempt: int) -> Hold:
+def _lock_for(session: Session, hold_id: str, attempt: int, *, ended: bool = False) -> Hold:
+    """Lock a hold for its current attempt; a hold that has ended only where `ended` allows it."""
     hold = lock_hold(session, hold_id)
-    _require_attempt(hold, attempt)
-    if hold.state not in (HoldState.HELD, HoldState.ARMED):
-        raise _stale(hold, attempt)
-    return hold
-
-
-def _require_attempt(hold: Hold, attempt: int) -> None:
     if attempt < 1 or attempt != hold.attempt:  # I6: attempts count from 1; at 0 none may write
         raise _stale(hold, attempt)
+    if not ended and hold.state not in (HoldState.HELD, HoldState.ARMED):
+        raise _stale(hold, attempt)
+    return hold
 
 
 def _require_amount(amount_nano: int) -> None:

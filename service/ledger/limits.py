@@ -1,4 +1,4 @@
-"""Limits: lower one, raise one by two people, and freeze an account.
+"""Acts of people on an account: lower its limit, raise it by two people, freeze it, or close it to new data.
 
 Nothing else changes an account's capacity: no date, deletion or failure returns budget.
 """
@@ -44,9 +44,8 @@ def lower_limit(
         )
     if not epsilon >= EPSILON_LEAST:
         raise InvalidInput(f"A limit is at least epsilon {EPSILON_LEAST:g}. To stop new jobs, freeze the account.")
-    lowered = _filter_at(account, epsilon, "lowered")
-    frozen = account.frozen or account.spent_nano + account.reserved_nano > lowered.capacity_nano
-    _set_limit(session, account, lowered, frozen=frozen, now=now, details={"reason": short_reason(reason)} | _by(by))
+    details = {"reason": short_reason(reason)} | ({} if by is None else {"by": by})
+    _set_limit(session, account, _filter_at(account, epsilon, "lowered"), details=details, now=now)
     return account
 
 
@@ -93,8 +92,7 @@ def _raise_limit(session: Session, decision: Decision, approving: ApiKey, now: d
         "approved_by": approves.id,
         "approved_by_name": approves.name,
     }
-    limit = _filter_at(account, epsilon, "raised")
-    _set_limit(session, account, limit, frozen=account.frozen, now=now, details=details)
+    _set_limit(session, account, _filter_at(account, epsilon, "raised"), details=details, now=now)
 
 
 LIMIT_EFFECTS = {DecisionAction.RAISE: _raise_limit}
@@ -107,7 +105,7 @@ def set_frozen(
 
     Raise Conflict if more is spent and held than the limit: then it stays frozen. `by` is as in `lower_limit`.
     """
-    details = {"frozen": frozen, "reason": short_reason(reason)} | _by(by)
+    details = {"frozen": frozen, "reason": short_reason(reason)} | ({} if by is None else {"by": by})
     account = lock_account(session, account_id)
     if account.frozen == frozen:
         return account
@@ -117,25 +115,30 @@ def set_frozen(
     return account
 
 
-def _set_limit(
-    session: Session, account: Account, limit: Filter, *, frozen: bool, now: datetime, details: Mapping[str, Any]
-) -> None:
+def set_closed(session: Session, account_id: str, *, closed: bool) -> Account:
+    """Close an account to new data, or open it to new data again. Idempotent; the log does not record it.
+
+    An upload in progress is refused when it would be accepted.
+    """
+    account = lock_account(session, account_id)
+    if account.closed != closed:
+        account.closed = closed
+        session.flush()
+    return account
+
+
+def _set_limit(session: Session, account: Account, limit: Filter, *, details: Mapping[str, Any], now: datetime) -> None:
     """Append a LIMIT entry: the only one after OPEN that carries another capacity than the entry before it."""
+    frozen = account.frozen or account.spent_nano + account.reserved_nano > limit.capacity_nano  # I13
+    terms = {"epsilon": limit.epsilon, "rate": limit.rate, "base": limit.base, "frozen": frozen}
     append(
         session,
         account,
         EntryKind.LIMIT,
         amount_nano=limit.capacity_nano,
         capacity_nano=limit.capacity_nano,
-        details={
-            "epsilon": limit.epsilon,
-            "epsilon_before": account.epsilon,
-            "rate": limit.rate,
-            "base": limit.base,
-            "frozen": frozen,
-            **details,
-        },
-        also={"epsilon": limit.epsilon, "rate": limit.rate, "base": limit.base, "frozen": frozen},
+        details={**terms, "epsilon_before": account.epsilon, **details},
+        also=terms,
         now=now,
     )
 
@@ -170,7 +173,3 @@ def _filter_at(account: Account, epsilon: float, change: str) -> Filter:
         return filter_of(account).at_limit(epsilon, account.spent_nano + account.reserved_nano)
     except InvalidParameter as error:
         raise InvalidInput(f"The limit cannot be {change} to that: {error}.") from error
-
-
-def _by(key_id: str | None) -> dict[str, str]:
-    return {} if key_id is None else {"by": key_id}

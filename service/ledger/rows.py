@@ -26,6 +26,7 @@ from service.ledger.chain import entry_hash
 from service.times import to_the_hour, wrong_clock
 
 Row = TypeVar("Row", Account, Hold)
+_BALANCES = ("capacity_nano", "spent_nano", "reserved_nano")
 _IN_TRAININGS = frozenset({EntryKind.ARM, EntryKind.CHARGE})
 # Rows are read again even if the session has them: they may have changed before the lock was granted.
 _FRESH = {"populate_existing": True}
@@ -82,24 +83,17 @@ def lock_hold(session: Session, hold_id: str) -> Hold:
     return hold
 
 
-def audited_accounts(session: Session, ids: Collection[str]) -> dict[str, tuple[Account, LedgerCorruption | None]]:
-    """Return accounts by id, each with the error of its check or None, by one query."""
-    rows = session.scalars(_ACCOUNTS.where(Account.id.in_(sorted(ids)))) if ids else ()
-    return {account.id: (account, _fault(check_account, account)) for account in rows}
-
-
-def audited_holds(session: Session, ids: Collection[str]) -> dict[str, tuple[Hold, LedgerCorruption | None]]:
-    """Return holds by id, each with the error of its check or None, by one query."""
-    rows = session.scalars(_HOLDS.where(Hold.id.in_(sorted(ids)))) if ids else ()
-    return {hold.id: (hold, _fault(check_hold, hold)) for hold in rows}
-
-
-def _fault(check: Callable[[Row], None], row: Row) -> LedgerCorruption | None:
-    try:
-        check(row)
-    except LedgerCorruption as error:
-        return error
-    return None
+def audited(session: Session, table: type[Row], ids: Collection[str]) -> dict[str, tuple[Row, LedgerCorruption | None]]:
+    """Return accounts or holds by id, each with the error of its check or None, by one query."""
+    query, check = _CHECKED[table]
+    read: dict[str, tuple[Row, LedgerCorruption | None]] = {}
+    for row in session.scalars(query.where(table.id.in_(sorted(ids)))) if ids else ():
+        read[row.id] = row, None
+        try:
+            check(row)
+        except LedgerCorruption as error:
+            read[row.id] = row, error
+    return read
 
 
 def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry:
@@ -184,7 +178,7 @@ def append(
         created_at=entry_time(session, account, kind, now),
     )
     entry.hash = entry_hash(entry)
-    balances = {name: getattr(entry, name) for name in ("capacity_nano", "spent_nano", "reserved_nano")}
+    balances = {name: getattr(entry, name) for name in _BALANCES}
     of_account = {**balances, "head_sequence": entry.sequence, "head_hash": entry.hash, **(also or {})}
     for name, value in of_account.items():
         setattr(account, name, value)
@@ -213,12 +207,10 @@ def entry_time(session: Session, account: Account, kind: EntryKind, now: datetim
     because programs act for them. Entries that a training writes on its way repeat the newest entry's
     time: which of a thousand charges began a new hour would reveal the training's pace.
     """
-    newest_at = None if account.head is None else account.head.created_at
-    _require_clock(session, now, newest_at)
-    hour = to_the_hour(now)
-    if newest_at is None:
-        return hour
-    return newest_at if kind in _IN_TRAININGS else max(hour, newest_at)
+    assert account.head is not None  # `check_account` has seen it
+    newest = account.head.created_at
+    require_clock(session, now, newest)
+    return newest if kind in _IN_TRAININGS else max(to_the_hour(now), newest)
 
 
 def newest_at(session: Session) -> datetime | None:
@@ -227,12 +219,13 @@ def newest_at(session: Session) -> datetime | None:
     return newest
 
 
-def require_clock(session: Session, now: datetime) -> None:
-    """Raise ClockRefused unless this clock, by which leases end as well, is close to the newest entry of all logs."""
-    _require_clock(session, now, newest_at(session))
+def require_clock(session: Session, now: datetime, newest: datetime | None = None) -> None:
+    """Raise ClockRefused unless this clock, by which leases end as well, is close to the newest entry.
 
-
-def _require_clock(session: Session, now: datetime, newest: datetime | None) -> None:
+    Args:
+        newest: the time of an account's newest entry; None compares with the newest entry of all logs.
+    """
+    newest = newest or newest_at(session)
     why = wrong_clock(now, newest)
     if why is not None and newest is not None:
         accepted = session.execute(select(Installation.clock_accepted_at, Installation.clock_ahead_until)).first()
@@ -250,12 +243,8 @@ def check_account(account: Account) -> None:
     if head is None or head.hash != account.head_hash:
         raise corrupt("the head of the log is missing or is not the one the account names", account)
     check_entry(head)
-    if (account.capacity_nano, account.spent_nano, account.reserved_nano, account.head_sequence) != (
-        head.capacity_nano,
-        head.spent_nano,
-        head.reserved_nano,
-        head.sequence,
-    ):
+    differing = [name for name in _BALANCES if getattr(account, name) != getattr(head, name)]
+    if differing or account.head_sequence != head.sequence:
         raise corrupt("the cached balances differ from the log", account)
     if account.spent_nano < 0 or account.reserved_nano < 0:
         raise corrupt("a balance is negative", account)
@@ -316,6 +305,12 @@ def _fits_log(hold: Hold, last: Entry) -> bool:
         case _:
             return False
     return logged == (hold.state, hold.amount_nano, hold.charged_nano, hold.armed_attempt)
+
+
+_CHECKED: dict[Any, tuple[Any, Callable[[Any], None]]] = {
+    Account: (_ACCOUNTS, check_account),
+    Hold: (_HOLDS, check_hold),
+}
 
 
 def corrupt(why: str, account: Account) -> LedgerCorruption:

@@ -16,6 +16,7 @@ from service.db.ledger_tables import LOCKING as LOCKING
 from service.errors import ObscuraError
 
 _LOCKS = ArmingStop.code.in_(sorted(LOCKING))
+LOCKED: ColumnElement[bool] = exists().where(_LOCKS)  # the SQL condition that the installation is locked
 
 
 class ArmingStopped(ObscuraError):
@@ -46,11 +47,6 @@ def require_unlocked(session: Session) -> None:
     reason = lock_of(session)
     if reason is not None:
         raise InstallationLocked(reason)
-
-
-def locked() -> ColumnElement[bool]:
-    """Return the SQL condition that the installation is locked."""
-    return exists().where(_LOCKS)
 
 
 def stop_of(session: Session, account_id: str) -> ArmingStopped | None:

@@ -64,8 +64,8 @@ class Payments:
     @classmethod
     def read(cls, session: Session, account_ids: Iterable[str | None], hold_ids: Iterable[str | None] = ()) -> Self:
         """Read accounts and holds by id, ignoring None."""
-        holds = ledger.audited_holds(session, {id for id in hold_ids if id is not None})
-        accounts = ledger.audited_accounts(session, {id for id in account_ids if id is not None})
+        holds = ledger.audited(session, ledger.Hold, {id for id in hold_ids if id is not None})
+        accounts = ledger.audited(session, ledger.Account, {id for id in account_ids if id is not None})
         faults = {hold.account_id: fault for hold, fault in holds.values() if fault is not None}
         faults |= {id: fault for id, (_, fault) in accounts.items() if fault is not None}
         sound = {id: hold for id, (hold, _) in holds.items()}

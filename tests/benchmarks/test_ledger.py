@@ -23,7 +23,7 @@ def test_a_long_log_goes_on_and_holds_that_wait_to_be_captured_are_the_ledgers_o
         ledger.capture(session, hold_id=armed[1], **failed)
     with transaction(factory, read_only=True, snapshot=True) as session:
         report = verify(session, trusted={})
-        balance = ledger.balance(session, lived)
+        balance = ledger.get_account(session, lived)
     assert (report.entries, report.holds, report.findings) == (41 + 4 + 1 + 9 + 1, 11 + 3, ())
     assert balance.spent_nano > 0 == balance.reserved_nano
 

@@ -27,11 +27,11 @@ def make_key(
 
 def approve_raise(session: Session, request_id: str, key_id: str, now: datetime) -> None:
     """Raise a limit as another admin has asked for."""
-    decisions.decide(session, request_id, key_id, now, ledger.LIMIT_EFFECTS, approved=True)
+    decisions.decide(session, request_id, key_id, now, ledger.limits.LIMIT_EFFECTS, approved=True)
 
 
 def raise_limit(session: Session, account_id: str, epsilon: float, now: datetime) -> None:
     """Raise a limit, for which one new admin asks and which another one approves."""
     asks, approves = (make_key(session, name="admin", scopes=["admin"], now=now)[0].id for _ in range(2))
     facts = {"epsilon": epsilon, "reason": "a second study", "requested_with": asks, "now": now}
-    approve_raise(session, ledger.request_raise(session, account_id=account_id, **facts).id, approves, now)
+    approve_raise(session, ledger.limits.request_raise(session, account_id=account_id, **facts).id, approves, now)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, event, text
 
 from service.audit.findings import Finding
 from service.audit.verify import verify
@@ -48,6 +48,22 @@ class Steps:
         with self.factory.kw["bind"].begin() as connection, without_triggers(connection):
             for statement in statements:
                 connection.exec_driver_sql(statement)
+
+
+@contextmanager
+def before_the_first_select(factory: SessionFactory, act: Callable[[], object]) -> Iterator[None]:
+    """Act once in a block, just before the first SELECT on a database, which must come."""
+    begun: list[str] = []
+
+    def before_select(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("SELECT") and not begun:
+            begun.append(statement)
+            act()
+
+    event.listen(factory.kw["bind"], "before_cursor_execute", before_select)
+    yield
+    event.remove(factory.kw["bind"], "before_cursor_execute", before_select)
+    assert begun
 
 
 @contextmanager

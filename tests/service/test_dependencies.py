@@ -158,7 +158,7 @@ def test_outside_of_web_requests_nothing_is_limited(storage):
 
 
 def test_together_they_leave_threads_to_other_requests():
-    made = Dependencies.of_one_process()
+    made = Dependencies()
     held_by_waiting = [each._places + each._waiting_max for each in (made.storage, made.provider)]
     assert sum(held_by_waiting) + 8 < 40  # uploads hold up to 8, and anyio has 40
 

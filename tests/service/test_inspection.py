@@ -83,8 +83,8 @@ def test_a_damaged_receipt_keeps_no_other_from_being_kept(book):
 def test_a_restored_backup_is_found_by_the_kept_checkpoint(book, settings, restored, older):
     book.hold("patients")
     assert sign_heads(settings, book.factory, inspect_ledger(settings, book.factory), now=book.now) == 1
-    found = [(finding.code, finding.scope) for finding in inspect_ledger(restored, older).findings]
-    missing = (FindingCode.CHECKPOINT_MISSING, "*")  # whatever is missing, nothing may be armed
+    found = [(finding.code, finding.account_id) for finding in inspect_ledger(restored, older).findings]
+    missing = (FindingCode.CHECKPOINT_MISSING, None)  # whatever is missing, nothing may be armed
     assert found == [missing, (FindingCode.OLDER_THAN_CHECKPOINT, book.accounts["patients"])]
 
 
@@ -146,7 +146,7 @@ def test_a_receipt_that_cannot_be_read_stops_its_own_account_alone(book, setting
 
         monkeypatch.setattr("service.storage.interface.open_regular", opened)
     (finding,) = inspect_ledger(settings, book.factory).findings
-    assert (finding.code, finding.scope) == (FindingCode.RECEIPT_REFUSED, book.accounts["patients"])
+    assert (finding.code, finding.account_id) == (FindingCode.RECEIPT_REFUSED, book.accounts["patients"])
 
 
 def test_a_journal_that_cannot_be_read_leaves_the_ledger_unverified(book, settings):
@@ -165,12 +165,12 @@ def test_a_kept_file_that_was_altered_is_found(book, settings):
     content = path.read_text()
     path.write_text(content.replace("add_remove", "replace_one"))
     (finding,) = inspect_ledger(settings, book.factory).findings
-    assert (finding.code, finding.scope) == (FindingCode.RECEIPT_REFUSED, book.accounts["patients"])
+    assert (finding.code, finding.account_id) == (FindingCode.RECEIPT_REFUSED, book.accounts["patients"])
     path.write_text(content)
     sign_heads(settings, book.factory, inspect_ledger(settings, book.factory), now=book.now)
     (book.data_dir / "receipts" / CHECKPOINT_FILE).write_text("[]")
     (finding,) = inspect_ledger(settings, book.factory).findings
-    assert (finding.code, finding.scope) == (FindingCode.CHECKPOINT_FILE_REFUSED, "*")
+    assert (finding.code, finding.account_id) == (FindingCode.CHECKPOINT_FILE_REFUSED, None)
 
 
 def test_changed_artifacts_are_found(book, settings, tmp_path):
@@ -198,7 +198,7 @@ def test_a_privacy_card_that_says_something_else_than_the_files_is_found(book, s
         found = inspect_ledger(settings, book.factory, thorough=True).findings
         # The row is not what its entry commits to, and not what its files say.
         assert [finding.code for finding in found] == [FindingCode.RELEASE_MISMATCH, FindingCode.CARD_MISMATCH]
-        assert {finding.scope for finding in found} == {book.accounts["patients"]}
+        assert {finding.account_id for finding in found} == {book.accounts["patients"]}
 
 
 @pytest.mark.parametrize("table", ["entries", "checkpoints"])
@@ -206,7 +206,7 @@ def test_a_trigger_that_was_dropped_is_found(book, settings, table):
     with book.factory.kw["bind"].begin() as connection:
         connection.exec_driver_sql(f"DROP TRIGGER {table}_no_delete")
     (finding,) = inspect_ledger(settings, book.factory).findings
-    assert (finding.code, finding.scope) == (FindingCode.TRIGGER_MISSING, "*")
+    assert (finding.code, finding.account_id) == (FindingCode.TRIGGER_MISSING, None)
     assert f"{table}_no_delete" in finding.message
 
 

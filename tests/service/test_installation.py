@@ -2,10 +2,8 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from service import installation
 from service.audit.findings import FindingCode
@@ -17,6 +15,7 @@ from service.settings import Settings
 from service.storage.interface import key_of
 from tests.conftest import NOW
 from tests.service.orders import release_with_files
+from tests.service.steps import before_the_first_select
 from tests.together import at_once
 
 
@@ -140,15 +139,7 @@ def test_a_finding_that_stops_no_training_keeps_files_from_being_removed_too(boo
 
 
 def test_a_first_start_during_a_verification_raises_no_alarm(book, settings):
-    begun: list[str] = []
-
-    def before_select(connection: Any, cursor: Any, statement: str, *more: Any) -> None:
-        if statement.startswith("SELECT") and not begun:
-            begun.append("")
-            assert pair(settings, book.factory)
-
-    event.listen(book.factory.kw["bind"], "before_cursor_execute", before_select)
-    assert mismatches(settings, book.factory) == []
-    event.remove(book.factory.kw["bind"], "before_cursor_execute", before_select)
-    assert begun
+    with before_the_first_select(book.factory, lambda: pair(settings, book.factory)):
+        assert mismatches(settings, book.factory) == []
+    assert row(book.factory) is not None
     assert mismatches(settings, book.factory) == []

@@ -67,7 +67,7 @@ JUMP = timedelta(days=40)
 
 def freeze(factory, account_id: str, *, frozen: bool, now: datetime) -> None:
     with transaction(factory) as session:
-        ledger.set_frozen(session, account_id=account_id, frozen=frozen, reason="a test", now=now)
+        ledger.limits.set_frozen(session, account_id=account_id, frozen=frozen, reason="a test", now=now)
 
 
 def test_after_a_jump_ahead_one_command_lets_everything_go_on_but_the_clock_back_no_further(factory, open_account, now):

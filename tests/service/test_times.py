@@ -76,11 +76,11 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
             ledger.fence(session, **this, now=next(moments))
             ledger.arm(session, **this, now=next(moments))
             charge(session, **this, amount_nano=5, stage="votes", now=next(moments))
-            ledger.set_frozen(session, account_id=account_id, frozen=True, reason=reason, now=next(moments))
+            ledger.limits.set_frozen(session, account_id=account_id, frozen=True, reason=reason, now=next(moments))
             ledger.capture(session, **this, artifact_sha256=None, reason=reason, now=next(moments))
-            ledger.set_frozen(session, account_id=account_id, frozen=False, reason=reason, now=next(moments))
-        ledger.lower_limit(session, account_id=account_id, epsilon=7, reason="less", now=next(moments))
-        asked = ledger.request_raise(
+            ledger.limits.set_frozen(session, account_id=account_id, frozen=False, reason=reason, now=next(moments))
+        ledger.limits.lower_limit(session, account_id=account_id, epsilon=7, reason="less", now=next(moments))
+        asked = ledger.limits.request_raise(
             session, account_id=account_id, epsilon=8, reason="more", requested_with=asking, now=next(moments)
         )
         approve_raise(session, asked.id, deciding, next(moments))
@@ -89,7 +89,7 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
         )
         ledger.return_hold(session, hold_id=returned.id, reason="c", now=next(moments))
         account = ledger.lock_account(session, account_id)
-        ledger.record_missing(session, account, amount_nano=1, details={}, now=next(moments))
+        ledger.limits.record_missing(session, account, amount_nano=1, details={}, now=next(moments))
         rows = ledger.entries(session, account_id, 0, 100)
     assert {row.kind for row in rows} == set(EntryKind)
     assert {row.kind.value for row in rows if row.created_at != to_the_hour(row.created_at)} == EXACT
@@ -106,7 +106,7 @@ def test_an_entry_is_never_dated_before_the_one_before_it(factory, open_account)
     ahead = datetime(2030, 1, 2, 4, 0, 3, tzinfo=UTC)
     for frozen, now in ((True, ahead), (False, ahead - timedelta(seconds=5))):
         with transaction(factory) as session:
-            ledger.set_frozen(session, account_id=account_id, frozen=frozen, reason="x", now=now)
+            ledger.limits.set_frozen(session, account_id=account_id, frozen=frozen, reason="x", now=now)
     with transaction(factory, read_only=True) as session:
         rows = ledger.entries(session, account_id, 0, 10)
     assert [row.created_at for row in rows] == [OPENED, to_the_hour(ahead), to_the_hour(ahead)]

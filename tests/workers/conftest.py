@@ -159,7 +159,7 @@ class Workshop:
 
     def balance(self) -> BalanceFacts:
         with transaction(self.factory, read_only=True) as session:
-            return ledger.balance(session, self.account_id)
+            return ledger.balance_of(ledger.get_account(session, self.account_id))
 
     def wait(self, until: Callable[[], bool], *, seconds: float = 300.0) -> None:
         deadline = time.monotonic() + seconds

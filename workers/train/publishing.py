@@ -63,7 +63,8 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
     for path in sorted(trained.iterdir()):
         shutil.copyfile(path, directory / path.name)
     with transaction(context.factory, read_only=True) as session:
-        charged, released = charged_by_stage(session, training), ledger.released(session, training.hold_id)
+        charged = charged_by_stage(session, training)
+        released = ledger.released(ledger.get_hold(session, training.hold_id))
         ended_early = jobs.get_job(session, training.job.id).ended_early
         account = ledger.get_account(session, training.account.id)  # its limit may have changed since this began
     plan = training.plan

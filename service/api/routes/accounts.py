@@ -75,7 +75,7 @@ def lower_limit(
     frozen.
     """
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
-    return _change(service, ledger.lower_limit, **change)
+    return _change(service, ledger.limits.lower_limit, **change)
 
 
 @router.post("/{account_id}/raise-limit", status_code=201, summary="Request a higher limit")
@@ -87,21 +87,21 @@ def request_raise(
     One request can be pending at a time. Delta and rate stay as they were when the account was opened.
     """
     asked = {"account_id": account_id, **body.model_dump()}
-    return request_decision(service, response, partial(ledger.request_raise, **asked, requested_with=admin.id))
+    return request_decision(service, response, partial(ledger.limits.request_raise, **asked, requested_with=admin.id))
 
 
 @router.post("/{account_id}/freeze", summary="Freeze an account")
 def freeze(service: Running, admin: Admin, account_id: AccountId, body: wire.ReasonRequest) -> wire.AccountRecord:
     """Accept no new jobs, and start no queued ones. Jobs that have opened their data continue. Idempotent."""
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
-    return _change(service, ledger.set_frozen, **change, frozen=True)
+    return _change(service, ledger.limits.set_frozen, **change, frozen=True)
 
 
 @router.post("/{account_id}/unfreeze", summary="Open a frozen account again")
 def unfreeze(service: Running, admin: Admin, account_id: AccountId, body: wire.ReasonRequest) -> wire.AccountRecord:
     """Accept jobs again. 409 while more is spent and reserved than the limit allows."""
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
-    return _change(service, ledger.set_frozen, **change, frozen=False)
+    return _change(service, ledger.limits.set_frozen, **change, frozen=False)
 
 
 @router.post("/{account_id}/close", dependencies=[ADMIN], summary="Close an account to new data")
@@ -110,13 +110,13 @@ def close(service: Running, account_id: AccountId) -> wire.AccountRecord:
 
     Trainings on existing datasets continue. Idempotent.
     """
-    return _change(service, ledger.set_closed, account_id=account_id, closed=True)
+    return _change(service, ledger.limits.set_closed, account_id=account_id, closed=True)
 
 
 @router.post("/{account_id}/reopen", dependencies=[ADMIN], summary="Reopen an account for new data")
 def reopen(service: Running, account_id: AccountId) -> wire.AccountRecord:
     """Accept new datasets and uploads again. Idempotent."""
-    return _change(service, ledger.set_closed, account_id=account_id, closed=False)
+    return _change(service, ledger.limits.set_closed, account_id=account_id, closed=False)
 
 
 @router.post("/{account_id}/withdrawals", dependencies=[DATA], summary="Withdraw subjects from an account")

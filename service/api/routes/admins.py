@@ -207,7 +207,7 @@ def request_revocation(
 
 decision_router = APIRouter(prefix="/v1/decisions", tags=["decisions"], responses=PROBLEMS, route_class=ApiRoute)
 RequestId = Annotated[Identifier, Path(description="The request.")]
-EFFECTS = {**ledger.LIMIT_EFFECTS, **admins.EFFECTS, **jobs.SHARE_EFFECTS}
+EFFECTS = {**ledger.limits.LIMIT_EFFECTS, **admins.EFFECTS, **jobs.SHARE_EFFECTS}
 
 
 @decision_router.get("", summary="List decisions")

@@ -41,7 +41,7 @@ class Watched:
 
     def balance(self) -> BalanceFacts:
         with transaction(self.served.factory, read_only=True) as session:
-            return ledger.balance(session, self.account_id)
+            return ledger.balance_of(ledger.get_account(session, self.account_id))
 
     def __call__(
         self, method: str, template: str, body: Any = None, *, client: httpx.Client | None = None, **more: Any

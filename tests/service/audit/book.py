@@ -137,7 +137,7 @@ class LedgerBook(Steps):
         with transaction(self.factory) as session:
             row = ledger.lock_account(session, self.accounts[account])
             proofs = {"journals": {}, "witnesses": [], "releases": [], "checkpoint": None, "reason": "restored"}
-            ledger.record_missing(session, row, amount_nano=amount_nano, details=proofs, now=self.tick())
+            ledger.limits.record_missing(session, row, amount_nano=amount_nano, details=proofs, now=self.tick())
 
     def fill(self) -> Self:
         """Write two accounts with every kind of entry."""
@@ -147,9 +147,9 @@ class LedgerBook(Steps):
         self.train("patients")
         patients = self.accounts["patients"]
         self.do(ledger.return_hold, hold_id=self.hold("patients")[1], reason="cancelled")
-        self.do(ledger.lower_limit, account_id=patients, epsilon=7.0, reason="less")
+        self.do(ledger.limits.lower_limit, account_id=patients, epsilon=7.0, reason="less")
         for frozen in (True, False):
-            self.do(ledger.set_frozen, account_id=patients, frozen=frozen, reason="look")
+            self.do(ledger.limits.set_frozen, account_id=patients, frozen=frozen, reason="look")
         job_id, retried = self.start("patients")
         self.charge(retried, 1)
         self.retry(job_id, retried)

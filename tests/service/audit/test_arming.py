@@ -57,7 +57,7 @@ def test_armed_work_is_charged_and_captured_under_a_stop(factory, tmp_path, now)
     assert book.do(jobs.claim, worker="w", lease_seconds=60, job_id=lost[0], attempts_max=1) is None
     holds = [book.read(ledger.get_hold, hold_id) for _, hold_id in (published, failed, lost)]
     assert [hold.state for hold in holds] == [HoldState.CAPTURED, HoldState.CAPTURED, HoldState.ARMED]
-    balance = book.read(ledger.balance, book.accounts["patients"])
+    balance = book.read(ledger.get_account, book.accounts["patients"])
     assert balance.spent_nano == 2 * holds[0].charged_nano > 0
     assert balance.reserved_nano == holds[2].amount_nano
 

@@ -1,9 +1,6 @@
 """Journals, releases and uploads that a database lacks are found, and known ones are not."""
 
-from typing import Any
-
 import pytest
-from sqlalchemy import event
 
 from service import ledger
 from service.audit.findings import Finding, FindingCode
@@ -14,6 +11,7 @@ from service.storage.folder import FolderStorage
 from service.storage.interface import key_of
 from service.storage.journals import Journal
 from tests.service.audit.book import LedgerBook
+from tests.service.steps import before_the_first_select
 
 
 def write(book: LedgerBook, job_id: str, *costs_nano: int, account: str = "patients") -> None:
@@ -40,7 +38,7 @@ def test_a_journal_of_an_unknown_job_is_found_with_what_it_shows(book, settings,
     job_id = new_id("job")
     write(book, job_id, 1_000_000, 2_000_000)
     (finding,) = forgotten(book, settings, full=full)
-    assert (finding.code, finding.scope, finding.stops) == (FindingCode.JOURNAL_UNKNOWN, "*", True)
+    assert (finding.code, finding.account_id, finding.stops) == (FindingCode.JOURNAL_UNKNOWN, None, True)
     assert f"{job_id} shows releases for 3000000 nano-units of account {book.accounts['patients']};" in finding.message
 
 
@@ -60,7 +58,7 @@ def test_a_journal_that_shows_more_than_was_charged_is_found(book, settings, ful
     assert forgotten(book, settings, full=full) == []
     write(book, job_id, 5)
     (finding,) = forgotten(book, settings, full=full)
-    assert (finding.code, finding.scope) == (FindingCode.JOURNAL_AHEAD, book.accounts["patients"])
+    assert (finding.code, finding.account_id) == (FindingCode.JOURNAL_AHEAD, book.accounts["patients"])
     assert f"for {charged_nano + 5} nano-units" in finding.message
     assert "the ledger lacks 5 of them" in finding.message
 
@@ -83,26 +81,21 @@ def test_releases_of_unknown_jobs_are_found_and_those_of_known_ones_are_not(book
     for identifier in (release_id, sample_id):
         (book.data_dir / key_of(identifier)).mkdir(parents=True)
     (release,) = forgotten(book, settings)
-    assert (release.code, release.scope, release.stops) == (FindingCode.RELEASE_UNKNOWN, "*", True)
+    assert (release.code, release.account_id, release.stops) == (FindingCode.RELEASE_UNKNOWN, None, True)
     assert release_id in release.message
 
 
 @pytest.mark.parametrize("full", [True, False])
 def test_a_job_that_is_accepted_charges_and_publishes_during_a_verification_raises_no_alarm(book, settings, full):
     """The folder is read before the database."""
-    begun: list[str] = []
 
-    def before_select(connection: Any, cursor: Any, statement: str, *more: Any) -> None:
-        if statement.startswith("SELECT") and not begun:
-            begun.append("")
-            job_id, _ = charged(book)
-            write(book, job_id, 10)
-            book.publish(job_id)
-            (book.data_dir / key_of(release_id_of(job_id))).mkdir(parents=True)
+    def publish() -> None:
+        job_id, _ = charged(book)
+        write(book, job_id, 10)
+        book.publish(job_id)
+        (book.data_dir / key_of(release_id_of(job_id))).mkdir(parents=True)
 
-    event.listen(book.factory.kw["bind"], "before_cursor_execute", before_select)
-    report = inspect_ledger(settings, book.factory, full=full)
-    event.remove(book.factory.kw["bind"], "before_cursor_execute", before_select)
-    assert begun
+    with before_the_first_select(book.factory, publish):
+        report = inspect_ledger(settings, book.factory, full=full)
     assert report.clean, report.findings
     assert inspect_ledger(settings, book.factory, full=full).clean

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from service.audit.findings import FindingCode
-from service.audit.proofs import Signed, Witness, read_checkpoint_file
+from service.audit.proofs import Signed, Witness, read_proofs
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.base import new_id
@@ -27,16 +27,13 @@ def book(filled_book: LedgerBook) -> LedgerBook:
 
 @pytest.fixture
 def kept(book: LedgerBook) -> Signed:
-    found = read_checkpoint_file(FolderStorage(book.data_dir), trusted_keys(book.key_path))
+    found = read_proofs(FolderStorage(book.data_dir), trusted_keys(book.key_path)).kept
     assert found is not None
     return found
 
 
 def as_it_was(_body: dict[str, Any]) -> None:
     pass
-
-
-# --- what the entries mean ------------------------------------------------------------------------------------------
 
 
 def test_a_log_hashed_again_as_it_was_has_no_findings(book, patients):
@@ -112,9 +109,6 @@ def test_a_forged_meaning_is_found_though_hashes_and_rows_agree(book, patients, 
 def test_a_raise_without_two_people_is_found(book, change):
     forged = rewritten(book, book.accounts["pupils"], in_details("limit", change))
     assert (FindingCode.RAISE_UNAPPROVED, 2) in book.found_after(*forged)
-
-
-# --- what was signed ------------------------------------------------------------------------------------------------
 
 
 def test_a_rewritten_chain_is_found_by_a_checkpoint(book, patients, kept):
@@ -230,9 +224,6 @@ def test_a_witness_that_agrees_is_no_finding(book, patients):
         for account_id, place in ((patients, sequence + 1), (patients, 2), (new_id("acc"), 1)):
             wrong = Witness(account_id, place, digest, "a receipt")
             assert book.found(known=(wrong,), full=full) == [(FindingCode.OLDER_THAN_RECEIPT, place)]
-
-
-# --- from a checkpoint on -------------------------------------------------------------------------------------------
 
 
 def test_verification_from_a_checkpoint_reads_only_what_came_after(book, patients):

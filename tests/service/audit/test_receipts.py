@@ -57,9 +57,6 @@ def tampered(receipt: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[st
             yield (*path, action), forged
 
 
-# --- offline --------------------------------------------------------------------------------------------------------
-
-
 def test_a_receipt_is_checked_offline_with_a_pinned_key(book, tmp_path):
     folder = tmp_path / "artifact"
     (folder / "inner").mkdir(parents=True)
@@ -135,9 +132,6 @@ def test_the_receipt_states_the_terms_and_the_entry(book):
     assert (statement["account"]["unit"], statement["account"]["adjacency"]) == ("record", "add_remove")
     assert statement["entry"]["kind"] == "capture"
     assert statement["account"]["spent_nano"] == statement["entry"]["amount_nano"] > 0
-
-
-# --- the key --------------------------------------------------------------------------------------------------------
 
 
 def test_services_that_start_at_once_get_one_key(tmp_path):

@@ -121,7 +121,7 @@ class World(LedgerBook):
         self.raise_limit("patients", 13.0)
         asking, _token = self.do(make_key, name="asks", scopes=["admin"])
         more = {"account_id": self.accounts["patients"], "epsilon": 20.0, "reason": "more"}
-        self.do(ledger.request_raise, requested_with=asking.id, **more)
+        self.do(ledger.limits.request_raise, requested_with=asking.id, **more)
         self.private = self.upload("patients", PRINTS)
         self.test_set, self.unused = self.upload(None), self.upload(None, name="unused")
         self.upload("patients", None)

@@ -54,9 +54,6 @@ def test_no_statement_reads_the_whole_log_for_each_page_or_hold(book):
     assert inner == []  # for each row of another table
 
 
-# --- entries --------------------------------------------------------------------------------------------------------
-
-
 def test_another_byte_in_any_column_of_an_entry_is_found(book):
     """Every column of an entry of each kind on SQLite; on PostgreSQL a third of them, to save time."""
     trusted, dice, missed, changes = trusted_keys(book.key_path), Random(7), [], 0
@@ -152,9 +149,6 @@ def test_swapped_and_inserted_entries_are_found(book, patients):
 def test_entries_of_no_account_are_found(book):
     found = book.found_after(f"DELETE FROM accounts WHERE id = '{book.accounts['pupils']}'")
     assert (FindingCode.ORPHAN_ENTRIES, 1) in found
-
-
-# --- balances, holds, limits ----------------------------------------------------------------------------------------
 
 
 def test_an_account_with_an_id_of_another_form_is_found(book, patients):

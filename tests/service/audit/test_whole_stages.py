@@ -53,7 +53,7 @@ def test_all_of_the_price_is_charged_with_the_first_step_and_later_ones_are_coun
     first, second = told(book)
     assert first[0] > 0 == second[0]
     assert (first[1], second[1]) == ({"steps": 4}, {"steps": 8})
-    assert book.read(ledger.released, book.hold_ids[0]) == {"steps": 8}
+    assert ledger.released(book.read(ledger.get_hold, book.hold_ids[0])) == {"steps": 8}
     assert book.read(ledger.get_hold, book.hold_ids[0]).charged_nano == first[0]
     assert of_account(book) == []
 

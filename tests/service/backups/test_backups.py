@@ -254,7 +254,7 @@ def test_neither_a_raise_nor_a_thaw_refunds_missing_spending(lone, epsilon):
     assert account.frozen is (account.spent_nano > account.capacity_nano) is (epsilon is not None)
     if account.frozen:
         with pytest.raises(Conflict, match="stays frozen"):
-            lone.do(ledger.set_frozen, account_id=account.id, frozen=False, reason="go on")
+            lone.do(ledger.limits.set_frozen, account_id=account.id, frozen=False, reason="go on")
     else:
         lone.raise_limit("patients", account.epsilon + 1)
         raised = lone.account()

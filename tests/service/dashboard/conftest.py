@@ -161,7 +161,7 @@ class Site:
 
     def balance(self, account_id: str) -> BalanceFacts:
         with transaction(self.factory, read_only=True) as session:
-            return ledger.balance(session, account_id)
+            return ledger.balance_of(ledger.get_account(session, account_id))
 
     def rows(self, table: type[Any], *conditions: Any) -> list[Any]:
         with transaction(self.factory, read_only=True) as session:

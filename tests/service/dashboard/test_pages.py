@@ -94,7 +94,7 @@ def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):
 def test_the_ledger_is_read_in_pages(site, stock):
     for number in range(70):
         change = {"frozen": number % 2 == 0, "reason": "a test"}
-        site.do(ledger.set_frozen, account_id=stock.account, **change, now=site.now)
+        site.do(ledger.limits.set_frozen, account_id=stock.account, **change, now=site.now)
     page = f"/accounts/{stock.account}/ledger"
     client, seen, address = site.client(), [], page
     while address:
@@ -275,7 +275,7 @@ def test_a_running_job_without_a_sign_of_life_says_so(site, stock):
 
 
 def test_a_frozen_and_overspent_account_shows_nothing_left(site, stock):
-    site.do(ledger.lower_limit, account_id=stock.account, epsilon=0.5, reason="withdrawn", now=site.now)
+    site.do(ledger.limits.lower_limit, account_id=stock.account, epsilon=0.5, reason="withdrawn", now=site.now)
     html = site.client().get(f"/accounts/{stock.account}").text
     assert_shown(html, "Frozen", "0% left of the lifetime budget")
     assert "-" not in re.sub(r"[^\d.%-]", "", " ".join(re.findall(r'width="[^"]*%"', html)))

@@ -80,7 +80,7 @@ def test_no_budget_returns_and_nothing_else_goes(desk):
     desk.removed(dataset_id)
     assert desk.books() == before
     assert desk.job(job_id).failure_code is code
-    assert desk.do(ledger.balance, account_id).spent_nano == 1000
+    assert desk.do(ledger.get_account, account_id).spent_nano == 1000
 
 
 @pytest.mark.parametrize("running", [False, True])
@@ -130,7 +130,7 @@ def test_queued_trainings_are_cancelled_with_the_deletion_and_running_ones_are_w
     assert desk.job(queued).state is JobState.CANCELLED
     assert [desk.job(job_id).cancel_requested for job_id in (running, foreign)] == [True, False]
     desk.finish_cancelled(running)
-    balance = desk.do(ledger.balance, account_id)
+    balance = desk.do(ledger.get_account, account_id)
     assert (balance.spent_nano, balance.reserved_nano) == (900, 0)
     desk.go_on()
     assert (desk.state(dataset_id), desk.state(other)) == (DatasetState.DELETED, DatasetState.READY)

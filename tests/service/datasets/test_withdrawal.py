@@ -213,7 +213,7 @@ def test_trainings_are_waited_for_or_stopped_and_what_they_charged_stays(people)
     people.finish_cancelled(job_id)
     people.go_on()
     assert (people.row(dataset_id).state, len(people.records(dataset_id))) == (DatasetState.READY, 1)
-    assert people.do(ledger.balance, account_id).spent_nano == 1000
+    assert people.do(ledger.get_account, account_id).spent_nano == 1000
     people.train(dataset_id)
 
 

@@ -66,7 +66,7 @@ class World(Steps):
         return self._open(self.factory, name=name, **terms)
 
     def close(self, account_id: str, *, closed: bool = True) -> None:
-        self.do(ledger.set_closed, account_id, closed=closed)
+        self.do(ledger.limits.set_closed, account_id, closed=closed)
 
     def send(
         self, dataset_id: str, images: npt.ArrayLike, *, during: Callable[[], Any] = lambda: None, **arrays: Any

@@ -94,7 +94,7 @@ class Shop(Steps):
         return self.do(jobs.request_cancel, job_id=job_id, discard=discard)
 
     def freeze(self) -> None:
-        self.do(ledger.set_frozen, account_id=self.account_id, frozen=True, reason="audit")
+        self.do(ledger.limits.set_frozen, account_id=self.account_id, frozen=True, reason="audit")
 
     # What workers do.
 
@@ -177,7 +177,7 @@ class Shop(Steps):
         return self.hold_of(job_id).state
 
     def balance(self) -> BalanceFacts:
-        return self.read(ledger.balance, self.account_id)
+        return ledger.balance_of(self.read(ledger.get_account, self.account_id))
 
     def money(self) -> tuple[int, int]:
         balance = self.balance()

@@ -87,14 +87,14 @@ def test_no_trial_of_a_sweep_is_held_at_a_rate_from_before_a_raise(shop):
 
 def test_a_limit_that_is_lowered_meanwhile_is_kept(shop):
     with asked_in_between(shop, lambda: shop.train(epsilon=1.5)) as (session, answers):
-        ledger.lower_limit(session, account_id=shop.account_id, epsilon=1.0, reason="less", now=shop.now)
+        ledger.limits.lower_limit(session, account_id=shop.account_id, epsilon=1.0, reason="less", now=shop.now)
     assert isinstance(answers[0], InsufficientBudget)
     assert shop.log_kinds() == [EntryKind.OPEN, EntryKind.LIMIT]
 
 
 def test_an_account_that_is_frozen_meanwhile_takes_no_training(shop):
     with asked_in_between(shop, shop.train) as (session, answers):
-        ledger.set_frozen(session, account_id=shop.account_id, frozen=True, reason="audit", now=shop.now)
+        ledger.limits.set_frozen(session, account_id=shop.account_id, frozen=True, reason="audit", now=shop.now)
     assert isinstance(answers[0], AccountFrozen)
 
 

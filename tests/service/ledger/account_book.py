@@ -53,16 +53,16 @@ class AccountBook(Steps):
 
     def lower(self, epsilon: float, *, by: str | None = None) -> ledger.Account:
         facts = {"epsilon": epsilon, "reason": "the owner asked", "by": by}
-        return self.do(ledger.lower_limit, account_id=self.account_id, **facts)
+        return self.do(ledger.limits.lower_limit, account_id=self.account_id, **facts)
 
     def freeze(self, frozen: bool, *, reason: str = "an audit", by: str | None = None) -> None:
-        self.do(ledger.set_frozen, account_id=self.account_id, frozen=frozen, reason=reason, by=by)
+        self.do(ledger.limits.set_frozen, account_id=self.account_id, frozen=frozen, reason=reason, by=by)
 
     def account(self) -> ledger.Account:
         return self.read(ledger.get_account, self.account_id)
 
     def balance(self) -> BalanceFacts:
-        return self.read(ledger.balance, self.account_id)
+        return ledger.balance_of(self.account())
 
     def money(self) -> tuple[int, int, int]:
         balance = self.balance()

@@ -140,7 +140,7 @@ def hammer(engine: Engine, path: Path, account_id: str, seed: int, start: Barrie
     """Run jobs until this process is killed."""
     factory, dice, journal = make_session_factory(engine), random.Random(seed), Journal(path)
     with transaction(factory, read_only=True) as session:
-        ledger.balance(session, account_id)
+        ledger.get_account(session, account_id)
     if start is not None:
         start.wait(SECONDS_MAX)
     if dead is not None:

@@ -48,7 +48,7 @@ def charge_without_an_entry(patch: Patch) -> None:
     """The hold counts a charge that the log lacks."""
 
     def broken(session: Session, *, hold_id: str, attempt: int, amount_nano: int, now: datetime, **_: Any) -> int:
-        hold = holds._lock_open(session, hold_id, attempt)
+        hold = holds._lock_for(session, hold_id, attempt)
         hold.charged_nano += amount_nano
         return hold.charged_nano
 
@@ -82,26 +82,12 @@ def refund_on_expiry(patch: Patch) -> None:
 
 def capture_that_keeps_the_rest(patch: Patch) -> None:
     """The uncharged part of a hold stays held forever."""
-    append = rows.append
-
-    def broken(*args: Any, **more: Any) -> None:
-        if more.get("spent", 0) > 0:
-            more["held"] = -more["spent"]
-        append(*args, **more)
-
-    patch.setattr(rows, "append", broken)
-    patch.setattr(holds, "append", broken)
+    _change_appended(patch, lambda more: {"held": -more["spent"]} if more.get("spent", 0) > 0 else {})
 
 
 def capture_of_the_whole_hold_as_free(patch: Patch) -> None:
     """A capture spends nothing."""
-    append = rows.append
-
-    def broken(*args: Any, **more: Any) -> None:
-        append(*args, **{**more, "spent": 0})
-
-    patch.setattr(rows, "append", broken)
-    patch.setattr(holds, "append", broken)
+    _change_appended(patch, lambda _more: {"spent": 0})
 
 
 def claim_that_ignores_leases(patch: Patch) -> None:
@@ -188,7 +174,7 @@ def arming_on_a_frozen_account(patch: Patch) -> None:
     arm = ledger.arm
 
     def broken(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
-        hold = holds._lock_open(session, hold_id, attempt)
+        hold = holds._lock_for(session, hold_id, attempt)
         if not hold.account.frozen or hold.state is HoldState.ARMED:
             return arm(session, hold_id=hold_id, attempt=attempt, now=now)
         details = {"attempt": attempt, "charged_nano": 0, "hold_nano": hold.amount_nano}
@@ -206,17 +192,17 @@ def raise_by_one_person(patch: Patch) -> None:
 
 def any_limit_is_a_lower_one(patch: Patch) -> None:
     """The function that lowers limits also raises them."""
-    lower = ledger.lower_limit
+    lower = ledger.limits.lower_limit
 
     def broken(session: Session, *, account_id: str, epsilon: float, reason: str, now: datetime) -> ledger.Account:
         with suppress(InvalidInput):
             return lower(session, account_id=account_id, epsilon=epsilon, reason=reason, now=now)
         account = rows.lock_account(session, account_id)
         limit = limits._filter_at(account, epsilon, "raised")
-        limits._set_limit(session, account, limit, frozen=account.frozen, now=now, details={"reason": reason})
+        limits._set_limit(session, account, limit, now=now, details={"reason": reason})
         return account
 
-    patch.setattr(ledger, "lower_limit", broken)
+    patch.setattr(limits, "lower_limit", broken)
 
 
 def progress_that_tells_everything(patch: Patch) -> None:
@@ -246,6 +232,11 @@ BROKEN: dict[Callable[[Patch], None], tuple[str, ...]] = {
     any_limit_is_a_lower_one: ("limit", "lower_limit"),
     progress_that_tells_everything: ("report_progress",),
 }
+
+
+def _change_appended(patch: Patch, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    append = holds.append
+    patch.setattr(holds, "append", lambda *args, **more: append(*args, **more | change(more)))
 
 
 def _return_all(session: Session, hold: Hold, now: datetime) -> None:

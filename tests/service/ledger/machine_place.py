@@ -123,12 +123,13 @@ def perform(session: Session, command: Command, now: datetime) -> Any:
     """Call the production function that a command names, and return a value to compare with the model."""
     name, args = command.name, command.args
     if name in OF_LEDGER:
-        step = hold_at_present_rate if name == "hold" else getattr(ledger, name)
+        acts = ledger.limits if hasattr(ledger.limits, name) else ledger
+        step = hold_at_present_rate if name == "hold" else getattr(acts, name)
         value = step(session, **args, now=now)
         return value.id if name in ("hold", "request_raise") else value if name == "charge" else None
     if name in ("approve_raise", "decline_raise"):
         approved = name == "approve_raise"
-        decisions.decide(session, **args, now=now, effects=ledger.LIMIT_EFFECTS, approved=approved)
+        decisions.decide(session, **args, now=now, effects=ledger.limits.LIMIT_EFFECTS, approved=approved)
         return None
     if name in ("submit_training", "submit_sample"):
         kind = {"submit_training": "train", "submit_sample": "sample"}[name]

@@ -51,9 +51,8 @@ class Requests:
         if name == "hold":
             self.raw += 1
             left = self.model.left(account_id)
-            amounts = [1, left // 3, left, left + 1, 0]
             job_id = f"job_raw_{dice.choice([self.raw, max(self.raw - 1, 1)])}"
-            amount_nano = dice.choice(amounts)
+            amount_nano = dice.choice([1, left // 3, left, left + 1, 0])
             return Command("hold", {"account_id": account_id, "job_id": job_id, "amount_nano": amount_nano})
         if name == "submit_training":
             return self._submission(dice, account_id)
@@ -70,11 +69,8 @@ class Requests:
     def _limit(self, dice: random.Random, account_id: str) -> Command:
         """Draw a lower limit, or a step of a raise."""
         asked = [key for key, row in self.model.requests.items() if row["account_id"] == account_id]
-        names = [
-            "lower_limit",
-            "request_raise",
-            *(["approve_raise", "approve_raise", "decline_raise"] if asked else []),
-        ]
+        names = ["lower_limit", "request_raise"]
+        names += ["approve_raise", "approve_raise", "decline_raise"] if asked else []
         name = self._choose(dice, names)
         key = dice.choice([*ADMINS, "key_of_nobody"])
         if name in ("approve_raise", "decline_raise"):
@@ -128,30 +124,20 @@ class Requests:
         return Command(name, fence)
 
     def _submission(self, dice: random.Random, account_id: str | None = None) -> Command:
-        who = {
-            "principal": dice.choice(["key_one", "key_two"]),
-            "idempotency_key": dice.choice([None, None, "a", "b"]),
-        }
+        who = {"principal": dice.choice(["key_one", "key_two"]), "idempotency_key": dice.choice([None, None, "a", "b"])}
         if account_id is None and self.model.releases and dice.random() < 0.5:
             release_id = dice.choice([*self.model.releases, "rel_" + "a" * 20])
             seed = dice.randint(0, 1)
             facts = {"release_id": release_id, "count": 3, "classes": None, "seed": seed, "format": "npz"}
             return Command("submit_sample", who | facts)
         datasets = [key for key, owner in self.model.datasets.items() if account_id in (None, owner)]
-        facts = {
-            "dataset_id": dice.choice(datasets),
-            "recipe": "datalens",
-            "epsilon": dice.choice(EPSILONS),
-            "options": {},
-            "evaluation_dataset_id": None,
-        }
-        return Command("submit_training", who | facts)
+        facts = {"dataset_id": dice.choice(datasets), "recipe": "datalens", "epsilon": dice.choice(EPSILONS)}
+        return Command("submit_training", who | facts | {"options": {}, "evaluation_dataset_id": None})
 
     def _charge(self, dice: random.Random, hold_id: str, attempt: int) -> Command:
         hold = self.model.holds[hold_id]
         left = hold["amount_nano"] - hold["charged_nano"]
-        amounts = [hold["amount_nano"] // 3, 1, left, left + 1, 0]
-        amount_nano = dice.choice(amounts)
+        amount_nano = dice.choice([hold["amount_nano"] // 3, 1, left, left + 1, 0])
         facts = {"hold_id": hold_id, "attempt": attempt, "amount_nano": amount_nano}
         if dice.random() < 0.5:
             return Command("charge", facts | {"stage": "votes", "event": {"count": 1}})
@@ -160,14 +146,8 @@ class Requests:
 
     def _publication(self, dice: random.Random, job_id: str, attempt: int) -> Command:
         release_id = release_id_of(job_id)
-        facts = {
-            "release_id": release_id,
-            "name": "first",
-            "artifact_sha256": dice.choice(SHAS),
-            "artifact_dir": f"releases/{release_id}",
-            "card": {"epsilon": 1.0},
-            "summary": {},
-        }
+        facts = {"release_id": release_id, "name": "first", "card": {"epsilon": 1.0}, "summary": {}}
+        facts |= {"artifact_sha256": dice.choice(SHAS), "artifact_dir": f"releases/{release_id}"}
         return Command("publish", {"job_id": job_id, "attempt": attempt, **facts})
 
     def _end_of_sample(self, dice: random.Random, job_id: str, attempt: int) -> Command:

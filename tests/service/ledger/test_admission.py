@@ -11,8 +11,6 @@ from service import ledger
 from service.errors import AccountFrozen, Conflict, InsufficientBudget
 from tests.service.ledger.account_book import CAPACITY
 
-# --- admission --------------------------------------------------------------------------------------------------------
-
 
 def test_a_hold_fits_exactly_or_is_refused_with_every_number(account_book):
     account_book.capture(account_book.armed(CAPACITY // 2, charged_nano=CAPACITY // 2), 1)
@@ -94,9 +92,6 @@ def test_the_affordable_epsilon_is_admitted(account_book):
         affordable = account_book.balance().affordable_epsilon
         assert budget.nano_of(affordable) <= account_book.balance().left_nano
     account_book.hold(budget.nano_of(affordable))
-
-
-# --- limits and freezing ----------------------------------------------------------------------------------------------
 
 
 def test_a_limit_below_the_spend_shows_zero_and_frozen_never_a_negative(account_book):

@@ -13,8 +13,6 @@ from service.ledger.chain import GENESIS_HASH
 from service.views.accounts import page
 from tests.service.ledger.account_book import CAPACITY, SHA, AccountBook
 
-# --- opening ----------------------------------------------------------------------------------------------------------
-
 
 def test_opening_writes_the_account_and_its_first_entry(account_book):
     (first,) = account_book.log()
@@ -42,9 +40,6 @@ def test_an_account_that_cannot_be_right_is_refused(factory, open_account, chang
 def test_two_accounts_cannot_share_a_name(account_book, open_account):
     with pytest.raises(Conflict, match="exists already"):
         open_account(account_book.factory)
-
-
-# --- the two phases ---------------------------------------------------------------------------------------------------
 
 
 def test_hold_arm_charge_capture_spends_what_was_charged_and_returns_the_rest(account_book):
@@ -120,9 +115,6 @@ def test_a_job_has_one_hold(account_book):
     with pytest.raises(Conflict, match="already"):
         account_book.hold(1)
     assert account_book.money() == (0, 1, CAPACITY - 1)
-
-
-# --- attempts and charge-ahead ----------------------------------------------------------------------------------------
 
 
 def test_a_later_attempt_shuts_out_the_earlier_one(account_book):

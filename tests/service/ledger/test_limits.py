@@ -50,10 +50,10 @@ class Board(AccountBook):
 
     def ask(self, epsilon: float = 12.0, *, by: str | None = None, reason: str = "a second study") -> str:
         facts = {"account_id": self.account_id, "epsilon": epsilon, "reason": reason}
-        return self.do(ledger.request_raise, requested_with=by or self.alice, **facts).id
+        return self.do(ledger.limits.request_raise, requested_with=by or self.alice, **facts).id
 
     def approve(self, request_id: str, *, by: str | None = None, after: timedelta = LATER) -> Decision:
-        facts = {"decided_with": by or self.bob, "now": self.now + after, "effects": ledger.LIMIT_EFFECTS}
+        facts = {"decided_with": by or self.bob, "now": self.now + after, "effects": ledger.limits.LIMIT_EFFECTS}
         return self.do(decisions.decide, request_id, **facts, approved=True)
 
     def spend(self, amount_nano: int) -> None:
@@ -63,9 +63,6 @@ class Board(AccountBook):
 @pytest.fixture
 def board(factory: SessionFactory, now: datetime, open_account: Callable[..., str]) -> Board:
     return Board(factory, now, open_account)
-
-
-# --- two people and a reason ----------------------------------------------------------------------------------------
 
 
 def test_a_second_person_raises_the_limit_and_the_log_names_both(board):
@@ -147,9 +144,6 @@ def test_a_raise_and_a_freeze_need_a_reason(board, reason):
             step()
 
 
-# --- the life of a request ------------------------------------------------------------------------------------------
-
-
 def test_a_request_is_approved_against_the_limit_it_was_asked_for(board):
     request_id = board.ask(12.0)
     board.lower(2.0)
@@ -164,9 +158,6 @@ def test_two_admins_at_once_raise_once(board):
     ends = at_once(*(partial(board.approve, request_id, by=key_id) for key_id in others))
     assert sorted(type(end).__name__ for end in ends) == ["Conflict", "Conflict", "Decision"]
     assert board.kinds() == ["open", "limit"]
-
-
-# --- the freeze switch and the absence of refreshes -----------------------------------------------------------------
 
 
 def test_an_account_frozen_by_a_lower_limit_stays_frozen_when_it_is_raised_again(board):
@@ -207,7 +198,7 @@ def test_nothing_but_a_limit_entry_changes_the_capacity_and_nothing_gives_spent_
     board.spend(60)
     with transaction(board.factory) as session:
         account = ledger.lock_account(session, board.account_id)
-        ledger.record_missing(session, account, amount_nano=40, details={"reason": "restored"}, now=board.now)
+        ledger.limits.record_missing(session, account, amount_nano=40, details={"reason": "restored"}, now=board.now)
     entries = board.log()
     changed = {after.kind for before, after in pairwise(entries) if after.capacity_nano != before.capacity_nano}
     assert changed == {EntryKind.LIMIT}

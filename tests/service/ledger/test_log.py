@@ -12,8 +12,6 @@ from service.ledger.chain import canonical_json
 from tests.service.holds import hold_at_present_rate
 from tests.service.ledger.account_book import CAPACITY, SHA
 
-# --- the log ----------------------------------------------------------------------------------------------------------
-
 
 def test_the_log_is_paged_and_each_page_checks_its_link(account_book):
     for _ in range(6):
@@ -39,9 +37,6 @@ def test_details_survive_the_database_exactly(account_book):
     stored = account_book.log()[-1].details  # reading checks the hash too
     assert stored == details
     assert all(type(stored[name]) is type(value) for name, value in details.items())
-
-
-# --- what the database itself refuses ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -77,9 +72,6 @@ def test_a_second_terminal_entry_for_a_hold_is_refused(account_book):
     copied = f"INSERT INTO entries (sequence, {columns}) SELECT 4, {columns} FROM entries WHERE sequence = 3"
     with pytest.raises(IntegrityError):
         account_book.sql(copied)
-
-
-# --- corruption -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def raise_limit(workshop: Any, epsilon: float) -> None:
     with transaction(workshop.factory) as session:
         asks, approves = (make_key(session, name="admin", scopes=["admin"], now=now)[0].id for _ in range(2))
         facts = {"epsilon": epsilon, "reason": "a second study", "requested_with": asks, "now": now}
-        asked = ledger.request_raise(session, account_id=workshop.account_id, **facts)
+        asked = ledger.limits.request_raise(session, account_id=workshop.account_id, **facts)
         approve_raise(session, asked.id, approves, now)
 
 
@@ -80,7 +80,7 @@ def test_a_limit_that_is_lowered_below_what_a_training_charges_lets_it_publish(w
     with pytest.raises(SystemExit):
         workshop.work(job_id, LOST)
     facts = {"account_id": workshop.account_id, "epsilon": 0.1, "reason": "enough"}
-    workshop.do(ledger.lower_limit, **facts, now=datetime.now(UTC))
+    workshop.do(ledger.limits.lower_limit, **facts, now=datetime.now(UTC))
     workshop.give_back(job_id)
     published_by(workshop, job_id)
     balance, card = workshop.balance(), workshop.release_of(job_id).card

@@ -171,6 +171,6 @@ def test_a_worker_does_not_start_by_a_clock_that_is_behind_the_ledger(workshop):
     with worker_start(workshop.settings) as start:
         start()
         ahead = datetime(2049, 1, 1, tzinfo=UTC)
-        workshop.do(ledger.set_frozen, account_id=workshop.account_id, frozen=True, reason="a test", now=ahead)
+        workshop.do(ledger.limits.set_frozen, account_id=workshop.account_id, frozen=True, reason="a test", now=ahead)
         with pytest.raises(SystemExit, match=r"clock of this machine is wrong: it shows .* more than a day behind"):
             start()

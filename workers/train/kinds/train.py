@@ -86,7 +86,8 @@ def publish(context: Context, release_id: str) -> None:
         hold_id = jobs.get_job(session, job_id).hold_id
         if hold_id is None:
             raise LedgerCorruption("A training job lacks its hold.", job_id=job_id)
-        hold, counted = ledger.get_hold(session, hold_id), ledger.released(session, hold_id)
+        hold = ledger.get_hold(session, hold_id)
+        counted = ledger.released(hold)
         more = any(released.counts[stage] > counted[stage] for stage in counted)
         if more or released.cost_nano > hold.charged_nano:
             raise LedgerCorruption(
