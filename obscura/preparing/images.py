@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -28,7 +28,6 @@ from obscura.image_types import (
     require_few_parts,
     taken_suffixes,
 )
-from obscura.preparing.choices import Size
 from obscura.preparing.depth import COLOUR_LIMITS, FORMAT_SCALE, Depth, Numbers, Scale, depth_of, eight_bits
 from obscura.preparing.dicom import begins_like_dicom, open_dicom, read_frame
 from obscura.preparing.errors import Unreadable
@@ -67,8 +66,7 @@ _MADE_TO_LAST = {
 def opened(data: bytes) -> Iterator[Image.Image]:
     """Open an image file; pixels are decoded on access. Raise Unreadable for any failure in the block."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about damaged metadata, which is not sent
+        with catch_warnings(action="ignore"):  # about damaged metadata, which is not sent
             require_few_parts(data)
             if data.startswith(TIFF_MAGICS):
                 _require_readable_tiff(data)
@@ -188,16 +186,17 @@ def look(content: Content) -> Look:
         of_tiff = _orientation(image) if image.format == "TIFF" else 1  # gone once Pillow has turned it
         image.draft(image.mode, (_COMPARED_SIDE, _COMPARED_SIDE))  # of a large JPEG, an eighth is enough to be compared
         image.load()  # before its metadata are looked at, which would hide that it is damaged
-        turn = _turn(image)
+        turn = 1 if image.format == "TIFF" else _orientation(image)
         width, height = reversed(size) if turn in _LYING else size
         if image.mode not in _READ_MODES:
             raise Unreadable(f"its pixels are of a kind that is not taken ({image.mode})")
-        depth, transparent, numbers = _depth(image, content), _is_transparent(image), _numbers(image)
+        numbers, transparent = _numbers(image), _is_transparent(image)
         if numbers is None:  # upright RGB or RGBA, so copies of an image match whatever their file type
+            depth = _colour_depth(image, content)
             flat = image.convert("RGBA" if transparent else "RGB")
             compared: np.ndarray[Any, Any] = np.asarray(flat.transpose(_TURNS[turn]) if turn in _TURNS else flat)
         else:
-            compared = numbers.values
+            depth, compared = depth_of(numbers), numbers.values
         return Look(
             width,
             height,
@@ -225,19 +224,22 @@ def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
     if isinstance(content, Numbers):
         return _fitted_png(Image.fromarray(eight_bits(content, target.scale)), target)
     with opened(content) as image:
-        turn = _turn(image)
-        if turn not in _TURNS and _is_plain(image, content, target):
+        turn = 1 if image.format == "TIFF" else _orientation(image)  # Pillow turns a decoded TIFF itself
+        plain = (
+            image.format in taken_suffixes()
+            and turn not in _TURNS
+            and image.size == (target.width, target.height)
+            and image.mode in (_PLAIN_MODES if target.channels == 3 else ("1", "L"))
+            and not getattr(image, "is_animated", False)
+            and not _is_deep_colour(image, content)
+            and not _is_transparent(image)
+        )
+        if plain:
             return taken_suffixes()[str(image.format)], content
         aim = (2 * target.width, 2 * target.height)
         image.draft(image.mode, aim[::-1] if turn in _LYING else aim)  # a large JPEG is decoded at a part of its size
         flat = _flat(image, target)
         return _fitted_png(flat.transpose(_TURNS[turn]) if turn in _TURNS else flat, target)
-
-
-def has_shape(width: int, height: int, size: Size) -> bool:
-    """Return whether scaling alone brings an image to `size`, within a pixel."""
-    scale = max(size[0] / width, size[1] / height)
-    return (round(width * scale), round(height * scale)) == size
 
 
 def _decoded(content: Content) -> Content:
@@ -253,14 +255,7 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _turn(image: Image.Image) -> int:
-    return 1 if image.format == "TIFF" else _orientation(image)  # Pillow has turned a decoded TIFF itself
-
-
-def _depth(image: Image.Image, data: bytes) -> Depth | None:
-    numbers = _numbers(image)
-    if numbers is not None:
-        return depth_of(numbers)
+def _colour_depth(image: Image.Image, data: bytes) -> Depth | None:
     if not _is_deep_colour(image, data):
         return None
     bands = [image.getchannel(band).getextrema() for band in image.getbands() if band != "A"]
@@ -311,17 +306,6 @@ def _is_transparent(image: Image.Image) -> bool:
         return bool((np.asarray(image) == image.info["transparency"]).any())
     lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
     return bool(isinstance(lowest, int | float) and lowest < 255)
-
-
-def _is_plain(image: Image.Image, data: bytes, target: Target) -> bool:
-    return (
-        image.format in taken_suffixes()
-        and image.size == (target.width, target.height)
-        and image.mode in (_PLAIN_MODES if target.channels == 3 else ("1", "L"))
-        and not getattr(image, "is_animated", False)
-        and not _is_deep_colour(image, data)
-        and not _is_transparent(image)
-    )
 
 
 def _flat(image: Image.Image, target: Target) -> Image.Image:

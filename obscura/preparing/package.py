@@ -98,26 +98,16 @@ def zip_stream(members: Iterable[Member]) -> Iterator[bytes]:
             with archive.open(info, "w", force_zip64=member.size_bytes >= 2**31) as target:
                 for chunk in member.chunks:
                     target.write(chunk)
-                    if outbox.waiting_bytes >= CHUNK_BYTES:
-                        yield outbox.take()
-    yield outbox.take()
+                    if len(outbox.waiting) >= CHUNK_BYTES:
+                        yield bytes(outbox.waiting)
+                        outbox.waiting.clear()
+    yield bytes(outbox.waiting)
 
 
 class _Outbox(io.RawIOBase):
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self.waiting_bytes = 0
+        self.waiting = bytearray()
 
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: object) -> int:
-        part = bytes(data)  # type: ignore[call-overload]  # a bytes-like object, by the protocol of files
-        self._parts.append(part)
-        self.waiting_bytes += len(part)
-        return len(part)
-
-    def take(self) -> bytes:
-        data = b"".join(self._parts)
-        self._parts, self.waiting_bytes = [], 0
-        return data
+    def write(self, data: Any) -> int:
+        self.waiting += data
+        return len(data)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 _DIRECTORY_NAME = "dicomdir"  # a list of the files in the folders, which are searched anyway
 SUFFIXES = frozenset({".dcm", ".dicom", ".ima"})
-NO_PIXELS = "DICOM file without pixels"
-NO_IMAGE = "DICOM object without an image (segmentation, dose, ...)"
 BURNT_IN = (
     "may show text that is burnt into the pixels, for their files do not say that there is none (BurnedInAnnotation): "
     "look at some of them first"
@@ -48,10 +46,9 @@ SAME_STUDY = (
     "have no subject and the StudyInstanceUID of another image, so they seem to be of one person: use an account "
     "whose unit is the subject"
 )
-FIRST_FRAMES = "are the first frame of a file that has several"
 
 
-def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
+def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
     """Recognise a tree with at least one DICOM file."""
     if not is_in(tree):
         if choices.label_tag is not None or choices.subject_tag != SUBJECT_TAG_USUAL or choices.frames == "all":
@@ -100,7 +97,7 @@ def with_owners(source: Source, choices: Choices, *, subjects: bool | None) -> S
                 yield replace(record, read=partial(fail, error))
                 continue
             if isinstance(content, bytes) and begins_like_dicom(content):
-                yield from reader.records(record, content)
+                yield from reader.records(record, partial(bytes, content))
             elif subjects and record.subject is None:
                 raise PackingError(f"Nothing says whose {record.shown} is: it is no DICOM file, and has no subject.")
             else:
@@ -126,10 +123,7 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
         elif not label and not (is_dicom and tagged):
             tally.left_out[LOOSE] += 1
         elif is_dicom:
-            try:
-                yield from reader.records(record, tree.read(path))
-            except Unreadable as error:
-                yield replace(record, read=partial(fail, error))
+            yield from reader.records(record, partial(tree.read, path))
         elif reader.subjects or tagged:
             raise PackingError(
                 f"{path} is an image without tags among DICOM files: nothing says whose it is, or of which class. "
@@ -139,8 +133,18 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
             reader.private_owners[label].add(None)
             yield record
     if not tagged:
-        tally.lost += [name for name in (*others, *reader.private_reports) if name not in reader.private_owners]
-        reader.require_classes()
+        owners = reader.private_owners
+        tally.lost += [name for name in (*others, *reader.private_reports) if name not in owners]
+        every = [owner for each in owners.values() for owner in each]
+        alone = len(every) == len(owners) > 1 and len(set(every)) == len(every) and None not in every
+        if alone and reader.choices.classes is None and reader.choices.rename_classes is None:
+            names = sorted(owners)
+            raise ChoiceNeeded(
+                f"Every folder on top holds images of one person alone by {reader.choices.subject_tag}, so they seem "
+                f"to be people: {some(names)}. Class names become public forever. State the classes in "
+                "a table (--labels) or by a tag (--label-tag); or, if these are classes, state them.",
+                [classes_flag(names)],
+            )
 
 
 @dataclass
@@ -152,14 +156,15 @@ class _Reader:
     private_studies: set[str] = field(default_factory=set)
     private_reports: dict[str, None] = field(default_factory=dict)  # classes with files that hold no image
 
-    def records(self, record: Record, content: bytes) -> Iterator[Record]:
+    def records(self, record: Record, read: Callable[[], bytes]) -> Iterator[Record]:
         try:
-            dataset = open_dicom(content)
+            dataset = open_dicom(read())
             describing = describes_images(dataset)
             if describing or not has_pixels(dataset):
                 if not describing and ("SOPClassUID" not in dataset or "Rows" in dataset):
                     raise Unreadable("it is damaged: its pixels are missing")
-                self.tally.left_out[NO_IMAGE if has_pixels(dataset) else NO_PIXELS] += 1
+                no_image = "DICOM object without an image (segmentation, dose, ...)"
+                self.tally.left_out[no_image if has_pixels(dataset) else "DICOM file without pixels"] += 1
                 self.private_reports |= {record.label: None} if record.label else {}
                 return
             label, owner = record.label, record.subject
@@ -194,22 +199,10 @@ class _Reader:
                 f"records: leave --frames all out, or use an account whose unit is the subject: {OPEN_BY_SUBJECT}"
             )
         self.tally.notes[BURNT_IN] += wanted * (tag_text(dataset, "BurnedInAnnotation").upper() != "NO")
-        self.tally.notes[FIRST_FRAMES] += wanted < frames
+        self.tally.notes["are the first frame of a file that has several"] += wanted < frames
         for number in range(wanted):
             shown = f"{record.shown} frame {number + 1}" if wanted > 1 else record.shown
             yield Record(label, owner, shown, partial(read_frame, dataset, number))
-
-    def require_classes(self) -> None:
-        every = [owner for owners in self.private_owners.values() for owner in owners]
-        alone = len(every) == len(self.private_owners) > 1 and len(set(every)) == len(every) and None not in every
-        if alone and self.choices.classes is None and self.choices.rename_classes is None:
-            names = sorted(self.private_owners)
-            raise ChoiceNeeded(
-                f"Every folder on top holds images of one person alone by {self.choices.subject_tag}, so they seem "
-                f"to be people: {some(names, len(names))}. Class names become public forever. State the classes in "
-                "a table (--labels) or by a tag (--label-tag); or, if these are classes, state them.",
-                [classes_flag(names)],
-            )
 
 
 def _is_dicom(tree: Tree, path: str) -> bool:

@@ -10,7 +10,8 @@ import pytest
 
 from obscura.preparing import Choices, PackingError, prepare
 from obscura.preparing.arrays import Arrays
-from obscura.preparing.subjects import keyed_numbers, read_ids, subject_key
+from obscura.preparing.subjects import keyed_numbers, subject_key
+from obscura.preparing.tables import read_ids
 
 SECRET = "0123456789abcdef" * 4
 
