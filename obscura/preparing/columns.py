@@ -227,13 +227,10 @@ def _of_binary(table: Table, choices: Choices, taken: set[str | None]) -> Iterab
 
 
 def _numbered(table: Table, known: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    for numbers, names in itertools.permutations(known, 2):
+    for numbers, names in itertools.permutations(known, 2) if len(known) == 2 else ():
         pairs = set(zip(table.cells(numbers), table.cells(names), strict=True))
-        if (
-            len(known) == 2
-            and all(number.isdecimal() for number, _ in pairs)
-            and (len({number for number, _ in pairs}) == len({name for _, name in pairs}) == len(pairs))
-        ):
+        unique = len(dict(pairs)) == len({name for _, name in pairs}) == len(pairs)
+        if unique and all(number.isdecimal() for number, _ in pairs):
             return names, tuple(label_text(name) for _, name in sorted(pairs, key=lambda pair: int(pair[0])))
     return None
 

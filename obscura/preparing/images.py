@@ -174,13 +174,10 @@ class Target:
 def look(content: Content) -> Look:
     """Decode an image and return its properties."""
     content = _decoded(content)
-    if isinstance(content, np.ndarray):
-        digest = _digest(content.shape, content)
-        return Look(content.shape[1], content.shape[0], grey=content.ndim == 2, transparent=False, digest=digest)
-    if isinstance(content, Numbers):
-        height, width = content.values.shape
-        digest = _digest((height, width), content.values)
-        return Look(width, height, grey=True, transparent=False, digest=digest, depth=depth_of(content))
+    if not isinstance(content, bytes):
+        values, depth = (content.values, depth_of(content)) if isinstance(content, Numbers) else (content, None)
+        digest = _digest(values.shape, values)
+        return Look(values.shape[1], values.shape[0], values.ndim == 2, transparent=False, digest=digest, depth=depth)
     with opened(content) as image:
         size, animated = image.size, bool(getattr(image, "is_animated", False))
         of_tiff = _orientation(image) if image.format == "TIFF" else 1  # gone once Pillow has turned it
@@ -219,10 +216,9 @@ def _digest(shape: tuple[int, ...], pixels: np.ndarray[Any, Any]) -> int:
 def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
     """Return (suffix, content) of a file that fits the target: the same bytes if they do, else a PNG."""
     content = _decoded(content)
-    if isinstance(content, np.ndarray):
-        return _fitted_png(Image.fromarray(content), target)
-    if isinstance(content, Numbers):
-        return _fitted_png(Image.fromarray(eight_bits(content, target.scale)), target)
+    if not isinstance(content, bytes):
+        pixels = eight_bits(content, target.scale) if isinstance(content, Numbers) else content
+        return _fitted_png(Image.fromarray(pixels), target)
     with opened(content) as image:
         turn = 1 if image.format == "TIFF" else _orientation(image)  # Pillow turns a decoded TIFF itself
         plain = (

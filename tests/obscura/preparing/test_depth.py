@@ -199,11 +199,10 @@ def test_what_is_stated_is_read():
 
 def test_a_transparent_number_of_sixteen_bits_is_laid_on_white():
     values = RAMP * 16
-    file = io.BytesIO()
-    Image.fromarray(values).save(file, "PNG", transparency=int(values[3, 3]))
-    seen = look(file.getvalue())
+    content = saved(values, transparency=int(values[3, 3]))
+    seen = look(content)
     assert (seen.transparent, seen.depth is None) == (True, False)
-    _, png = prepare_image(file.getvalue(), Target(SIDE, SIDE, 3))
+    _, png = prepare_image(content, Target(SIDE, SIDE, 3))
     pixels = np.asarray(Image.open(io.BytesIO(png)))
     assert tuple(pixels[3, 3]) == (255, 255, 255)
     assert tuple(pixels[3, 4]) == (round(values[3, 4] / 257),) * 3
