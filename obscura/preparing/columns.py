@@ -65,7 +65,16 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
     """
     files = _file_column(table, choices.file_column, exists)
     folders = [owner_in(cell) for cell in table.cells(files)]
-    owners = _subject_column(table, choices.subject_column, subjects=bool(subjects) and not all(folders))
+    known = usual_columns("subject", table.columns)
+    owners = known[0] if known else None
+    if choices.subject_column is not None:
+        owners = _column(table, choices.subject_column, "--subject-column")
+    elif subjects and not all(folders) and len(known) != 1:
+        raise ChoiceNeeded(
+            f"Which column of {table.name} contains the subject ids is unclear, and the account protects all records "
+            f"of a subject together. {_columns(table)}",
+            ["--subject-column NAME"],
+        )
     if owners == files and subjects is False:
         owners = None  # the column names the images, so no person has two
     example = next(filter(None, folders), None)
@@ -132,21 +141,6 @@ def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]
     raise ChoiceNeeded(
         f"Several columns of {table.name} may contain the image names: {', '.join(known)}.",
         [f"--file-column {known[0]}"],
-    )
-
-
-def _subject_column(table: Table, stated: str | None, *, subjects: bool) -> str | None:
-    if stated is not None:
-        return _column(table, stated, "--subject-column")
-    known = usual_columns("subject", table.columns)
-    if not subjects:
-        return known[0] if known else None  # the caller decides about unwanted ids
-    if len(known) == 1:
-        return known[0]
-    raise ChoiceNeeded(
-        f"Which column of {table.name} contains the subject ids is unclear, and the account protects all records of a "
-        f"subject together. {_columns(table)}",
-        ["--subject-column NAME"],
     )
 
 

@@ -35,12 +35,6 @@ class ChoiceNeeded(PackingError):
 class MoreThanStated(PackingError):
     """There are more records or subjects than stated. Nothing was declared or sent."""
 
-    def __init__(self, what: str, flag: str) -> None:
-        super().__init__(
-            f"There are more {what} than you stated. The limit is public and determines the noise: choose a number "
-            f"well above what you will ever have ({flag}), or leave some out."
-        )
-
 
 class BrokenImages(ChoiceNeeded):
     """Some images cannot be read, and --skip-broken is missing.

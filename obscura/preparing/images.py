@@ -187,6 +187,11 @@ def look(content: Content) -> Look:
         width, height = reversed(size) if turn in _LYING else size
         if image.mode not in _READ_MODES:
             raise Unreadable(f"its pixels are of a kind that is not taken ({image.mode})")
+        grey = image.mode in _GREY_MODES or image.mode in _DEEP_MODES
+        if image.mode == "P":
+            palette = image.convert("RGBA").getcolors(256)
+            used = [colour for _, colour in palette or () if isinstance(colour, tuple) and colour[3]]
+            grey = palette is not None and all(red == green == blue for red, green, blue, _ in used)
         numbers, transparent = _numbers(image), _is_transparent(image)
         if numbers is None:  # upright RGB or RGBA, so copies of an image match whatever their file type
             depth = _colour_depth(image, content)
@@ -197,8 +202,8 @@ def look(content: Content) -> Look:
         return Look(
             width,
             height,
-            grey=_is_grey(image),
-            transparent=transparent,
+            grey,
+            transparent,
             digest=_digest((width, height), compared),
             turned=turn in _TURNS or of_tiff in _TURNS,
             printed=image.mode == "CMYK",
@@ -286,13 +291,6 @@ def _is_deep_colour(image: Image.Image, data: bytes) -> bool:
     except Refused:
         return True
     return False
-
-
-def _is_grey(image: Image.Image) -> bool:
-    if image.mode == "P":
-        palette = image.convert("RGBA").getcolors(256)
-        return palette is not None and all(c[0] == c[1] == c[2] for _, c in palette if isinstance(c, tuple) and c[3])
-    return image.mode in _GREY_MODES or image.mode in _DEEP_MODES
 
 
 def _is_transparent(image: Image.Image) -> bool:

@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from os.path import splitext
@@ -50,13 +51,6 @@ class Finder:
             return self.find(cell) is not None
         except PackingError:
             return True
-
-    def guess(self, cell: str) -> str | None:
-        """Return the path of the image that a cell names; None if it names none or several."""
-        try:
-            return self.find(cell)
-        except PackingError:
-            return None
 
     def likely(self, cell: str) -> tuple[str, str] | None:
         """Return the path of the image that an unmatched cell probably names, and why it did not match."""
@@ -118,7 +112,11 @@ def labelled_by_table(
     everywhere = Finder(paths)
     contents = read_columns(table, choices, everywhere.knows, subjects=subjects)
     if not part:
-        at, part = _usual_part(tree, table, [path for row in contents.rows if (path := everywhere.guess(row.file))])
+        named = []
+        for row in contents.rows:
+            with suppress(PackingError):  # the name of several images, which is refused below
+                named.append(everywhere.find(row.file))
+        at, part = _usual_part(tree, table, list(filter(None, named)))
     inside = [path for path in paths if not at or path.startswith(f"{at}/")]
     finder, others = Finder(inside), Finder(sorted({*paths} - {*inside}))
     stated = choices.classes or ()

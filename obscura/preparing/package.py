@@ -49,10 +49,15 @@ class Package:
 
     def require_within(self, at_most: int, subjects_at_most: int | None) -> None:
         """Raise MoreThanStated if there are more records or subjects than the owner stated."""
-        if self.private_records > at_most:
-            raise MoreThanStated("images", "--at-most")
-        if subjects_at_most is not None and (self.private_subjects or 0) > subjects_at_most:
-            raise MoreThanStated("subjects", "--subjects-at-most")
+        for what, flag, count, limit in (
+            ("images", "--at-most", self.private_records, at_most),
+            ("subjects", "--subjects-at-most", self.private_subjects or 0, subjects_at_most),
+        ):
+            if limit is not None and count > limit:
+                raise MoreThanStated(
+                    f"There are more {what} than you stated. The limit is public and determines the noise: choose a "
+                    f"number well above what you will ever have ({flag}), or leave some out."
+                )
 
 
 @dataclass(frozen=True, slots=True)
