@@ -123,12 +123,8 @@ def base_of(
 ) -> tuple[str, str]:
     """Return (path of the class folders, title), inside wrapper folders and the selected part.
 
-    Args:
-        tree: The tree.
-        choices: The owner's choices.
-        subjects: True if folders inside class folders are subjects.
-        holds: Returns whether a folder contains images directly; None checks for image files.
-        kinds: True if `split` may name a folder inside the class folders.
+    With `subjects`, folders inside class folders are subjects. `holds` returns whether a folder contains images
+    directly; None checks for image files. With `kinds`, `split` may name a folder inside the class folders.
     """
     base, note, split = "", "", choices.split
     classes = {normalize("NFC", name) for name in choices.classes or ()}

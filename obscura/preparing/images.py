@@ -19,15 +19,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from obscura.image_types import (
-    SCANS_MAX,
-    TIFF_MAGICS,
-    image_header,
-    names_of,
-    open_image,
-    require_few_parts,
-    taken_suffixes,
-)
+from obscura import image_types
 from obscura.preparing.depth import COLOUR_LIMITS, FORMAT_SCALE, Depth, Numbers, Scale, depth_of, eight_bits
 from obscura.preparing.dicom import begins_like_dicom, open_dicom, read_frame
 from obscura.preparing.errors import Unreadable
@@ -57,7 +49,7 @@ _OTHERS = (
     (rb"\s*(?i:<!doctype html|<html)", "a web page, not an image: the download failed"),
 )
 _MADE_TO_LAST = {
-    Fault.IMAGE_SCANS: f"it has more than {SCANS_MAX} scans; save it again",
+    Fault.IMAGE_SCANS: f"it has more than {image_types.SCANS_MAX} scans; save it again",
     Fault.IMAGE_PARTS: "it is made of far more parts than its size explains; save it again, without metadata",
 }
 
@@ -67,13 +59,13 @@ def opened(data: bytes) -> Iterator[Image.Image]:
     """Open an image file; pixels are decoded on access. Raise Unreadable for any failure in the block."""
     try:
         with catch_warnings(action="ignore"):  # about damaged metadata, which is not sent
-            require_few_parts(data)
-            if data.startswith(TIFF_MAGICS):
+            image_types.require_few_parts(data)
+            if data.startswith(image_types.TIFF_MAGICS):
                 _require_readable_tiff(data)
             if data.startswith(b"RIFF"):
-                _, width, height = image_header(data)  # Pillow's decoder of WEBP allocates before its own check
+                _, width, height = image_types.image_header(data)  # Pillow's WEBP decoder allocates before its check
                 _bound(width, height)
-            with open_image(data) as image:
+            with image_types.open_image(data) as image:
                 _bound(*image.size)
                 yield image
     except Unreadable:
@@ -84,7 +76,7 @@ def opened(data: bytes) -> Iterator[Image.Image]:
         raise Unreadable(_MADE_TO_LAST[refused.fault]) from None
     except UnidentifiedImageError:
         other = next((kind for begin, kind in _OTHERS if re.match(begin, data[:200], re.DOTALL)), None)
-        unknown = f"not a {names_of(taken=False, last='or')} image" if data else "empty"
+        unknown = f"not a {image_types.names_of(taken=False, last='or')} image" if data else "empty"
         raise Unreadable(f"it is {other or unknown}") from None
     except (Image.DecompressionBombError, MemoryError):
         raise Unreadable(f"it has more than {PIXELS_MAX:,} pixels") from None
@@ -227,7 +219,7 @@ def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
     with opened(content) as image:
         turn = 1 if image.format == "TIFF" else _orientation(image)  # Pillow turns a decoded TIFF itself
         plain = (
-            image.format in taken_suffixes()
+            image.format in image_types.taken_suffixes()
             and turn not in _TURNS
             and image.size == (target.width, target.height)
             and image.mode in (_PLAIN_MODES if target.channels == 3 else ("1", "L"))
@@ -236,7 +228,7 @@ def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
             and not _is_transparent(image)
         )
         if plain:
-            return taken_suffixes()[str(image.format)], content
+            return image_types.taken_suffixes()[str(image.format)], content
         aim = (2 * target.width, 2 * target.height)
         image.draft(image.mode, aim[::-1] if turn in _LYING else aim)  # a large JPEG is decoded at a part of its size
         flat = _flat(image, target)
@@ -287,7 +279,7 @@ def _is_deep_colour(image: Image.Image, data: bytes) -> bool:
     if image.format != "PNG" or image.mode in _DEEP_MODES:
         return False
     try:
-        image_header(data)
+        image_types.image_header(data)
     except Refused:
         return True
     return False

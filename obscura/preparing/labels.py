@@ -61,15 +61,9 @@ def read_labels(
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
     """Return the class name of each image and, for numeric labels, all class names in label order.
 
-    Images with the name None are left out.
-
-    Args:
-        values: (n,) or (n, 1) integers or text. Negative numbers and words such as "nan" are missing labels, unless the
-            word is one of `choices.classes`.
-        count: n.
-        whose: Name of the file, for messages.
-        choices: The owner's choices.
-        names: The class names in label order, if the file has them.
+    `values` are (count,) or (count, 1) integers or text, and `names` the class names in label order, if the file has
+    them. Negative numbers and words such as "nan" are missing labels, unless the word is one of `choices.classes`.
+    Images with the name None are left out. `whose` is the name of the file, for messages.
     """
     labels = np.asarray(values)
     if labels.ndim == 2 and labels.shape[1] == 1:

@@ -43,10 +43,8 @@ def canonical_id(private_id: SubjectId) -> int | str:
 def require_plain_ids(places: Mapping[SubjectId, str], *, join: bool, withdrawal: bool = False) -> None:
     """Raise unless every id is plain text: an id that a program rewrote would become another subject.
 
-    Args:
-        places: The place of each id, for messages; "" if unknown.
-        join: True if ids that look alike, such as 12 and 12.0, are one subject.
-        withdrawal: True if these ids are withdrawn, so they must be spelled as they were pushed.
+    `places` has the place of each id, for messages; "" if unknown. With `join`, ids that look alike, such as 12 and
+    12.0, are one subject. With `withdrawal`, ids must be spelled as they were pushed.
     """
     texts = {_text(each): f"{place[0].upper()}{place[1:]}:" if place else "The" for each, place in places.items()}
     nothing = " Nothing was sent." if withdrawal else ""
