@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.preparing import ChoiceNeeded
+from obscura.preparing import Arrays, ChoiceNeeded, Choices, PackingError, prepare
 from tests.pictures import png, png_chunk, saved, write_files
 
 Array = np.ndarray
@@ -26,6 +26,11 @@ def flags_asked(act: Callable[..., object], *args: Any, **kwargs: Any) -> tuple[
     with pytest.raises(ChoiceNeeded) as asked:
         act(*args, **kwargs)
     return asked.value.flags
+
+
+def assert_refused(path: Path | Arrays, match: str, *choices: Choices, **given: Any) -> None:
+    with pytest.raises(PackingError, match=match):
+        prepare(path, *choices, **given)
 
 
 @pytest.fixture

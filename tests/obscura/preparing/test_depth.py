@@ -13,7 +13,7 @@ from obscura.preparing import ChoiceNeeded, PackingError, prepare
 from obscura.preparing.choices import Choices
 from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
 from obscura.preparing.images import Target, look, prepare_image
-from tests.obscura.preparing.conftest import deep_png, flags_asked
+from tests.obscura.preparing.conftest import assert_refused, deep_png, flags_asked
 from tests.obscura.preparing.dicom_files import dicom_file
 from tests.pictures import saved, write_files
 
@@ -175,8 +175,7 @@ def test_the_question_names_no_number_of_the_images(tmp_path):
     ],
 )
 def test_what_does_not_go_with_the_images_is_refused(tmp_path, files, scale, says):
-    with pytest.raises(PackingError, match=says):
-        prepare(folder(tmp_path, *files), Choices(depth=scale.depth, window=scale.window))
+    assert_refused(folder(tmp_path, *files), says, Choices(depth=scale.depth, window=scale.window))
 
 
 NO_WINDOWS = ["", "5", "5,4", "3,3", "a,b", "0,inf", "1,2,3", "nan,3", (4, 1)]

@@ -12,6 +12,7 @@ from obscura.preparing import Arrays, BrokenImages, Choices, PackingError, prepa
 from obscura.preparing.preparation import _Members
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.survey import survey
+from tests.obscura.preparing.conftest import assert_refused
 from tests.pictures import write_files
 
 Colours = Callable[..., np.ndarray]
@@ -68,8 +69,7 @@ def test_of_many_broken_images_a_few_are_named(tmp_path):
     (folder / "whole.png").unlink()
     with pytest.raises(BrokenImages, match=r"No image of the class b .*00\.png"):
         prepare(folder.parent)
-    with pytest.raises(PackingError, match="no image"):
-        prepare(folder.parent, Choices(skip_broken=True))
+    assert_refused(folder.parent, "no image", Choices(skip_broken=True))
 
 
 def test_an_image_that_is_larger_than_any_is_not_read_whole(tmp_path):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.preparing import BrokenImages, PackingError, prepare
+from obscura.preparing import BrokenImages, prepare
 from obscura.preparing.choices import Choices
 from obscura.preparing.depth import FORMAT_SCALE, Scale, eight_bits
 from obscura.preparing.errors import Unreadable
 from obscura.preparing.layouts.nifti import open_volume
-from tests.obscura.preparing.conftest import flags_asked
+from tests.obscura.preparing.conftest import assert_refused, flags_asked
 from tests.pictures import write_files
 
 RAS = np.diag([1.0, 1.0, 1.0, 1.0])
@@ -67,8 +67,7 @@ def test_paths_say_whose_they_are(tmp_path):
     assert (package.private_records, package.private_subjects) == (5, 3)
     alone = prepare(volumes(tmp_path / "alone", "sick/a.nii", "ok/b.nii"), Choices(slices="axial"), subjects=True)
     assert "counts as a subject of its own" in alone.summary
-    with pytest.raises(PackingError, match="unit is the subject"):
-        prepare(root, Choices(slices="coronal"))
+    assert_refused(root, "unit is the subject", Choices(slices="coronal"))
 
 
 def test_what_is_asked_and_what_is_refused(tmp_path):
@@ -79,8 +78,7 @@ def test_what_is_asked_and_what_is_refused(tmp_path):
     with pytest.raises(BrokenImages, match=r"c\.nii"):
         prepare(root, Choices(slices="axial"))
     Image.new("L", (9, 9)).save(root / "ok" / "d.png")
-    with pytest.raises(PackingError, match="two datasets"):
-        prepare(root, Choices(slices="axial"))
+    assert_refused(root, "two datasets", Choices(slices="axial"))
 
 
 def test_of_several_volumes_the_first_is_taken():
