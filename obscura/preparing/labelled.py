@@ -100,7 +100,7 @@ def _plain(path: str) -> str:
 
 
 def labelled_by_table(
-    tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, at: str = "", part: str = ""
+    tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, at: str, part: str
 ) -> Source:
     """Return the images of a tree that a table labels.
 
@@ -114,7 +114,7 @@ def labelled_by_table(
     if not part:
         named = []
         for row in contents.rows:
-            with suppress(PackingError):  # the name of several images, which is refused below
+            with suppress(PackingError):  # outside of the folder, or several images: refused below
                 named.append(everywhere.find(row.file))
         at, part = _usual_part(tree, table, list(filter(None, named)))
     inside = [path for path in paths if not at or path.startswith(f"{at}/")]
