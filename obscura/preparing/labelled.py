@@ -112,11 +112,7 @@ def labelled_by_table(
     everywhere = Finder(paths)
     contents = read_columns(table, choices, everywhere.knows, subjects=subjects)
     if not part:
-        named = []
-        for row in contents.rows:
-            with suppress(PackingError):  # outside of the folder, or several images: refused below
-                named.append(everywhere.find(row.file))
-        at, part = _usual_part(tree, table, list(filter(None, named)))
+        at, part = _usual_part(tree, table, contents.rows, everywhere)
     inside = [path for path in paths if not at or path.startswith(f"{at}/")]
     finder, others = Finder(inside), Finder(sorted({*paths} - {*inside}))
     stated = choices.classes or ()
@@ -198,8 +194,12 @@ def _part(tree: Tree, table: Table, choices: Choices, paths: list[str]) -> tuple
     return "", replace(table, rows=[table.rows[row] for row in kept], lines=lines), split
 
 
-def _usual_part(tree: Tree, table: Table, named: list[str]) -> tuple[str, str]:
-    tops = _tops(named)
+def _usual_part(tree: Tree, table: Table, rows: list[Row], finder: Finder) -> tuple[str, str]:
+    named = []
+    for row in rows:
+        with suppress(PackingError):  # outside of the folder, or several images: refused later
+            named.append(finder.find(row.file))
+    tops = _tops(list(filter(None, named)))
     if len(tops) < 2 or not all(map(is_split, tops)):
         return "", ""
     train = [name for name in tops if name.casefold().startswith("train")]
