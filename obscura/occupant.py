@@ -36,9 +36,7 @@ def is_own(path: Path) -> bool:
 def occupied(folder: Path, *, seconds_max: float = 2.0) -> Iterator[bool]:
     """Lock the data folder for the block; yield whether the lock was acquired.
 
-    Args:
-        folder: the data folder.
-        seconds_max: to wait for the lock, because another process may hold it for a moment to look at it.
+    Wait at most `seconds_max`, because another process may hold the lock for a moment to look at it.
     """
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "rb") as lock:

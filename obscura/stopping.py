@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -27,14 +28,10 @@ def go_on() -> None:
 
 async def in_thread(act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a function in a thread. Cancelling stops the waiting at once, and the work at its next `go_on`."""
-    event = threading.Event()
-
-    def run() -> R:
-        _abandoned.set(event)  # in this call's own context, which is a copy
-        return act(*args, **kwargs)
-
+    event, context = threading.Event(), copy_context()
+    context.run(_abandoned.set, event)
     try:
-        return await asyncio.to_thread(run)
+        return await asyncio.get_running_loop().run_in_executor(None, partial(context.run, act, *args, **kwargs))
     except asyncio.CancelledError:
         event.set()
         raise

@@ -17,7 +17,8 @@ from obscura.client import Client
 from obscura.client.progress import preparation_progress
 from obscura.preparing import Choices
 from obscura.preparing.errors import some
-from obscura.preparing.subjects import read_ids, require_plain_ids
+from obscura.preparing.subjects import require_plain_ids
+from obscura.preparing.tables import read_ids
 from obscura.wire.subjects import SubjectId
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")

@@ -10,7 +10,7 @@ import numpy as np
 
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import PackingError
-from obscura.preparing.labels import UNLABELLED, call_classes, read_labels, require_stated
+from obscura.preparing.labels import UNLABELLED, read_labels, require_stated
 from obscura.preparing.package import Package, npy_member, zip_stream
 from obscura.preparing.sources import Pixels, Record, Source, Tally
 from obscura.preparing.subjects import canonical_id, number_subjects
@@ -40,8 +40,7 @@ class Arrays:
                 f"Images are uint8 of shape (n, h, w) or (n, h, w, 3), not {images.dtype} of shape {images.shape}: "
                 "scale them to 0 to 255 and convert them with .astype('uint8')."
             )
-        read = read_labels(self.labels, len(images), "Images in memory", choices)
-        labels, numbered = call_classes(read, (), choices, "Images in memory")
+        labels, numbered = read_labels(self.labels, len(images), "Images in memory", choices)
         if subjects and owners is None:
             raise PackingError(
                 "The account protects all records of a subject together: give subjects=, one for each image."

@@ -25,6 +25,27 @@ SECRET_BYTES_MIN = 32
 SUBJECT_TAG_USUAL, NO_TAG = "PatientID", "none"
 
 
+def read_secret(path: str | Path | None) -> bytes | None:
+    """Read the secret of a file. Never create one: under a new secret, known subjects would count as new."""
+    if path is None:
+        return None
+    try:
+        data = Path(path).read_bytes()
+    except OSError:
+        data = b""
+    encoding = next((encoding for mark, encoding in BOMS if data.startswith(mark)), None)
+    if encoding is not None:
+        with suppress(UnicodeError):  # an editor that saved the file again must not change the secret
+            data = data.decode(encoding).encode("ascii")
+    secret = data.strip()
+    if len(secret) < SECRET_BYTES_MIN:
+        raise PackingError(
+            f"--subjects-key is a file with a secret of at least {SECRET_BYTES_MIN} bytes. Make it once, such as with "
+            f"openssl rand -hex 32 > {path}, and keep it: under another secret, known subjects count as new."
+        )
+    return secret
+
+
 class Choices(BaseModel, extra="forbid", frozen=True):
     """The options of a push, parsed: `Choices(size="64x48", classes="cat,dog").size` is (64, 48).
 
@@ -156,31 +177,7 @@ class Choices(BaseModel, extra="forbid", frozen=True):
     def _read_renames(cls, path: str | Path, info: ValidationInfo) -> dict[str, str]:
         return read_renames(Path(path), info.data["table_encoding"])
 
-    @field_validator("subjects_key", mode="before")
-    @classmethod
-    def _read_subjects_key(cls, path: str | Path) -> bytes | None:
-        return read_secret(path)
-
-
-def read_secret(path: str | Path | None) -> bytes | None:
-    """Read the secret of a file. Never create one: under a new secret, known subjects would count as new."""
-    if path is None:
-        return None
-    try:
-        data = Path(path).read_bytes()
-    except OSError:
-        data = b""
-    encoding = next((encoding for mark, encoding in BOMS if data.startswith(mark)), None)
-    if encoding is not None:
-        with suppress(UnicodeError):  # an editor that saved the file again must not change the secret
-            data = data.decode(encoding).encode("ascii")
-    secret = data.strip()
-    if len(secret) < SECRET_BYTES_MIN:
-        raise PackingError(
-            f"--subjects-key is a file with a secret of at least {SECRET_BYTES_MIN} bytes. Make it once, such as with "
-            f"openssl rand -hex 32 > {path}, and keep it: under another secret, known subjects count as new."
-        )
-    return secret
+    _read_secret = field_validator("subjects_key", mode="before")(read_secret)
 
 
 def fits(width: int, height: int) -> bool:

@@ -6,22 +6,29 @@ Columns are recognised by the names that public collections use. If several matc
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.labels import is_missing, label_text, list_separator
 from obscura.preparing.subjects import refuse_owned, require_plain_ids
-from obscura.preparing.tables import SEVERAL, Table, known_files, known_groups, known_labels, known_subjects
+from obscura.preparing.tables import SEVERAL, Table, usual_columns
 from obscura.wire.meanings import owner_in
 from obscura.wire.subjects import SubjectId
 
-_YES, _NO = frozenset({"1", "1.0", "true", "yes", "t", "y"}), frozenset({"0", "0.0", "false", "no", "f", "n"})
-_LETTERS = frozenset("tfyn")  # no yes or no by themselves: a column of F and M may hold only one of them
-_UNSURE = frozenset({"-1", "-1.0"})  # in CheXpert
+_ANSWERS = dict.fromkeys(("1", "1.0", "true", "yes", "t", "y"), True) | dict.fromkeys(
+    ("0", "0.0", "false", "no", "f", "n"), False
+)
+# Cells of a column of yes and no. Letters do not suffice, because a column of F and M may hold only one of them. -1 is
+# unsure in CheXpert.
+_BINARY = _ANSWERS.keys() - set("tfyn") | {"-1", "-1.0"}
 COMBINATIONS_MAX = 32
 _CELLS_TRIED = 50
+_NAME_ONE = (
+    "Name one label, for a class with and a class without it; or several, separated by commas, for one class each; or "
+    "make a class of every combination (--combinations)."
+)
 NOT_ONE = "image with none or several of the attributes"
 
 
@@ -58,7 +65,16 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
     """
     files = _file_column(table, choices.file_column, exists)
     folders = [owner_in(cell) for cell in table.cells(files)]
-    owners = _subject_column(table, choices.subject_column, subjects=bool(subjects) and not all(folders))
+    known = usual_columns("subject", table.columns)
+    owners = known[0] if known else None
+    if choices.subject_column is not None:
+        owners = _column(table, choices.subject_column, "--subject-column")
+    elif subjects and not all(folders) and len(known) != 1:
+        raise ChoiceNeeded(
+            f"Which column of {table.name} contains the subject ids is unclear, and the account protects all records "
+            f"of a subject together. {_columns(table)}",
+            ["--subject-column NAME"],
+        )
     if owners == files and subjects is False:
         owners = None  # the column names the images, so no person has two
     example = next(filter(None, folders), None)
@@ -83,7 +99,7 @@ def read_columns(table: Table, choices: Choices, exists: Callable[[str], bool], 
 
 def shared_column(table: Table, taken: Collection[str | None]) -> str:
     """Return a sentence about a column whose values several images share, such as lesion_id; or ""."""
-    for column in known_groups(table.columns):
+    for column in usual_columns("group", table.columns):
         values = [cell for cell in table.cells(column) if not is_missing(cell)]
         if column not in taken and 1 < len(set(values)) < len(values):
             return f"The column {column!r} of {table.name} has {len(set(values)):,} values in {len(values):,} rows."
@@ -91,7 +107,7 @@ def shared_column(table: Table, taken: Collection[str | None]) -> str:
 
 
 def _joined(table: Table, choices: Choices, files: str, owners: str | None) -> Table:
-    known = [choices.label_column] if choices.label_column else known_labels(table.columns)
+    known = [choices.label_column] if choices.label_column else usual_columns("label", table.columns)
     column = next((name for name in table.columns if name in known and name not in (files, owners)), None)
     rows: dict[tuple[str, ...], dict[str, None]] = {}
     if column is None or set(choices.attribute) & set(table.columns) or len({*table.cells(files)}) == len(table.rows):
@@ -104,20 +120,10 @@ def _joined(table: Table, choices: Choices, files: str, owners: str | None) -> T
     return Table(table.name, tuple(kept), joined, table.named)
 
 
-def tells_classes(table: Table, choices: Choices) -> bool:
-    """Return whether a table beside images has a column of images and one of classes."""
-    stated = {choices.label_column, *choices.attribute} & set(table.columns)
-    return bool(known_files(table.columns)) and bool(stated or known_labels(table.columns))
-
-
-def tells_subjects(table: Table) -> bool:
-    return bool(known_subjects(table.columns))
-
-
 def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]) -> str:
     if stated is not None:
         return _column(table, stated, "--file-column")
-    known = known_files(table.columns)
+    known = usual_columns("file", table.columns)
     named = [column for column in known or table.columns if all(map(exists, list(table.cells(column))[:_CELLS_TRIED]))]
     known = (named if len(named) == 1 else []) or known
     counts = {name: sum(map(exists, list(table.cells(name))[:_CELLS_TRIED])) for name in table.columns}
@@ -126,7 +132,7 @@ def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]
     if len(known) == 1 and (counts[known[0]] or not best):
         return known[0]
     if not known or (best and not any(counts[name] for name in known)):
-        labelled = [] if known_labels(table.columns) else ["--label-column NAME"]
+        labelled = [] if usual_columns("label", table.columns) else ["--label-column NAME"]
         names = f" Column {best[0]!r} matches image files." if len(best) == 1 else ""
         raise ChoiceNeeded(
             f"Which column of {table.name} contains the image names is unclear.{names} {_columns(table)}",
@@ -138,29 +144,16 @@ def _file_column(table: Table, stated: str | None, exists: Callable[[str], bool]
     )
 
 
-def _subject_column(table: Table, stated: str | None, *, subjects: bool) -> str | None:
-    if stated is not None:
-        return _column(table, stated, "--subject-column")
-    known = known_subjects(table.columns)
-    if not subjects:
-        return known[0] if known else None  # the caller decides about unwanted ids
-    if len(known) == 1:
-        return known[0]
-    raise ChoiceNeeded(
-        f"Which column of {table.name} contains the subject ids is unclear, and the account protects all records of a "
-        f"subject together. {_columns(table)}",
-        ["--subject-column NAME"],
-    )
-
-
 def _labels(
     table: Table, choices: Choices, taken: set[str | None]
 ) -> tuple[Iterable[str | None], tuple[str, ...] | None]:
     attributes = choices.attribute
     classes = (f"not {attributes[0]}", attributes[0]) if len(attributes) == 1 else attributes or None
     if attributes and set(attributes) <= set(table.columns):
-        return _of_attributes(table, attributes), classes
-    known = [column for column in known_labels(table.columns) if column not in taken]
+        columns = [[_ANSWERS.get(cell.casefold()) for cell in table.cells(name)] for name in attributes]
+        rows = zip(*columns, strict=True)
+        return [_chosen(attributes, row) for row in rows], classes
+    known = [column for column in usual_columns("label", table.columns) if column not in taken]
     order = None if choices.label_column or attributes else _numbered(table, known)
     if order is not None:
         column = order[0]
@@ -187,20 +180,20 @@ def _labels(
         unknown = sorted(set(attributes) - set(every))
         if unknown:
             raise PackingError(
-                f"No image of {table.name} has the label {unknown[0]!r}. There are {some(sorted(every), len(every))}."
+                f"No image of {table.name} has the label {unknown[0]!r}. There are {some(sorted(every))}."
             )
-        has = [[name in names for name in attributes] for names in members]
-        return [_chosen(attributes, row) if names else "" for row, names in zip(has, members, strict=True)], classes
+        has = [[name in names if names else None for name in attributes] for names in members]
+        return [_chosen(attributes, row) for row in has], classes
     if separator is None:
         return cells, order[1] if order is not None else None
     if choices.combinations:
         return _bounded(table, [SEVERAL.join(sorted(set(names))) for names in members]), None
     example = next(cell for cell, names in zip(cells, members, strict=True) if len(names) > 1)
-    raise _one_of_several(
+    raise ChoiceNeeded(
         f"Images of {table.name} have several labels in {column!r}, such as {example!r}, and an image of a dataset has "
-        f"one class. There are {some(list(map(repr, every)), len(every))}. If each text is the name of one class, "
-        "state the classes (--classes classes.txt, one on each line).",
-        every[0],
+        f"one class. There are {some(list(map(repr, every)))}. If each text is the name of one class, "
+        f"state the classes (--classes classes.txt, one on each line). {_NAME_ONE}",
+        [f"--attribute {every[0]}"],
     )
 
 
@@ -211,54 +204,37 @@ def _of_binary(table: Table, choices: Choices, taken: set[str | None]) -> Iterab
     binary = []
     for column in table.columns:
         values = {cell.casefold() for cell in table.cells(column) if not is_missing(cell.casefold())}
-        if column and column not in taken and values and values <= (_YES | _NO | _UNSURE) - _LETTERS:
+        if column and column not in taken and values and values <= _BINARY:
             binary.append(column)
     if len(binary) < 2:
         raise ChoiceNeeded(
             f"Which column of {table.name} contains the classes is unclear. {_columns(table)}", ["--label-column NAME"]
         )
     if not choices.combinations:
-        raise _one_of_several(
-            f"{table.name} has no column of classes, and columns of 0 and 1: {some(binary, len(binary))}.", binary[0]
+        raise ChoiceNeeded(
+            f"{table.name} has no column of classes, and columns of 0 and 1: {some(binary)}. {_NAME_ONE}",
+            [f"--attribute {binary[0]}"],
         )
-    rows = zip(*([cell.casefold() in _YES for cell in table.cells(column)] for column in binary), strict=True)
+    rows = zip(*([_ANSWERS.get(cell.casefold()) for cell in table.cells(column)] for column in binary), strict=True)
     labels = [SEVERAL.join(name for name, value in zip(binary, row, strict=True) if value) or "none" for row in rows]
     return _bounded(table, labels)
 
 
-def _one_of_several(why: str, example: str) -> ChoiceNeeded:
-    return ChoiceNeeded(
-        f"{why} Name one label, for a class with and a class without it; or several, separated by "
-        "commas, for one class each; or make a class of every combination (--combinations).",
-        [f"--attribute {example}"],
-    )
-
-
 def _numbered(table: Table, known: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    for numbers, names in itertools.permutations(known, 2):
+    for numbers, names in itertools.permutations(known, 2) if len(known) == 2 else ():
         pairs = set(zip(table.cells(numbers), table.cells(names), strict=True))
-        if (
-            len(known) == 2
-            and all(number.isdecimal() for number, _ in pairs)
-            and (len({number for number, _ in pairs}) == len({name for _, name in pairs}) == len(pairs))
-        ):
+        unique = len(dict(pairs)) == len({name for _, name in pairs}) == len(pairs)
+        if unique and all(number.isdecimal() for number, _ in pairs):
             return names, tuple(label_text(name) for _, name in sorted(pairs, key=lambda pair: int(pair[0])))
     return None
 
 
-def _of_attributes(table: Table, names: tuple[str, ...]) -> Iterator[str | None]:
-    columns = [[cell.casefold() for cell in table.cells(name)] for name in names]
-    for values in zip(*columns, strict=True):
-        if not all(value in _YES | _NO for value in values):
-            yield ""  # missing or unsure
-        else:
-            yield _chosen(names, [value in _YES for value in values])
-
-
-def _chosen(names: tuple[str, ...], has: list[bool]) -> str | None:
+def _chosen(names: tuple[str, ...], has: Sequence[bool | None]) -> str | None:
+    if None in has:
+        return ""  # missing or unsure
     if len(names) == 1:
         return names[0] if has[0] else f"not {names[0]}"
-    return names[has.index(True)] if sum(has) == 1 else None
+    return names[has.index(True)] if sum(map(bool, has)) == 1 else None
 
 
 def _bounded(table: Table, labels: list[str]) -> list[str]:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import io
 import re
-import warnings
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
+from warnings import catch_warnings
 
 import numpy as np
 
@@ -72,13 +70,6 @@ def _tag(text: str) -> BaseTag | None:
     return None if number is None else Tag(number)
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warnings quote tag values
-        yield
-
-
 def open_dicom(data: bytes, inflated_bytes_max: int = 2**30) -> Dataset:
     """Parse a DICOM file, with or without its preamble of 128 bytes."""
     with extras(_WHAT):
@@ -95,7 +86,7 @@ def open_dicom(data: bytes, inflated_bytes_max: int = 2**30) -> Dataset:
                     break
             else:
                 raise Unreadable(f"it has more than {inflated_bytes_max >> 20} MiB once it is inflated")
-        with _quietly():
+        with catch_warnings(action="ignore"):  # warnings quote tag values
             dataset = dcmread(io.BytesIO(data), force=True)
             known = "SOPClassUID" in dataset or "Rows" in dataset or begins_like_dicom(data)
             if "TransferSyntaxUID" not in dataset.file_meta:  # found out from how its first tag is written
@@ -137,7 +128,7 @@ def tag_text(dataset: Dataset, tag: str) -> str:
     """Return the value of a tag as text, "" if it is missing."""
     from pydicom.multival import MultiValue
 
-    with _quietly():
+    with catch_warnings(action="ignore"):
         number = _tag(tag)
         element = None if number is None else dataset.get(number)
         value = getattr(element, "value", element)
@@ -150,7 +141,7 @@ def read_frame(dataset: Dataset, number: int = 0) -> Pixels | Numbers:
     if not has_pixels(dataset):
         raise Unreadable("it is a DICOM file without an image")
     try:
-        with _quietly():
+        with catch_warnings(action="ignore"):
             rows, columns = int(dataset.Rows), int(dataset.Columns)
             if rows * columns > PIXELS_MAX:
                 raise Unreadable(f"it has {columns:,} x {rows:,} pixels, more than {PIXELS_MAX:,}")

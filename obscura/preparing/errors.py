@@ -35,12 +35,6 @@ class ChoiceNeeded(PackingError):
 class MoreThanStated(PackingError):
     """There are more records or subjects than stated. Nothing was declared or sent."""
 
-    def __init__(self, what: str, flag: str) -> None:
-        super().__init__(
-            f"There are more {what} than you stated. The limit is public and determines the noise: choose a number "
-            f"well above what you will ever have ({flag}), or leave some out."
-        )
-
 
 class BrokenImages(ChoiceNeeded):
     """Some images cannot be read, and --skip-broken is missing.
@@ -59,8 +53,8 @@ class Unreadable(Exception):
     """One image cannot be read; the message states the reason in a few words."""
 
 
-def some(names: Sequence[str], count: int) -> str:
-    """List the first names and the number of others."""
+def some(names: Sequence[str], count: int | None = None) -> str:
+    """List the first names and the number of others; `count` is the number of all names if `names` are the first."""
     shown = ", ".join(names[:NAMES_SHOWN_MAX])
-    more = count - min(len(names), NAMES_SHOWN_MAX)
+    more = (len(names) if count is None else count) - min(len(names), NAMES_SHOWN_MAX)
     return f"{shown} and {more:,} more" if more > 0 else shown

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterator
 from functools import partial
+from unicodedata import normalize
 
 from obscura.image_types import image_suffixes, names_of
 from obscura.preparing.choices import Choices
@@ -19,7 +19,6 @@ from obscura.wire.meanings import is_kind, is_part, is_split, masks_among
 
 _ARCHIVES = frozenset({".zip", ".tar", ".gz", ".tgz", ".7z", ".rar"})
 
-EMPTY = "empty class folder"
 LOOSE = "image outside of the class folders"
 
 
@@ -42,53 +41,46 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool | None) -> Sou
             arrays = [name for name in all_files(tree) if suffix_of(name) == ".npz"]
             if arrays:
                 raise PackingError(
-                    f"{tree.name} holds no images, but arrays ({some(arrays, len(arrays))}). Push each .npz by itself: "
+                    f"{tree.name} holds no images, but arrays ({some(arrays)}). Push each .npz by itself: "
                     f"obscura datasets push {tree.name}/{arrays[0]}"
                 )
-            packed = f", but archives ({some(archives, len(archives))}): unpack each" if archives else ""
+            packed = f", but archives ({some(archives)}): unpack each" if archives else ""
             raise PackingError(
                 f"{tree.name} holds no class folders with images{packed}. Images are files such as "
                 f"{names_of(taken=False, last='and')}."
             )
     for name in found:
-        require_no_masks(tree, _inside(base, name, kind))
+        require_no_masks(tree, below(base, name, kind))
     if subjects:
-        ask_about_owners({name: folders(tree, _inside(base, name, kind)) for name in found})
+        ask_about_owners({name: folders(tree, below(base, name, kind)) for name in found})
 
-    def paths(at: str, tally: Tally) -> Iterator[tuple[str | None, str]]:
-        # The subject and the path of each image in a class folder.
-        inner = folders(tree, at, tally if subjects else None)
-        if subjects:
-            if images_in(tree, at, tally):
+    def walk(tally: Tally) -> Iterator[Record]:
+        tally.left_out[LOOSE] += len(images_in(tree, base, tally))
+        for name in folders(tree, base, tally):
+            at, label, count, others = below(base, name, kind), normalize("NFC", name), 0, tally.left_out[OTHER]
+            inner = folders(tree, at, tally if subjects else None)
+            here = [] if subjects is None else images_in(tree, at, tally)
+            if subjects and here:
                 raise PackingError(
                     f"{tree.name} has images outside of the folders of subjects. The account protects all records of a "
                     "subject together: put them into one folder for each subject inside the class folders "
                     "(class/subject/image.png)."
                 )
-            yield from ((owner, path) for owner in inner for path in all_images(tree, below(at, owner), tally))
-            return
-        if subjects is None:
-            yield from ((None, path) for path in all_images(tree, at, tally))
-            return
-        if any(True for name in inner for _ in all_images(tree, below(at, name), Tally())):
-            raise PackingError(
-                f"{tree.name} has folders inside its class folders, as for subjects, and the account protects single "
-                "records. Put the images into the class folders themselves, name a table with --labels, or use an "
-                f"account whose unit is the subject (state --subjects-at-most): {OPEN_BY_SUBJECT}"
-            )
-        yield from ((None, below(at, name)) for name in images_in(tree, at, tally))
-
-    def walk(tally: Tally) -> Iterator[Record]:
-        tally.left_out[LOOSE] += len(images_in(tree, base, tally))
-        for name in folders(tree, base, tally):
-            label, count, others = _class(name), 0, tally.left_out[OTHER]
-            for owner, path in paths(_inside(base, name, kind), tally):
-                count += 1
-                yield Record(label, owner, path.removeprefix(f"{base}/"), partial(tree.read, path))
+            if subjects is False and any(True for name in inner for _ in all_images(tree, below(at, name), Tally())):
+                raise PackingError(
+                    f"{tree.name} has folders inside its class folders, as for subjects, and the account protects "
+                    "single records. Put the images into the class folders themselves, name a table with --labels, or "
+                    f"use an account whose unit is the subject (state --subjects-at-most): {OPEN_BY_SUBJECT}"
+                )
+            for owner in inner if subjects else [""]:
+                inside = all_images(tree, below(at, owner), tally)
+                for path in [below(at, image) for image in here] if subjects is False else inside:
+                    count += 1
+                    yield Record(label, owner or None, path.removeprefix(f"{base}/"), partial(tree.read, path))
             if not count and tally.left_out[OTHER] > others:
                 tally.lost.append(label)
             elif not count:
-                tally.left_out[EMPTY] += 1
+                tally.left_out["empty class folder"] += 1
 
     owned = "The names of the folders inside the class folders" if subjects else None
     return Source(title, walk, folders=True, owned=owned)
@@ -126,31 +118,22 @@ def require_no_masks(tree: Tree, at: str, suffixes: frozenset[str] | None = None
         require_no_masks(tree, below(at, name), suffixes)
 
 
-def _inside(base: str, name: str, kind: str) -> str:
-    at = below(base, name)
-    return below(at, kind) if kind else at
-
-
 def base_of(
     tree: Tree, choices: Choices, *, subjects: bool, holds: Callable[[str], bool] | None = None, kinds: bool = False
 ) -> tuple[str, str]:
     """Return (path of the class folders, title), inside wrapper folders and the selected part.
 
-    Args:
-        tree: The tree.
-        choices: The owner's choices.
-        subjects: True if folders inside class folders are subjects.
-        holds: Returns whether a folder contains images directly; None checks for image files.
-        kinds: True if `split` may name a folder inside the class folders.
+    With `subjects`, folders inside class folders are subjects. `holds` returns whether a folder contains images
+    directly; None checks for image files. With `kinds`, `split` may name a folder inside the class folders.
     """
     base, note, split = "", "", choices.split
-    classes = set(map(_class, choices.classes or ()))
+    classes = {normalize("NFC", name) for name in choices.classes or ()}
     holds = holds or (lambda at: bool(images_in(tree, at)))
     while True:
         top = folders(tree, base)
         if len(top) > 1:
             top = [name for name in top if any(True for _ in all_files(tree, below(base, name)))] or top
-        if holds(base) or not top or (len(top) > 1 and set(map(_class, top)) <= classes):
+        if holds(base) or not top or (len(top) > 1 and {normalize("NFC", name) for name in top} <= classes):
             break
         inside = {name: folders(tree, below(base, name)) for name in top}
         wanted = next((name for name in top if split is not None and name.casefold() == split.casefold()), None)
@@ -191,7 +174,3 @@ def _usual_part(tree: Tree, apart: dict[str, str], parts: list[str], wanted: str
             [f"--split {(train or parts)[0]}"],
         )
     return train[0]
-
-
-def _class(name: str) -> str:
-    return unicodedata.normalize("NFC", name)

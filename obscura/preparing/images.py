@@ -9,26 +9,17 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from obscura.image_types import (
-    SCANS_MAX,
-    TIFF_MAGICS,
-    image_header,
-    names_of,
-    open_image,
-    require_few_parts,
-    taken_suffixes,
-)
-from obscura.preparing.choices import Size
+from obscura import image_types
 from obscura.preparing.depth import COLOUR_LIMITS, FORMAT_SCALE, Depth, Numbers, Scale, depth_of, eight_bits
 from obscura.preparing.dicom import begins_like_dicom, open_dicom, read_frame
 from obscura.preparing.errors import Unreadable
@@ -58,7 +49,7 @@ _OTHERS = (
     (rb"\s*(?i:<!doctype html|<html)", "a web page, not an image: the download failed"),
 )
 _MADE_TO_LAST = {
-    Fault.IMAGE_SCANS: f"it has more than {SCANS_MAX} scans; save it again",
+    Fault.IMAGE_SCANS: f"it has more than {image_types.SCANS_MAX} scans; save it again",
     Fault.IMAGE_PARTS: "it is made of far more parts than its size explains; save it again, without metadata",
 }
 
@@ -67,15 +58,14 @@ _MADE_TO_LAST = {
 def opened(data: bytes) -> Iterator[Image.Image]:
     """Open an image file; pixels are decoded on access. Raise Unreadable for any failure in the block."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about damaged metadata, which is not sent
-            require_few_parts(data)
-            if data.startswith(TIFF_MAGICS):
+        with catch_warnings(action="ignore"):  # about damaged metadata, which is not sent
+            image_types.require_few_parts(data)
+            if data.startswith(image_types.TIFF_MAGICS):
                 _require_readable_tiff(data)
             if data.startswith(b"RIFF"):
-                _, width, height = image_header(data)  # Pillow's decoder of WEBP allocates before its own check
+                _, width, height = image_types.image_header(data)  # Pillow's WEBP decoder allocates before its check
                 _bound(width, height)
-            with open_image(data) as image:
+            with image_types.open_image(data) as image:
                 _bound(*image.size)
                 yield image
     except Unreadable:
@@ -86,7 +76,7 @@ def opened(data: bytes) -> Iterator[Image.Image]:
         raise Unreadable(_MADE_TO_LAST[refused.fault]) from None
     except UnidentifiedImageError:
         other = next((kind for begin, kind in _OTHERS if re.match(begin, data[:200], re.DOTALL)), None)
-        unknown = f"not a {names_of(taken=False, last='or')} image" if data else "empty"
+        unknown = f"not a {image_types.names_of(taken=False, last='or')} image" if data else "empty"
         raise Unreadable(f"it is {other or unknown}") from None
     except (Image.DecompressionBombError, MemoryError):
         raise Unreadable(f"it has more than {PIXELS_MAX:,} pixels") from None
@@ -176,33 +166,36 @@ class Target:
 def look(content: Content) -> Look:
     """Decode an image and return its properties."""
     content = _decoded(content)
-    if isinstance(content, np.ndarray):
-        digest = _digest(content.shape, content)
-        return Look(content.shape[1], content.shape[0], grey=content.ndim == 2, transparent=False, digest=digest)
-    if isinstance(content, Numbers):
-        height, width = content.values.shape
-        digest = _digest((height, width), content.values)
-        return Look(width, height, grey=True, transparent=False, digest=digest, depth=depth_of(content))
+    if not isinstance(content, bytes):
+        values, depth = (content.values, depth_of(content)) if isinstance(content, Numbers) else (content, None)
+        digest = _digest(values.shape, values)
+        return Look(values.shape[1], values.shape[0], values.ndim == 2, transparent=False, digest=digest, depth=depth)
     with opened(content) as image:
         size, animated = image.size, bool(getattr(image, "is_animated", False))
         of_tiff = _orientation(image) if image.format == "TIFF" else 1  # gone once Pillow has turned it
         image.draft(image.mode, (_COMPARED_SIDE, _COMPARED_SIDE))  # of a large JPEG, an eighth is enough to be compared
         image.load()  # before its metadata are looked at, which would hide that it is damaged
-        turn = _turn(image)
+        turn = 1 if image.format == "TIFF" else _orientation(image)
         width, height = reversed(size) if turn in _LYING else size
         if image.mode not in _READ_MODES:
             raise Unreadable(f"its pixels are of a kind that is not taken ({image.mode})")
-        depth, transparent, numbers = _depth(image, content), _is_transparent(image), _numbers(image)
+        grey = image.mode in _GREY_MODES or image.mode in _DEEP_MODES
+        if image.mode == "P":
+            palette = image.convert("RGBA").getcolors(256)
+            used = [colour for _, colour in palette or () if isinstance(colour, tuple) and colour[3]]
+            grey = palette is not None and all(red == green == blue for red, green, blue, _ in used)
+        numbers, transparent = _numbers(image), _is_transparent(image)
         if numbers is None:  # upright RGB or RGBA, so copies of an image match whatever their file type
+            depth = _colour_depth(image, content)
             flat = image.convert("RGBA" if transparent else "RGB")
             compared: np.ndarray[Any, Any] = np.asarray(flat.transpose(_TURNS[turn]) if turn in _TURNS else flat)
         else:
-            compared = numbers.values
+            depth, compared = depth_of(numbers), numbers.values
         return Look(
             width,
             height,
-            grey=_is_grey(image),
-            transparent=transparent,
+            grey,
+            transparent,
             digest=_digest((width, height), compared),
             turned=turn in _TURNS or of_tiff in _TURNS,
             printed=image.mode == "CMYK",
@@ -220,24 +213,26 @@ def _digest(shape: tuple[int, ...], pixels: np.ndarray[Any, Any]) -> int:
 def prepare_image(content: Content, target: Target) -> tuple[str, bytes]:
     """Return (suffix, content) of a file that fits the target: the same bytes if they do, else a PNG."""
     content = _decoded(content)
-    if isinstance(content, np.ndarray):
-        return _fitted_png(Image.fromarray(content), target)
-    if isinstance(content, Numbers):
-        return _fitted_png(Image.fromarray(eight_bits(content, target.scale)), target)
+    if not isinstance(content, bytes):
+        pixels = eight_bits(content, target.scale) if isinstance(content, Numbers) else content
+        return _fitted_png(Image.fromarray(pixels), target)
     with opened(content) as image:
-        turn = _turn(image)
-        if turn not in _TURNS and _is_plain(image, content, target):
-            return taken_suffixes()[str(image.format)], content
+        turn = 1 if image.format == "TIFF" else _orientation(image)  # Pillow turns a decoded TIFF itself
+        plain = (
+            image.format in image_types.taken_suffixes()
+            and turn not in _TURNS
+            and image.size == (target.width, target.height)
+            and image.mode in (_PLAIN_MODES if target.channels == 3 else ("1", "L"))
+            and not getattr(image, "is_animated", False)
+            and not _is_deep_colour(image, content)
+            and not _is_transparent(image)
+        )
+        if plain:
+            return image_types.taken_suffixes()[str(image.format)], content
         aim = (2 * target.width, 2 * target.height)
         image.draft(image.mode, aim[::-1] if turn in _LYING else aim)  # a large JPEG is decoded at a part of its size
         flat = _flat(image, target)
         return _fitted_png(flat.transpose(_TURNS[turn]) if turn in _TURNS else flat, target)
-
-
-def has_shape(width: int, height: int, size: Size) -> bool:
-    """Return whether scaling alone brings an image to `size`, within a pixel."""
-    scale = max(size[0] / width, size[1] / height)
-    return (round(width * scale), round(height * scale)) == size
 
 
 def _decoded(content: Content) -> Content:
@@ -253,14 +248,7 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _turn(image: Image.Image) -> int:
-    return 1 if image.format == "TIFF" else _orientation(image)  # Pillow has turned a decoded TIFF itself
-
-
-def _depth(image: Image.Image, data: bytes) -> Depth | None:
-    numbers = _numbers(image)
-    if numbers is not None:
-        return depth_of(numbers)
+def _colour_depth(image: Image.Image, data: bytes) -> Depth | None:
     if not _is_deep_colour(image, data):
         return None
     bands = [image.getchannel(band).getextrema() for band in image.getbands() if band != "A"]
@@ -291,17 +279,10 @@ def _is_deep_colour(image: Image.Image, data: bytes) -> bool:
     if image.format != "PNG" or image.mode in _DEEP_MODES:
         return False
     try:
-        image_header(data)
+        image_types.image_header(data)
     except Refused:
         return True
     return False
-
-
-def _is_grey(image: Image.Image) -> bool:
-    if image.mode == "P":
-        palette = image.convert("RGBA").getcolors(256)
-        return palette is not None and all(c[0] == c[1] == c[2] for _, c in palette if isinstance(c, tuple) and c[3])
-    return image.mode in _GREY_MODES or image.mode in _DEEP_MODES
 
 
 def _is_transparent(image: Image.Image) -> bool:
@@ -311,17 +292,6 @@ def _is_transparent(image: Image.Image) -> bool:
         return bool((np.asarray(image) == image.info["transparency"]).any())
     lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
     return bool(isinstance(lowest, int | float) and lowest < 255)
-
-
-def _is_plain(image: Image.Image, data: bytes, target: Target) -> bool:
-    return (
-        image.format in taken_suffixes()
-        and image.size == (target.width, target.height)
-        and image.mode in (_PLAIN_MODES if target.channels == 3 else ("1", "L"))
-        and not getattr(image, "is_animated", False)
-        and not _is_deep_colour(image, data)
-        and not _is_transparent(image)
-    )
 
 
 def _flat(image: Image.Image, target: Target) -> Image.Image:

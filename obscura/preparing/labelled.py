@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from os.path import splitext
@@ -17,19 +18,16 @@ from posixpath import commonpath
 
 from obscura.image_types import image_suffixes
 from obscura.preparing.choices import Choices
-from obscura.preparing.columns import NOT_ONE, Row, read_columns, tells_classes
+from obscura.preparing.columns import NOT_ONE, Row, read_columns
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
 from obscura.preparing.labels import UNLABELLED, is_missing
 from obscura.preparing.questions import folded
 from obscura.preparing.sources import PARTS, Record, Source, Tally, choose_part
-from obscura.preparing.tables import TABLE_SUFFIXES, Table, parse_table, read_table
+from obscura.preparing.tables import TABLE_SUFFIXES, Table, parse_table, read_table, usual_columns
 from obscura.preparing.trees import Tree, all_files, all_images, below, folders, images_in, suffix_of
 from obscura.wire.meanings import is_part, is_split
 
-_METADATA = ("metadata.csv", "metadata.jsonl")  # the latter takes precedence
-_PART_COLUMNS = ("split", "subset", "partition", "set", "part", "fold")
 _CELLS_COMPARED = 200
-UNLISTED = "image not named in the table"
 
 
 class Finder:
@@ -53,13 +51,6 @@ class Finder:
             return self.find(cell) is not None
         except PackingError:
             return True
-
-    def guess(self, cell: str) -> str | None:
-        """Return the path of the image that a cell names; None if it names none or several."""
-        try:
-            return self.find(cell)
-        except PackingError:
-            return None
 
     def likely(self, cell: str) -> tuple[str, str] | None:
         """Return the path of the image that an unmatched cell probably names, and why it did not match."""
@@ -98,7 +89,7 @@ class Finder:
                 found.append(path)
         if len(found) > 1:
             raise PackingError(
-                f"The table names {cell!r}, which may be any of {some(sorted(found), len(found))}. If it is about one "
+                f"The table names {cell!r}, which may be any of {some(sorted(found))}. If it is about one "
                 f"folder of them alone, name it: --split {min(found).partition('/')[0]}."
             )
         return found[0] if found else None
@@ -109,7 +100,7 @@ def _plain(path: str) -> str:
 
 
 def labelled_by_table(
-    tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, at: str = "", part: str = ""
+    tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, at: str, part: str
 ) -> Source:
     """Return the images of a tree that a table labels.
 
@@ -121,8 +112,9 @@ def labelled_by_table(
     everywhere = Finder(paths)
     contents = read_columns(table, choices, everywhere.knows, subjects=subjects)
     if not part:
-        at, part = _usual_part(tree, table, [path for row in contents.rows if (path := everywhere.guess(row.file))])
-    finder, others = Finder(_inside(paths, at)), Finder(sorted({*paths} - {*_inside(paths, at)}))
+        at, part = _usual_part(tree, table, contents.rows, everywhere)
+    inside = [path for path in paths if not at or path.startswith(f"{at}/")]
+    finder, others = Finder(inside), Finder(sorted({*paths} - {*inside}))
     stated = choices.classes or ()
     rows = [
         replace(row, label="") if row.label is not None and is_missing(row.label) and row.label not in stated else row
@@ -151,7 +143,8 @@ def labelled_by_table(
             )
 
     def walk(tally: Tally) -> Iterator[Record]:
-        tally.left_out[UNLISTED] += sum(path not in row_of for path in all_images(tree, at, tally))
+        unlisted = sum(path not in row_of for path in all_images(tree, at, tally))
+        tally.left_out["image not named in the table"] += unlisted
         for path, row in row_of.items():
             if row.label is None:
                 tally.left_out[NOT_ONE] += 1
@@ -162,10 +155,6 @@ def labelled_by_table(
 
     title = f"{part}, labels from {table.name}" if part else f"labels from {table.name}"
     return Source(title, walk, contents.classes, owned=contents.owned, grouped=contents.grouped)
-
-
-def _inside(paths: list[str], at: str) -> list[str]:
-    return [path for path in paths if path.startswith(f"{at}/")] if at else paths
 
 
 def _tops(paths: list[str]) -> dict[str, str]:
@@ -188,7 +177,8 @@ def _part(tree: Tree, table: Table, choices: Choices, paths: list[str]) -> tuple
     if called.casefold() in tops:
         at = tops[called.casefold()]
         return at, table, f"{at}/"
-    column = next((name for name in table.columns if name.casefold() in _PART_COLUMNS), None)
+    part_words = ("split", "subset", "partition", "set", "part", "fold")
+    column = next((name for name in table.columns if name.casefold() in part_words), None)
     values = [] if column is None else list(table.cells(column))
     if split is None:
         several = len(set(values)) > 1 and all(map(is_split, filter(None, values)))
@@ -204,8 +194,12 @@ def _part(tree: Tree, table: Table, choices: Choices, paths: list[str]) -> tuple
     return "", replace(table, rows=[table.rows[row] for row in kept], lines=lines), split
 
 
-def _usual_part(tree: Tree, table: Table, named: list[str]) -> tuple[str, str]:
-    tops = _tops(named)
+def _usual_part(tree: Tree, table: Table, rows: list[Row], finder: Finder) -> tuple[str, str]:
+    named = []
+    for row in rows:
+        with suppress(PackingError):  # outside of the folder, or several images: refused later
+            named.append(finder.find(row.file))
+    tops = _tops(list(filter(None, named)))
     if len(tops) < 2 or not all(map(is_split, tops)):
         return "", ""
     train = [name for name in tops if name.casefold().startswith("train")]
@@ -238,33 +232,38 @@ def _require_matches(tree: Tree, column: str, rows: list[Row], finder: Finder, c
     )
 
 
-def find_table(tree: Tree, choices: Choices) -> Table:
-    """Read the table that --labels names, on this machine or inside the tree."""
-    assert choices.labels is not None
-    if choices.labels.is_file():
-        return read_table(choices.labels, choices.table_encoding)
-    inside = choices.labels.as_posix()
-    try:
-        return parse_table(choices.labels.name, tree.read(inside), choices.table_encoding)
-    except (Unreadable, KeyError) as error:
-        raise PackingError(f"The table {choices.labels} cannot be read: {error}.") from None
+def find_table(tree: Tree, choices: Choices) -> tuple[Table, str, str] | None:
+    """Read the table that --labels names, on this machine or inside the tree; else a metadata.jsonl or metadata.csv.
 
-
-def find_metadata(tree: Tree, choices: Choices) -> tuple[str, Table, str] | None:
-    """Find metadata.jsonl or metadata.csv as Hugging Face's ImageFolder does: beside the images or in a part.
+    The latter are found as Hugging Face's ImageFolder does: beside the images or in a part.
 
     Returns:
-        (the folder of the selected part, the table, the title of the part), or None.
+        (the table, the folder of the selected part, the title of the part), or None.
     """
-    places = {at: name for at in ("", *folders(tree, "")) for name in _METADATA if name in tree.files(at)}
+    if choices.labels is not None and choices.labels.is_file():
+        return read_table(choices.labels, choices.table_encoding), "", ""
+    if choices.labels is not None:
+        try:
+            data = tree.read(choices.labels.as_posix())
+        except (Unreadable, KeyError) as error:
+            raise PackingError(f"The table {choices.labels} cannot be read: {error}.") from None
+        return parse_table(choices.labels.name, data, choices.table_encoding), "", ""
+    names = ("metadata.csv", "metadata.jsonl")  # the latter takes precedence
+    places = {at: name for at in ("", *folders(tree, "")) for name in names if name in tree.files(at)}
     tables = {at: parse_table(name, tree.read(below(at, name)), choices.table_encoding) for at, name in places.items()}
-    described = {at: table for at, table in tables.items() if tells_classes(table, choices)}
+    stated = {choices.label_column, *choices.attribute}
+    described = {
+        at: table
+        for at, table in tables.items()
+        if usual_columns("file", table.columns)
+        and (stated & set(table.columns) or usual_columns("label", table.columns))
+    }
     if not described:
         return None
     if "" in described:
-        return "", described[""], ""
+        return described[""], "", ""
     chosen, title = choose_part(tree.name, list(described), choices.split, title=tree.name)
-    return chosen, described[chosen], title
+    return described[chosen], chosen, title
 
 
 def ask_for_table(tree: Tree, choices: Choices) -> None:
@@ -285,7 +284,7 @@ def ask_for_table(tree: Tree, choices: Choices) -> None:
     flat = all(is_part(name) and not folders(tree, name) for name in tops)
     if tables and flat and choices.classes is None:
         raise ChoiceNeeded(
-            f"{tree.name} holds no class folders, and {some(tables, len(tables))} beside its images. Name the table "
+            f"{tree.name} holds no class folders, and {some(tables)} beside its images. Name the table "
             "or the annotations that state their classes.",
             [f"--labels {tables[0]}"],
         )

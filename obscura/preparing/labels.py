@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,16 +57,13 @@ def list_separator(labels: Iterable[str]) -> re.Pattern[str] | None:
 
 
 def read_labels(
-    values: np.ndarray[Any, Any] | Sequence[Any], count: int, whose: str, choices: Choices
-) -> tuple[int | str | None, ...]:
-    """Return the label of each image; None for images that are left out.
+    values: np.ndarray[Any, Any] | Sequence[Any], count: int, whose: str, choices: Choices, names: tuple[str, ...] = ()
+) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
+    """Return the class name of each image and, for numeric labels, all class names in label order.
 
-    Args:
-        values: (n,) or (n, 1) integers or text. Negative numbers and words such as "nan" are missing labels, unless the
-            word is one of `choices.classes`.
-        count: n.
-        whose: Name of the file, for messages.
-        choices: The owner's choices.
+    `values` are (count,) or (count, 1) integers or text, and `names` the class names in label order, if the file has
+    them. Negative numbers and words such as "nan" are missing labels, unless the word is one of `choices.classes`.
+    Images with the name None are left out. `whose` is the name of the file, for messages.
     """
     labels = np.asarray(values)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -92,7 +89,14 @@ def read_labels(
             "missing one. Leave these images out; or name all classes with --classes, if that word is one.",
             ["--skip-unlabelled"],
         )
-    return tuple(None if label in absent else label for label in read)
+    numbers = {label for label in read if isinstance(label, int)} - absent
+    if not numbers:
+        return tuple(None if label in absent else str(label) for label in read), None
+    if names and max(numbers) >= len(names):
+        raise PackingError(f"{whose} names {len(names)} classes, and there are labels beyond these.")
+    used = class_numbers(numbers, choices.classes, used_only=choices.used_classes, known=len(names))
+    called = {number: names[number] if names else str(number) for number in used}
+    return tuple(called.get(label) for label in read), tuple(called.values())
 
 
 def class_numbers(
@@ -120,23 +124,6 @@ def class_numbers(
     return tuple(range(last + 1))
 
 
-def call_classes(
-    labels: Sequence[int | str | None], names: tuple[str, ...], choices: Choices, whose: str
-) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
-    """Return the class name of each image and, for numeric labels, all class names in label order.
-
-    `labels` are those of `read_labels`, and `names` the class names in label order, if the file has them.
-    """
-    numbers = [label for label in labels if isinstance(label, int)]
-    if not numbers:
-        return tuple(None if label is None else str(label) for label in labels), None
-    if names and max(numbers) >= len(names):
-        raise PackingError(f"{whose} names {len(names)} classes, and there are labels beyond these.")
-    used = class_numbers(numbers, choices.classes, used_only=choices.used_classes, known=len(names))
-    called = {number: names[number] if names else str(number) for number in used}
-    return tuple(called[label] if isinstance(label, int) else None for label in labels), tuple(called.values())
-
-
 def require_named(count: int, stated: tuple[str, ...]) -> None:
     """Raise if the owner stated fewer class names than there are classes."""
     if count > len(stated):
@@ -151,15 +138,5 @@ def require_stated(found: Iterable[str], stated: tuple[str, ...] | None) -> None
     more = [] if stated is None else sorted(set(found) - set(stated))
     if more:
         raise PackingError(
-            f"--classes does not name every class that there is: {some(more, len(more))}. Name it, or leave its "
-            "images out."
-        )
-
-
-def require_renamed(found: Iterable[str], renamed: Mapping[str, str]) -> None:
-    """Raise if a class has no new name."""
-    more = sorted(set(found) - set(renamed))
-    if more:
-        raise PackingError(
-            f"--rename-classes does not rename every class: {some(more, len(more))}. Write a line for each."
+            f"--classes does not name every class that there is: {some(more)}. Name it, or leave its images out."
         )

@@ -49,10 +49,15 @@ class Package:
 
     def require_within(self, at_most: int, subjects_at_most: int | None) -> None:
         """Raise MoreThanStated if there are more records or subjects than the owner stated."""
-        if self.private_records > at_most:
-            raise MoreThanStated("images", "--at-most")
-        if subjects_at_most is not None and (self.private_subjects or 0) > subjects_at_most:
-            raise MoreThanStated("subjects", "--subjects-at-most")
+        for what, flag, count, limit in (
+            ("images", "--at-most", self.private_records, at_most),
+            ("subjects", "--subjects-at-most", self.private_subjects or 0, subjects_at_most),
+        ):
+            if limit is not None and count > limit:
+                raise MoreThanStated(
+                    f"There are more {what} than you stated. The limit is public and determines the noise: choose a "
+                    f"number well above what you will ever have ({flag}), or leave some out."
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,26 +103,16 @@ def zip_stream(members: Iterable[Member]) -> Iterator[bytes]:
             with archive.open(info, "w", force_zip64=member.size_bytes >= 2**31) as target:
                 for chunk in member.chunks:
                     target.write(chunk)
-                    if outbox.waiting_bytes >= CHUNK_BYTES:
-                        yield outbox.take()
-    yield outbox.take()
+                    if len(outbox.waiting) >= CHUNK_BYTES:
+                        yield bytes(outbox.waiting)
+                        outbox.waiting.clear()
+    yield bytes(outbox.waiting)
 
 
 class _Outbox(io.RawIOBase):
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self.waiting_bytes = 0
+        self.waiting = bytearray()
 
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: object) -> int:
-        part = bytes(data)  # type: ignore[call-overload]  # a bytes-like object, by the protocol of files
-        self._parts.append(part)
-        self.waiting_bytes += len(part)
-        return len(part)
-
-    def take(self) -> bytes:
-        data = b"".join(self._parts)
-        self._parts, self.waiting_bytes = [], 0
-        return data
+    def write(self, data: Any) -> int:
+        self.waiting += data
+        return len(data)

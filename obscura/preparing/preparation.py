@@ -19,20 +19,15 @@ from PIL import Image
 
 from obscura.preparing.arrays import Arrays
 from obscura.preparing.choices import Choices, fits
-from obscura.preparing.columns import tells_subjects
-from obscura.preparing.errors import PackingError, Unreadable
-from obscura.preparing.folders import class_folders
+from obscura.preparing.errors import PackingError, Unreadable, some
 from obscura.preparing.images import Target, prepare_image
-from obscura.preparing.labelled import ask_for_table, find_metadata, find_table, labelled_by_table
-from obscura.preparing.labels import require_named, require_renamed, require_stated
-from obscura.preparing.layouts import dicom, find_layout, nifti, parquet, refuse_attribute
+from obscura.preparing.labels import require_named, require_stated
+from obscura.preparing.layouts import find_source
 from obscura.preparing.package import Member, Package, can_be_folder, npy_header, npy_member, zip_stream
-from obscura.preparing.questions import ask_about_classes, ask_about_lists, ask_about_people
-from obscura.preparing.sources import Record, Source, Tally
+from obscura.preparing.questions import ask_about_classes, ask_about_people
+from obscura.preparing.sources import Source, Tally
 from obscura.preparing.subjects import key_check, keyed_numbers, number_subjects, refuse_owned, subject_key
 from obscura.preparing.survey import OnImage, Survey, counted, notes, summarise, survey
-from obscura.preparing.tables import Table
-from obscura.preparing.trees import FolderTree, Tree, open_archive
 from obscura.wire.class_folders import in_order
 
 
@@ -60,16 +55,17 @@ def prepare(
         PackingError: There is nothing to push, or subject ids are missing or not allowed.
     """
     chosen = choices or Choices()
-    source = _find(path, chosen, subjects=subjects)
+    if isinstance(path, Arrays):
+        source = path.source(chosen, subjects=subjects)
+    else:
+        source = find_source(path, chosen, subjects=subjects)
     if source.owned is not None and subjects is False:
         refuse_owned(source.owned)
     if source.owned is not None and subjects is None:
-        walk = source.walk
-
-        def walk_without_owners(tally: Tally) -> Iterator[Record]:
-            return (replace(record, subject=None) for record in walk(tally))
-
-        source = replace(source, walk=walk_without_owners, package=None)
+        owned = source
+        source = replace(
+            owned, walk=lambda tally: (replace(record, subject=None) for record in owned.walk(tally)), package=None
+        )
     tally = Tally()
     found = survey(source, chosen, tally, on_image)
     classes, names = _classes(source, found, chosen)
@@ -107,7 +103,9 @@ def prepare(
 def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str, ...], dict[str, str]]:
     # The classes in label order, and the new name of each label.
     if choices.rename_classes is not None:
-        require_renamed(source.classes or found.labels, choices.rename_classes)
+        more = sorted(set(source.classes or found.labels) - set(choices.rename_classes))
+        if more:
+            raise PackingError(f"--rename-classes does not rename every class: {some(more)}. Write a line for each.")
         return tuple(dict.fromkeys(choices.rename_classes.values())), choices.rename_classes
     if source.classes is not None:
         if choices.classes is None:
@@ -117,56 +115,8 @@ def _classes(source: Source, found: Survey, choices: Choices) -> tuple[tuple[str
         return stated, dict(zip(source.classes, stated, strict=False))
     require_stated(found.labels, choices.classes)
     if choices.classes is None:
-        ask_about_lists(() if choices.combinations else found.labels)
-        ask_about_classes(found.labels, folders=source.folders)
+        ask_about_classes(found.labels, folders=source.folders, combinations=choices.combinations)
     return choices.classes or in_order(found.labels), {}
-
-
-def _find(path: Path | Arrays, choices: Choices, *, subjects: bool | None) -> Source:
-    if isinstance(path, Arrays):
-        return path.source(choices, subjects=subjects)
-    if not path.exists():
-        raise PackingError(
-            f"{path} does not exist. Give the folder or file of the images: obscura datasets push FOLDER"
-        )
-    if path.name.casefold() == "dicomdir" and path.is_file():
-        path = path.parent
-    if choices.labels is None:
-        source = find_layout(path, choices, subjects=bool(subjects))
-        if source is not None:
-            return source
-    tree = FolderTree(path) if path.is_dir() else open_archive(path, choices.zip_encoding)
-    if tree is None:
-        raise PackingError(
-            f"{path.name} is neither a folder of images nor an archive of one (.zip, .tar, .tar.gz), an .npz or IDX "
-            "files."
-        )
-    if choices.labels is not None:
-        return _labelled(tree, find_table(tree, choices), choices, subjects=subjects)
-    source = parquet.find_tree(tree, choices, bool(subjects))
-    if source is not None:
-        return source
-    described = find_metadata(tree, choices)
-    if described is not None:
-        at, table, title = described
-        return _labelled(tree, table, choices, subjects=subjects, at=at, part=title)
-    if choices.attribute:
-        refuse_attribute()
-    scans, volumes = (find(tree, choices, subjects=subjects) for find in (dicom.find, nifti.find))
-    if scans and volumes:
-        raise PackingError(f"{tree.name} holds DICOM files and NIfTI volumes: push them as two datasets.")
-    if not scans and not volumes:
-        ask_for_table(tree, choices)
-    return scans or volumes or class_folders(tree, choices, subjects=subjects)
-
-
-def _labelled(
-    tree: Tree, table: Table, choices: Choices, *, subjects: bool | None, at: str = "", part: str = ""
-) -> Source:
-    scans = dicom.is_in(tree)
-    tagged = scans and subjects and choices.subject_column is None and not tells_subjects(table)
-    source = labelled_by_table(tree, table, choices, subjects=None if tagged else subjects, at=at, part=part)
-    return dicom.with_owners(source, choices, subjects=subjects) if scans else source
 
 
 class _Members:
@@ -202,7 +152,7 @@ class _Members:
     def _converted(self) -> Iterator[tuple[str, int | None, str, bytes]]:
         sent = 0
         for record in self._source.walk(Tally()):
-            if record.shown in self._found.broken_files:
+            if record.shown in self._found.broken:
                 continue
             try:
                 suffix, data = prepare_image(record.read(), self._target)

@@ -29,7 +29,7 @@ def ask_about_people(names: Iterable[str]) -> None:
     """Raise if class names look like people; the flag renames them."""
     personal = [(name, why) for name in names if (why := why_personal(name)) is not None]
     if personal:
-        shown = some([f"{name} ({why})" for name, why in personal], len(personal))
+        shown = some([f"{name} ({why})" for name, why in personal])
         raise ChoiceNeeded(
             f"Class names become public forever, and these look like people: {shown}. If each is a person, use an "
             "account whose unit is the subject. Put these folders inside class folders (class/person/image.png) or "
@@ -39,59 +39,53 @@ def ask_about_people(names: Iterable[str]) -> None:
         )
 
 
-def ask_about_classes(counts: Mapping[str, int], *, folders: bool) -> None:
-    """Raise if class names look like people, parts or duplicates; the flag renames or states them.
+def ask_about_classes(counts: Mapping[str, int], *, folders: bool, combinations: bool = False) -> None:
+    """Raise if class names look like people, parts, duplicates or lists of labels; the flag renames or states them.
 
-    `counts` has the images by class name. Names of `folders` are less reliable than labels.
+    `counts` has the images by class name. Names of `folders` are less reliable than labels. With `combinations`, lists
+    of labels are intended.
     """
     names = sorted(counts)
+    separator = None if combinations else list_separator(names)
+    several = [repr(name) for name in names if separator is not None and separator.search(name)]
+    if several:
+        raise _ask(f"These look like several labels of one image, not like one class: {some(several)}", names)
     ask_about_people(names)
     if folders and len(names) == 1:
         raise _ask(f"There is one folder, {names[0]}, and so one class", names)
     masks = masks_among(names) if folders else []
     if masks:
         raise _ask(
-            f"These folders seem to hold masks of the images in others, not a class: {some(masks, len(masks))}. "
+            f"These folders seem to hold masks of the images in others, not a class: {some(masks)}. "
             "Push a folder without masks, in which each class has a folder",
             names,
         )
     parts = [name for name in names if folders and is_part(name)]
-    if parts:
-        raise _ask(f"These look like parts or copies, not like classes: {some(parts, len(parts))}", names)
     blank = [name for name in names if is_missing(name)]
-    if blank:
-        raise _ask(f"These look like missing labels, not like classes: {some(blank, len(blank))}", names)
-    for group in look_alike(names):
-        raise _ask(f"These would be separate classes, but look like one: {some(group, len(group))}", names)
+    for suspects, what in (
+        (parts, "look like parts or copies, not like classes"),
+        (blank, "look like missing labels, not like classes"),
+        *((group, "would be separate classes, but look like one") for group in look_alike(names)),
+    ):
+        if suspects:
+            raise _ask(f"These {what}: {some(suspects)}", names)
     few = statistics.median(counts.values()) <= FEW_IMAGES
     codes = len(names) > 1 and all(map(_IS_CODE.fullmatch, names)) and not all(name.endswith("0") for name in names)
     coded = names if codes else identifiers_in(names, few=few)
     if folders and coded:
         raise _ask(
-            f"These look like numbers of people or records, not like classes: {some(coded, len(coded))}. If each is a "
-            "person, put the folders inside those of the classes (class/person/image.png), or write a table "
-            "(--labels)",
+            f"These look like numbers of people or records, not like classes: {some(coded)}. If each is a person, put "
+            "the folders inside those of the classes (class/person/image.png), or write a table (--labels)",
             names,
         )
     numbers = sorted(map(int, names)) if folders and all(name.isdecimal() for name in names) else []
     if numbers and (numbers[0] > 1 or numbers != list(range(numbers[0], numbers[0] + len(numbers)))):
-        raise _ask(f"These numbers are not consecutive, like those of people: {some(names, len(names))}", names)
+        raise _ask(f"These numbers are not consecutive, like those of people: {some(names)}", names)
     if len(names) >= MANY_CLASSES and few and not is_scale(names):
         raise _ask(
             f"There are {len(names)} classes, and most have {FEW_IMAGES} images or fewer, as if each were a "
-            f"person: {some(names, len(names))}",
+            f"person: {some(names)}",
             names,
-        )
-
-
-def ask_about_lists(names: Iterable[str]) -> None:
-    """Raise if a class name looks like a list of several labels."""
-    listed = sorted(names)
-    separator = list_separator(listed)
-    several = [repr(name) for name in listed if separator is not None and separator.search(name)]
-    if several:
-        raise _ask(
-            f"These look like several labels of one image, not like one class: {some(several, len(several))}", listed
         )
 
 
@@ -100,9 +94,8 @@ def ask_about_masks(folder: str, names: Iterable[str]) -> None:
     masks = masks_among(names)
     if masks:
         raise ChoiceNeeded(
-            f"{folder} holds images and their masks, and each mask would become an image of the class: "
-            f"{some(masks, len(masks))}. Move the masks out of the class folders, or name the images in a table with "
-            "the columns file and label.",
+            f"{folder} holds images and their masks, and each mask would become an image of the class: {some(masks)}. "
+            "Move the masks out of the class folders, or name the images in a table with the columns file and label.",
             ["--labels labels.csv"],
         )
 
@@ -110,11 +103,11 @@ def ask_about_masks(folder: str, names: Iterable[str]) -> None:
 def ask_about_owners(owners: Mapping[str, Collection[str]]) -> None:
     """Raise if the folders inside each class folder look like parts of a person, and the class folders like people."""
     every = set().union(*owners.values())
-    shown = some(sorted(every), len(every))
+    shown = some(sorted(every))
     parts = all(is_part(name) or _IS_SIDE.fullmatch(name) for name in every)
     alike = len(every) < len(owners) and all(set(inner) == every for inner in owners.values())
     if every and (parts or alike):
-        tops = some(sorted(owners), len(owners))
+        tops = some(sorted(owners))
         raise PackingError(
             f"Every top-level folder contains the same folders ({shown}), so the top-level folders ({tops}) seem to be "
             "people, who would not be protected. Put one folder for each person inside the folder of each "

@@ -9,11 +9,9 @@ import re
 import secrets
 import unicodedata
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from obscura.preparing.errors import ChoiceNeeded, PackingError, some
 from obscura.preparing.questions import folded, look_alike
-from obscura.preparing.tables import read_id_column
 from obscura.wire.faults import Refused
 from obscura.wire.subjects import KEY_CHECK_CHARACTERS, SubjectId, canonical, is_nobody
 
@@ -42,32 +40,17 @@ def canonical_id(private_id: SubjectId) -> int | str:
         raise _placeholder(private_id) from None
 
 
-def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
-    """Read subject ids, one per line, or a table with one column of ids; "-" is standard input.
-
-    Returns:
-        (the heading or "", the place of each id for messages).
-    """
-    heading, cells = read_id_column(path)
-    places: dict[SubjectId, str] = {}
-    for line, cell in cells:
-        places.setdefault(cell, f"line {line} of {path.name}")
-    return heading, places
-
-
 def require_plain_ids(places: Mapping[SubjectId, str], *, join: bool, withdrawal: bool = False) -> None:
     """Raise unless every id is plain text: an id that a program rewrote would become another subject.
 
-    Args:
-        places: The place of each id, for messages; "" if unknown.
-        join: True if ids that look alike, such as 12 and 12.0, are one subject.
-        withdrawal: True if these ids are withdrawn, so they must be spelled as they were pushed.
+    `places` has the place of each id, for messages; "" if unknown. With `join`, ids that look alike, such as 12 and
+    12.0, are one subject. With `withdrawal`, ids must be spelled as they were pushed.
     """
-    texts = {_text(private_id): place for private_id, place in places.items()}
+    texts = {_text(each): f"{place[0].upper()}{place[1:]}:" if place else "The" for each, place in places.items()}
     nothing = " Nothing was sent." if withdrawal else ""
     for text, place in texts.items():
         if (fault := _fault(text)) is not None:
-            raise PackingError(f"{_of(place)} subject id {text!r} {fault}{nothing}")
+            raise PackingError(f"{place} subject id {text!r} {fault}{nothing}")
     if join:
         return
     padded = [len(text) for text in texts if re.fullmatch(r"0\d+", text)]
@@ -81,18 +64,14 @@ def require_plain_ids(places: Mapping[SubjectId, str], *, join: bool, withdrawal
             continue
         if withdrawal:
             raise PackingError(
-                f"{_of(place)} subject id {text!r} {fault} Write each id as it was pushed; where that was done with "
+                f"{place} subject id {text!r} {fault} Write each id as it was pushed; where that was done with "
                 f"--join-subjects, add it here, too.{nothing}"
             )
         raise ChoiceNeeded(
-            f"{_of(place)} subject id {text!r} {fault} Save the column of ids as text; or have ids joined that differ "
+            f"{place} subject id {text!r} {fault} Save the column of ids as text; or have ids joined that differ "
             "in zeros and decimals alone.",
             ["--join-subjects"],
         )
-
-
-def _of(place: str) -> str:
-    return f"{place[0].upper()}{place[1:]}:" if place else "The"
 
 
 def _fault(text: str) -> str | None:
@@ -123,7 +102,7 @@ def require_told_apart(ids: Iterable[SubjectId]) -> None:
     for text in (*blank, *(numbered if 2 * len(numbered) < len(texts) else ())):
         raise _placeholder(text)
     for group in look_alike(texts):
-        shown = some([repr(name) for name in group], len(group))
+        shown = some([repr(name) for name in group])
         raise ChoiceNeeded(
             f"These subject ids may name one person: {shown}. As two subjects, a person would be protected less than "
             "the account promises. Write each id in one way; or have such ids joined, which protects too much "

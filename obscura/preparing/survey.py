@@ -11,13 +11,15 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 
 import numpy as np
 
 from obscura.preparing.choices import SIDE_USUAL, Choices, fits
 from obscura.preparing.depth import Depths
 from obscura.preparing.errors import NAMES_SHOWN_MAX, BrokenImages, PackingError, Unreadable, some
-from obscura.preparing.images import Look, has_shape, look
+from obscura.preparing.images import Look, look
 from obscura.preparing.package import Package
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.subjects import OPEN_BY_SUBJECT, require_plain_ids, require_told_apart, subject_key
@@ -31,6 +33,7 @@ OnImage = Callable[[int], None]
 SHOWN_MAX = 20_000  # file names that are kept to search for people
 LARGE_SHARE = 0.25  # of all images; one subject rarely has more
 CLASSES_SHOWN_MAX = 20
+_quoted = partial(json.dumps, ensure_ascii=False)
 
 
 @dataclass
@@ -39,14 +42,14 @@ class Survey:
 
     `conversions` counts images by conversion, in the order of the summary; `labels` by class and `subjects` by subject.
     `owners` maps each id as written to one of its images. `contents` has a digest for each image, and `content_labels`
-    the number of its class. `lost` has the classes of which no image is left, in order.
+    the number of its class. `broken` maps unreadable images to the reason. `lost` has the classes of which no image is
+    left, in order.
     """
 
     width: int
     height: int
     channels: int
     records: int = 0
-    broken: int = 0
     depths: Depths = field(default_factory=Depths)
     conversions: Counter[str] = field(default_factory=Counter)
     labels: Counter[str] = field(default_factory=Counter)
@@ -56,14 +59,14 @@ class Survey:
     content_labels: array[int] = field(default_factory=lambda: array("L"))
     numbers: dict[str, int] = field(default_factory=dict)
     shown: list[str] = field(default_factory=list)
-    broken_files: set[str] = field(default_factory=set)
-    broken_shown: list[str] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)
     lost: dict[str, None] = field(default_factory=dict)
 
     def add(self, record: Record, seen: Look, *, join: bool) -> None:
         """Count one image; `join` is the option join_subjects."""
         size, wanted = (seen.width, seen.height), (self.width, self.height)
-        scales = has_shape(seen.width, seen.height, wanted)
+        scale = max(self.width / seen.width, self.height / seen.height)
+        scales = (round(seen.width * scale), round(seen.height * scale)) == wanted  # within a pixel
         into = f"{self.width} x {self.height}"
         for conversion, applies in (
             (f"cropped to {into}", size != wanted and not scales),
@@ -103,23 +106,22 @@ def survey(source: Source, choices: Choices, tally: Tally, on_image: OnImage) ->
         try:
             seen = look(record.read())
         except Unreadable as error:
-            found.broken += 1
             found.lost[record.label] = None
-            found.broken_files.add(record.shown)
-            if len(found.broken_shown) < NAMES_SHOWN_MAX:
-                found.broken_shown.append(f"{record.shown} ({error})")
+            found.broken[record.shown] = str(error)
             continue
         found.add(record, seen, join=choices.join_subjects)
         on_image(found.records)
     found.lost = dict.fromkeys(label for label in (*tally.lost, *found.lost) if not found.labels[label])
 
+    count = len(found.broken)
+    shown = [f"{name} ({why})" for name, why in islice(found.broken.items(), NAMES_SHOWN_MAX)]
     if found.lost and not choices.skip_broken:
-        lost, example = list(found.lost), f", such as {found.broken_shown[0]}" if found.broken_shown else ""
-        which = f"the class {lost[0]}" if len(lost) == 1 else f"{len(lost)} classes ({some(lost, len(lost))})"
-        raise BrokenImages(f"No image of {which} can be read, though there are files{example}", found.broken, lost)
-    if found.broken and not choices.skip_broken:
-        which = "One image cannot be read:" if found.broken == 1 else f"{found.broken:,} images cannot be read:"
-        raise BrokenImages(f"{which} {some(found.broken_shown, found.broken)}", found.broken, found.broken_shown)
+        lost, example = list(found.lost), f", such as {shown[0]}" if shown else ""
+        which = f"the class {lost[0]}" if len(lost) == 1 else f"{len(lost)} classes ({some(lost)})"
+        raise BrokenImages(f"No image of {which} can be read, though there are files{example}", count, lost)
+    if count and not choices.skip_broken:
+        which = "One image cannot be read:" if count == 1 else f"{count:,} images cannot be read:"
+        raise BrokenImages(f"{which} {some(shown, count)}", count, shown)
     if not found.records:
         raise PackingError("There is no image to send.")
     found.depths.require(choices.scale, found.records - found.conversions["brought to 8 bits"])
@@ -133,7 +135,7 @@ def summarise(survey: Survey, tally: Tally, title: str) -> str:
     """Return, for example, "1,400 images: 37 cropped to 64 x 64, 12 laid on white; left out 3 other files"."""
     done = ", ".join(f"{count:,} {what}" for what, count in survey.conversions.items() if count)
     *first, last = [
-        *([counted(survey.broken, "unreadable image")] if survey.broken else []),
+        *([counted(len(survey.broken), "unreadable image")] if survey.broken else []),
         *(
             counted(count, what) + (f" ({', '.join(sorted(tally.suffixes)[:5])})" if what == OTHER else "")
             for what, count in tally.left_out.items()
@@ -216,7 +218,3 @@ def screen(package: Package, *, at_most: int, subjects_at_most: int | None, priv
         f"Declaring, and thereby making public: classes {', '.join(map(_quoted, package.classes))}; images "
         f"{package.height} x {package.width} x {package.channels} (height, width, channels); {promise}."
     )
-
-
-def _quoted(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False)

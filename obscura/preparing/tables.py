@@ -11,13 +11,16 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
+from typing import Literal
 
 from obscura.image_types import image_suffixes
 from obscura.preparing.errors import ChoiceNeeded, PackingError
+from obscura.wire.subjects import SubjectId
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that can only be tables
 SEVERAL = "|"  # between the labels of one image
@@ -30,8 +33,6 @@ BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
-_GZIP = b"\x1f\x8b"
 _NO_TABLES = {
     b"version https://git-lfs": "a Git LFS pointer without the table: run git lfs pull",
     b"<": "a web page or XML, not a table: the download failed, or it is another kind of file",
@@ -72,31 +73,30 @@ def read_table(path: Path, encoding: str | None = None) -> Table:
 def parse_table(name: str, data: bytes, encoding: str | None = None) -> Table:
     """Parse the content of a table; see `read_table`."""
     name, text, delimiter = _text(name, data, encoding)
-    lines = [line for line in _lines(text) if line.strip()]
-    lines = [line for line in lines if not line.startswith("#")] or lines
+    lines = _lines(text)
+    lines = {number: line for number, line in lines.items() if not line.startswith("#")} or lines
     if not lines:
         raise PackingError(f"{name} holds no rows.")
+    rows = list(lines.values())
     if name.lower().endswith(".json"):
         table = _of_document(name, text)
-    elif lines[0].lstrip().startswith("{"):
-        numbered = [(number, line) for number, line in enumerate(_lines(text), 1) if line.strip() and line[0] != "#"]
+    elif rows[0].lstrip().startswith("{"):
         try:
-            table = _of_objects(name, [json.loads(line) for _, line in numbered])
+            table = replace(_of_objects(name, list(map(json.loads, rows))), lines=tuple(lines))
         except ValueError as error:
             raise PackingError(f"{name} is not made of lines of JSON: {error}.") from None
-        table = replace(table, lines=tuple(number for number, _ in numbered))
     else:
-        table = _of_delimited(name, text, delimiter or _delimiter(lines, _DELIMITERS))
+        table = _of_delimited(name, text, delimiter or _delimiter(rows, _DELIMITERS))
     if not table.rows:
         raise PackingError(f"{name} holds no rows.")
     return table
 
 
-def read_id_column(path: Path) -> tuple[str, list[tuple[int, str]]]:
+def read_ids(path: Path) -> tuple[str, dict[SubjectId, str]]:
     """Read subject ids: the only column of a file, or the only one with a heading of ids; "-" is standard input.
 
     Returns:
-        (the heading or "", the line number and text of each cell).
+        (the heading or "", the place of each id for messages).
     """
     try:
         name, text, delimiter = _text(path.name, _content(path), None)
@@ -104,31 +104,35 @@ def read_id_column(path: Path) -> tuple[str, list[tuple[int, str]]]:
         raise PackingError(
             f"{path.name} is not encoded in UTF-8 or UTF-16. Save it as UTF-8 (in Excel: CSV UTF-8)."
         ) from None
-    lines = [line for line in _lines(text) if line.strip()]
+    lines = list(_lines(text).values())
     rows = _cut(name, text, delimiter or _delimiter(lines, _DELIMITERS[:-1])) if lines else []
-    used = [at for at in range(max((len(row) for _, row in rows), default=0)) if any(_cell(row, at) for _, row in rows)]
+    columns = [list(map(str.strip, cells)) for cells in zip_longest(*(row for _, row in rows), fillvalue="")]
+    used = list(filter(any, columns))
     if not used:
         raise PackingError(f"{name} holds no subject ids.")
-    headed = [at for at in used if _is_id_heading(_cell(rows[0][1], at))]
-    at = headed[0] if len(headed) == 1 else used[0]
+    headed = [cells for cells in used if usual_columns("ids", cells[:1])]
     if len(used) > 1 and len(headed) != 1:
         raise PackingError(
             f"{name} has {len(used)} columns, and its first line does not name the column of subject ids. Save a file "
             "with the subject ids alone, one on each line."
         )
-    cells = [(line, _cell(row, at)) for line, row in rows[bool(headed) :]]
+    ids = (headed or used)[0]
+    cells = [(line, cell) for (line, _), cell in zip(rows, ids, strict=True)][bool(headed) :]
     if not cells:
         raise PackingError(f"{name} holds no subject ids.")
     blank = next((line for line, cell in cells if not cell), None)
     if blank is not None:
         raise PackingError(f"Line {blank} of {name} has other cells, and none of the column of subject ids.")
-    return (_cell(rows[0][1], at) if headed else ""), cells
+    places: dict[SubjectId, str] = {}
+    for line, cell in cells:
+        places.setdefault(cell, f"line {line} of {path.name}")
+    return ids[0] if headed else "", places
 
 
 def read_lines(path: Path, encoding: str | None = None) -> list[str]:
     """Return the lines of a text file, without empty lines and surrounding quotation marks."""
     name, text, _ = _text(path.name, _content(path), encoding)
-    lines = [line.strip() for line in _lines(text) if line.strip()]
+    lines = [line.strip() for line in _lines(text).values()]
     if not lines:
         raise PackingError(f"{name} holds no lines.")
     quoted = re.compile(r'"(.*)"')
@@ -169,7 +173,7 @@ def _content(path: Path) -> bytes:
 
 
 def _text(name: str, data: bytes, encoding: str | None) -> tuple[str, str, str | None]:
-    if data.startswith(_GZIP):
+    if data.startswith(b"\x1f\x8b"):
         try:
             with gzip.open(io.BytesIO(data)) as file:
                 data = file.read(_BYTES_MAX + 1)
@@ -181,7 +185,7 @@ def _text(name: str, data: bytes, encoding: str | None) -> tuple[str, str, str |
     other = next((what for magic, what in _NO_TABLES.items() if data.lstrip().startswith(magic)), None)
     if other is not None:
         raise PackingError(f"{name} is {other}.")
-    if data.startswith(_WORKBOOKS):
+    if data.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
         raise PackingError(f"{name} is a workbook or an archive: save the sheet with the labels as CSV.")
     text = _decoded(name, data, encoding).removeprefix("\ufeff")
     if "\0" in text:
@@ -190,8 +194,9 @@ def _text(name: str, data: bytes, encoding: str | None) -> tuple[str, str, str |
     return (name, "\n" + text[stated.end() :], stated[1]) if stated else (name, text, None)
 
 
-def _lines(text: str) -> list[str]:
-    return re.split(r"\r\n|\r|\n", text)
+def _lines(text: str) -> dict[int, str]:
+    # The lines that are not empty, by number.
+    return {number: line for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1) if line.strip()}
 
 
 def _decoded(name: str, data: bytes, encoding: str | None) -> str:
@@ -264,10 +269,6 @@ def _cut(name: str, text: str, delimiter: str) -> list[tuple[int, list[str]]]:
         raise PackingError(f"The table {name} cannot be read: {error}.") from None
 
 
-def _cell(row: Sequence[str], at: int) -> str:
-    return row[at].strip() if at < len(row) else ""
-
-
 def _of_delimited(name: str, text: str, delimiter: str) -> Table:
     rows = _cut(name, text, delimiter)
     while len(rows) > 1:  # skip titles and remarks above the header
@@ -315,50 +316,28 @@ def _is_image(cell: str) -> bool:
     return cell.lower().endswith(tuple(image_suffixes()))
 
 
-# Names in CheXpert, NIH ChestX-ray14, HAM10000, ISIC, Kaggle and Hugging Face, in lower-case letters and digits only.
-_FILE = (
-    "file", "filename", "filepath", "path", "imagepath", "imgpath", "imagefile", "imagefilename", "image", "imageindex",
-    "imageid", "imagename", "img", "imgname", "isicid", "dicomid", "idcode", "id", "key",
-)  # fmt: skip
-_LABEL = (
-    "label", "labels", "class", "classname", "classlabel", "dx", "target", "findinglabels", "finding", "diagnosis",
-    "category", "level",
-)  # fmt: skip
-_SUBJECT = re.compile(
+_SUFFIX = r"(?:ids?|no|nr|num|number|nummer|code|key|name|(?:instance)?uid|identifier)"
+_SUBJECT = (
     r"(?:(?:subject|patient(?:en)?|person|participant|proband|donor|volunteer|individual|pseudonym|animal)s?"
     r"|(?:pat|case|fall|pseudo|anon|user)(?=id|no|nr|num|code))(?:ids?|no|nr|num|number|nummer|code|key|name|uid|identifier)?"
     r"|(?:id|name|nr)(?:subject|patient|person|participant)|pid|mrn|eid"
     r"|medicalrecord(?:no|nr|number)|ssn|nhs(?:no|number)"
 )
-# Things of a person that several images show: HAM10000's lesion_id, StudyInstanceUID.
-_SUFFIX = r"(?:ids?|no|nr|num|number|nummer|code|key|name|(?:instance)?uid|identifier)"
-_GROUP = re.compile(
-    r"(?:lesion|nodule|tumou?r|polyp|study|exam(?:ination)?|scan|series|session|visit|encounter|admission|accession"
-    rf"|acquisition|video|clip|slide|biopsy|specimen|case|family){_SUFFIX}?"
-    rf"|(?:eye|breast|knee|hip|hand|tooth|wound|mole|sample|volume|block|stack|group|hadm|stay|event|episode){_SUFFIX}"
-)
+# Names in CheXpert, NIH ChestX-ray14, HAM10000, ISIC, Kaggle and Hugging Face, in lower-case letters and digits only.
+_USUAL = {
+    "file": r"file|filename|filepath|path|imagepath|imgpath|imagefile|imagefilename|image|imageindex|imageid|imagename"
+    r"|img|imgname|isicid|dicomid|idcode|id|key",
+    "label": r"labels?|class|classname|classlabel|dx|target|findinglabels|finding|diagnosis|category|level",
+    "subject": _SUBJECT,
+    "ids": rf"{_SUBJECT}|ids?",  # as the heading of a list
+    # Things of a person that several images show: HAM10000's lesion_id, StudyInstanceUID.
+    "group": r"(?:lesion|nodule|tumou?r|polyp|study|exam(?:ination)?|scan|series|session|visit|encounter|admission"
+    rf"|accession|acquisition|video|clip|slide|biopsy|specimen|case|family){_SUFFIX}?"
+    r"|(?:eye|breast|knee|hip|hand|tooth|wound|mole|sample|volume|block|stack|group|hadm|stay|event|episode)"
+    rf"{_SUFFIX}",
+}
 
 
-def known_files(columns: Sequence[str]) -> list[str]:
-    return [column for column in columns if _plain(column) in _FILE]
-
-
-def known_labels(columns: Sequence[str]) -> list[str]:
-    return [column for column in columns if _plain(column) in _LABEL]
-
-
-def known_subjects(columns: Sequence[str]) -> list[str]:
-    return [column for column in columns if _SUBJECT.fullmatch(_plain(column))]
-
-
-def known_groups(columns: Sequence[str]) -> list[str]:
-    """Return the columns with usual names for ids that several images of a person share, such as lesion_id."""
-    return [column for column in columns if _GROUP.fullmatch(_plain(column))]
-
-
-def _is_id_heading(cell: str) -> bool:
-    return bool(known_subjects([cell])) or _plain(cell) in ("id", "ids")
-
-
-def _plain(column: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", column.casefold())
+def usual_columns(kind: Literal["file", "label", "subject", "ids", "group"], columns: Iterable[str]) -> list[str]:
+    """Return the columns with usual names for an image file, its class, its subject, or a group of its images."""
+    return [column for column in columns if re.fullmatch(_USUAL[kind], re.sub(r"[^a-z0-9]", "", column.casefold()))]

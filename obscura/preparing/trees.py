@@ -1,5 +1,8 @@
 """Folders, ZIP and tar archives as trees of folders and files, without files of the operating system.
 
+Paths use "/", and the root is ""; names are sorted. `read` raises Unreadable for a file that is missing or larger than
+any image. `open` is for files of any size, with random access; it raises OSError or KeyError for a missing file.
+
 Nothing is unpacked to disk. Member names are checked as the service checks uploads: names that lead out of the archive
 are refused, and so are duplicate names, because one of two images would be lost.
 """
@@ -15,11 +18,10 @@ import re
 import tarfile
 import zipfile
 import zlib
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from obscura.image_types import image_suffixes, is_image
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
@@ -27,28 +29,8 @@ from obscura.preparing.images import FILE_BYTES_MAX
 from obscura.preparing.sources import Tally
 from obscura.wire.class_folders import is_junk
 
-_HEAD_BYTES = 16  # enough to recognise an image
 _LINKS_DEPTH = 2
-HIDDEN = "hidden or system file"
 OTHER = "other file"
-
-
-class Tree(Protocol):
-    """Folders and files below a root. Paths use "/", and the root is ""; names are sorted.
-
-    `read` raises Unreadable for a file that is missing or larger than any image. `open` is for files of any size, with
-    random access; it raises OSError or KeyError for a missing file.
-    """
-
-    name: str
-
-    def folders(self, at: str) -> list[str]: ...
-
-    def files(self, at: str) -> list[str]: ...
-
-    def read(self, path: str) -> bytes: ...
-
-    def open(self, path: str) -> IO[bytes]: ...
 
 
 def folders(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
@@ -61,7 +43,7 @@ def images_in(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
     for name in _kept(tree.files(at), tally):
         suffix = suffix_of(name)
         unnamed = not suffix[1:] or suffix[1:].isdecimal()  # scan.001
-        if suffix in image_suffixes() or (unnamed and is_image(begin(tree, below(at, name), _HEAD_BYTES))):
+        if suffix in image_suffixes() or (unnamed and is_image(begin(tree, below(at, name), 16))):
             found.append(name)
         elif tally is not None:
             tally.left_out[OTHER] += 1
@@ -96,8 +78,9 @@ def suffix_of(name: str) -> str:
     return Path(name).suffix.lower()
 
 
-def below(at: str, name: str) -> str:
-    return f"{at}/{name}" if at else name
+def below(*parts: str) -> str:
+    """Join the parts of a path that are not empty."""
+    return "/".join(filter(None, parts))
 
 
 def bounded(file: IO[bytes], size_bytes: int) -> bytes:
@@ -112,8 +95,7 @@ class FolderTree:
     """A folder on disk."""
 
     def __init__(self, root: Path) -> None:
-        self.name = root.name
-        self._root = root
+        self.name, self._root = root.name, root
 
     def folders(self, at: str) -> list[str]:
         follow = at.count("/") < _LINKS_DEPTH  # deeper links to folders may lead in circles
@@ -157,7 +139,7 @@ class FolderTree:
 def _kept(names: list[str], tally: Tally | None) -> list[str]:
     kept = [name for name in names if not is_junk(name)]
     if tally is not None:
-        tally.left_out[HIDDEN] += len(names) - len(kept)
+        tally.left_out["hidden or system file"] += len(names) - len(kept)
     return kept
 
 
@@ -186,19 +168,21 @@ def open_archive(path: Path, encoding: str | None = None) -> Tree | None:
     return TarTree(path) if TAR.search(path.name) else None
 
 
-class _Members(ABC):
+class _Members:
     _kind = "zip"
 
-    def __init__(self, path: Path, members: list[str], infos: Sequence[Any]) -> None:
+    def __init__(
+        self, path: Path, members: list[str], infos: Sequence[Any], opener: Callable[[Any], IO[bytes] | None]
+    ) -> None:
         counts = Counter(member for member in members if not member.endswith("/"))
         twice = sorted(member for member, count in counts.items() if count > 1)
         if twice:
             raise PackingError(
-                f"{path.name} contains several files called {some(twice, len(twice))}, so images would be lost. Pack "
+                f"{path.name} contains several files called {some(twice)}, so images would be lost. Pack "
                 "the folder again."
             )
         self.name = path.name
-        self._infos = dict(zip(members, infos, strict=True))
+        self._infos, self._opener = dict(zip(members, infos, strict=True)), opener
         self._content: dict[str, tuple[set[str], set[str]]] = {"": (set(), set())}
         self._wrapper = ""
         for member in members:
@@ -216,14 +200,14 @@ class _Members(ABC):
             self._wrapper = top[0]
 
     def folders(self, at: str) -> list[str]:
-        return sorted(self._content[self._inside(at)][0])
+        return sorted(self._content[below(self._wrapper, at)][0])
 
     def files(self, at: str) -> list[str]:
-        return sorted(self._content[self._inside(at)][1])
+        return sorted(self._content[below(self._wrapper, at)][1])
 
     def read(self, path: str) -> bytes:
         try:
-            info = self._infos[self._inside(path)]
+            info = self._infos[below(self._wrapper, path)]
             with self.open(path) as file:
                 return bounded(file, info.file_size if self._kind == "zip" else info.size)
         except Unreadable:
@@ -233,11 +217,11 @@ class _Members(ABC):
         except Exception as error:  # a damaged archive fails in many ways
             raise Unreadable(f"it cannot be extracted from the {self._kind} ({type(error).__name__})") from None
 
-    @abstractmethod
-    def open(self, path: str) -> IO[bytes]: ...
-
-    def _inside(self, path: str) -> str:
-        return below(self._wrapper, path) if path and self._wrapper else path or self._wrapper
+    def open(self, path: str) -> IO[bytes]:
+        file = self._opener(self._infos[below(self._wrapper, path)])
+        if file is None:
+            raise OSError("it is no file")
+        return file
 
 
 class ZipTree(_Members):
@@ -245,19 +229,16 @@ class ZipTree(_Members):
 
     def __init__(self, path: Path, encoding: str | None = None) -> None:
         try:
-            self._archive = zipfile.ZipFile(path)
+            archive = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
             raise PackingError(f"{path.name} cannot be read as a zip: {error}.") from error
-        infos = self._archive.infolist()
+        infos = archive.infolist()
         if any(info.flag_bits & _ENCRYPTED_FLAG for info in infos):
             raise PackingError(
                 f"{path.name} is encrypted. Unpack it with its password, and give the folder: the images are "
                 "encrypted again where the service keeps them."
             )
-        super().__init__(path, _names(path.name, infos, encoding), infos)
-
-    def open(self, path: str) -> IO[bytes]:
-        return self._archive.open(self._infos[self._inside(path)])
+        super().__init__(path, _names(path.name, infos, encoding), infos, archive.open)
 
 
 class TarTree(_Members):
@@ -267,36 +248,30 @@ class TarTree(_Members):
 
     def __init__(self, path: Path, unpacked_bytes_max: int = 2**30) -> None:
         try:
-            self._file = self._opened(path, unpacked_bytes_max)  # open for as long as the tree
-            self._archive = tarfile.TarFile(fileobj=self._file)
-            infos = [info for info in self._archive if info.isfile() or info.islnk() or info.issym()]
+            opened = next((opener for suffix, opener in _PACKED.items() if path.name.lower().endswith(suffix)), None)
+            if opened is None:
+                self._file: IO[bytes] = path.open("rb")  # open for as long as the tree
+            else:
+                with opened(path) as file:
+                    data: bytes = file.read(unpacked_bytes_max + 1)
+                if len(data) > unpacked_bytes_max:
+                    raise PackingError(
+                        f"{path.name} is packed, so it is read into memory, and it has more than "
+                        f"{unpacked_bytes_max >> 20} MiB: unpack it, and give the folder or the .tar."
+                    )
+                self._file = io.BytesIO(data)
+            archive = tarfile.TarFile(fileobj=self._file)
+            infos = [info for info in archive if info.isfile() or info.islnk() or info.issym()]
         except (tarfile.TarError, lzma.LZMAError, zlib.error, OSError, EOFError) as error:
             raise PackingError(f"{path.name} cannot be read as a tar: {error}.") from error
-        super().__init__(path, [_safe(path.name, info.name) for info in infos], infos)
-
-    @staticmethod
-    def _opened(path: Path, bytes_max: int) -> IO[bytes]:
-        opened = next((opener for suffix, opener in _PACKED.items() if path.name.lower().endswith(suffix)), None)
-        if opened is None:
-            return path.open("rb")
-        with opened(path) as file:
-            data: bytes = file.read(bytes_max + 1)
-        if len(data) > bytes_max:
-            raise PackingError(
-                f"{path.name} is packed, so it is read into memory, and it has more than {bytes_max >> 20} "
-                "MiB: unpack it, and give the folder or the .tar."
-            )
-        return io.BytesIO(data)
+        super().__init__(path, [_safe(path.name, info.name) for info in infos], infos, archive.extractfile)
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):
             self._file.close()
 
-    def open(self, path: str) -> IO[bytes]:
-        file = self._archive.extractfile(self._infos[self._inside(path)])
-        if file is None:
-            raise OSError("it is no file")
-        return file
+
+Tree = FolderTree | ZipTree | TarTree
 
 
 def _names(archive: str, infos: list[zipfile.ZipInfo], encoding: str | None) -> list[str]:

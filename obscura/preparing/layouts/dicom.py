@@ -8,24 +8,14 @@ from __future__ import annotations
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from obscura.image_types import image_suffixes
+from obscura.preparing import dicom
 from obscura.preparing.choices import NO_TAG, SUBJECT_TAG_USUAL, Choices
-from obscura.preparing.dicom import (
-    HEAD_BYTES,
-    begins_like_dicom,
-    describes_images,
-    frames_of,
-    has_pixels,
-    open_dicom,
-    read_frame,
-    require_reader,
-    tag_text,
-)
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable, some
 from obscura.preparing.folders import LOOSE, base_of
 from obscura.preparing.questions import classes_flag
@@ -38,8 +28,6 @@ if TYPE_CHECKING:
 
 _DIRECTORY_NAME = "dicomdir"  # a list of the files in the folders, which are searched anyway
 SUFFIXES = frozenset({".dcm", ".dicom", ".ima"})
-NO_PIXELS = "DICOM file without pixels"
-NO_IMAGE = "DICOM object without an image (segmentation, dose, ...)"
 BURNT_IN = (
     "may show text that is burnt into the pixels, for their files do not say that there is none (BurnedInAnnotation): "
     "look at some of them first"
@@ -48,10 +36,9 @@ SAME_STUDY = (
     "have no subject and the StudyInstanceUID of another image, so they seem to be of one person: use an account "
     "whose unit is the subject"
 )
-FIRST_FRAMES = "are the first frame of a file that has several"
 
 
-def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
+def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
     """Recognise a tree with at least one DICOM file."""
     if not is_in(tree):
         if choices.label_tag is not None or choices.subject_tag != SUBJECT_TAG_USUAL or choices.frames == "all":
@@ -59,7 +46,7 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
                 f"--subject-tag, --label-tag and --frames are for DICOM files, and {tree.name} has none."
             )
         return None
-    require_reader(choices.subject_tag, choices.label_tag)
+    dicom.require_reader(choices.subject_tag, choices.label_tag)
     if subjects and choices.subject_tag == NO_TAG:
         raise PackingError("The account protects all records of a subject together: --subject-tag names the tag.")
     named = choices.label_tag is None  # folders name the classes
@@ -99,8 +86,8 @@ def with_owners(source: Source, choices: Choices, *, subjects: bool | None) -> S
             except Unreadable as error:
                 yield replace(record, read=partial(fail, error))
                 continue
-            if isinstance(content, bytes) and begins_like_dicom(content):
-                yield from reader.records(record, content)
+            if isinstance(content, bytes) and dicom.begins_like_dicom(content):
+                yield from reader.records(record, partial(bytes, content))
             elif subjects and record.subject is None:
                 raise PackingError(f"Nothing says whose {record.shown} is: it is no DICOM file, and has no subject.")
             else:
@@ -126,10 +113,7 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
         elif not label and not (is_dicom and tagged):
             tally.left_out[LOOSE] += 1
         elif is_dicom:
-            try:
-                yield from reader.records(record, tree.read(path))
-            except Unreadable as error:
-                yield replace(record, read=partial(fail, error))
+            yield from reader.records(record, partial(tree.read, path))
         elif reader.subjects or tagged:
             raise PackingError(
                 f"{path} is an image without tags among DICOM files: nothing says whose it is, or of which class. "
@@ -139,8 +123,18 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
             reader.private_owners[label].add(None)
             yield record
     if not tagged:
-        tally.lost += [name for name in (*others, *reader.private_reports) if name not in reader.private_owners]
-        reader.require_classes()
+        owners = reader.private_owners
+        tally.lost += [name for name in (*others, *reader.private_reports) if name not in owners]
+        every = [owner for each in owners.values() for owner in each]
+        alone = len(every) == len(owners) > 1 and len(set(every)) == len(every) and None not in every
+        if alone and reader.choices.classes is None and reader.choices.rename_classes is None:
+            names = sorted(owners)
+            raise ChoiceNeeded(
+                f"Every folder on top holds images of one person alone by {reader.choices.subject_tag}, so they seem "
+                f"to be people: {some(names)}. Class names become public forever. State the classes in "
+                "a table (--labels) or by a tag (--label-tag); or, if these are classes, state them.",
+                [classes_flag(names)],
+            )
 
 
 @dataclass
@@ -152,14 +146,15 @@ class _Reader:
     private_studies: set[str] = field(default_factory=set)
     private_reports: dict[str, None] = field(default_factory=dict)  # classes with files that hold no image
 
-    def records(self, record: Record, content: bytes) -> Iterator[Record]:
+    def records(self, record: Record, read: Callable[[], bytes]) -> Iterator[Record]:
         try:
-            dataset = open_dicom(content)
-            describing = describes_images(dataset)
-            if describing or not has_pixels(dataset):
+            dataset = dicom.open_dicom(read())
+            describing = dicom.describes_images(dataset)
+            if describing or not dicom.has_pixels(dataset):
                 if not describing and ("SOPClassUID" not in dataset or "Rows" in dataset):
                     raise Unreadable("it is damaged: its pixels are missing")
-                self.tally.left_out[NO_IMAGE if has_pixels(dataset) else NO_PIXELS] += 1
+                no_image = "DICOM object without an image (segmentation, dose, ...)"
+                self.tally.left_out[no_image if dicom.has_pixels(dataset) else "DICOM file without pixels"] += 1
                 self.private_reports |= {record.label: None} if record.label else {}
                 return
             label, owner = record.label, record.subject
@@ -172,7 +167,7 @@ class _Reader:
             return
 
         tag = self.choices.subject_tag
-        person = "" if tag == NO_TAG else tag_text(dataset, tag)
+        person = "" if tag == NO_TAG else dicom.tag_text(dataset, tag)
         if person and self.subjects is False and any(person in owners for owners in self.private_owners.values()):
             raise PackingError(
                 f"Several images have the same {tag}, and the account protects single records: a person with several "
@@ -181,46 +176,34 @@ class _Reader:
                 f"whose an image is, name the tag that does with --subject-tag; or say --subject-tag {NO_TAG} where "
                 "no two images are of one person."
             )
-        study = "" if person or self.subjects is not False else tag_text(dataset, "StudyInstanceUID")
+        study = "" if person or self.subjects is not False else dicom.tag_text(dataset, "StudyInstanceUID")
         self.tally.notes[SAME_STUDY] += study in self.private_studies
         self.private_studies |= {study} - {""}
         self.private_owners[label].add(person or None)
 
-        frames = frames_of(dataset)
+        frames = dicom.frames_of(dataset)
         wanted = frames if self.choices.frames == "all" else 1
         if wanted > 1 and self.subjects is False:
             raise PackingError(
                 f"{record.shown} has {frames:,} frames, which show one person, and the account protects single "
                 f"records: leave --frames all out, or use an account whose unit is the subject: {OPEN_BY_SUBJECT}"
             )
-        self.tally.notes[BURNT_IN] += wanted * (tag_text(dataset, "BurnedInAnnotation").upper() != "NO")
-        self.tally.notes[FIRST_FRAMES] += wanted < frames
+        self.tally.notes[BURNT_IN] += wanted * (dicom.tag_text(dataset, "BurnedInAnnotation").upper() != "NO")
+        self.tally.notes["are the first frame of a file that has several"] += wanted < frames
         for number in range(wanted):
             shown = f"{record.shown} frame {number + 1}" if wanted > 1 else record.shown
-            yield Record(label, owner, shown, partial(read_frame, dataset, number))
-
-    def require_classes(self) -> None:
-        every = [owner for owners in self.private_owners.values() for owner in owners]
-        alone = len(every) == len(self.private_owners) > 1 and len(set(every)) == len(every) and None not in every
-        if alone and self.choices.classes is None and self.choices.rename_classes is None:
-            names = sorted(self.private_owners)
-            raise ChoiceNeeded(
-                f"Every folder on top holds images of one person alone by {self.choices.subject_tag}, so they seem "
-                f"to be people: {some(names, len(names))}. Class names become public forever. State the classes in "
-                "a table (--labels) or by a tag (--label-tag); or, if these are classes, state them.",
-                [classes_flag(names)],
-            )
+            yield Record(label, owner, shown, partial(dicom.read_frame, dataset, number))
 
 
 def _is_dicom(tree: Tree, path: str) -> bool:
     suffix = suffix_of(path)
     if suffix in SUFFIXES:
         return True
-    return suffix not in image_suffixes() and begins_like_dicom(begin(tree, path, HEAD_BYTES))
+    return suffix not in image_suffixes() and dicom.begins_like_dicom(begin(tree, path, dicom.HEAD_BYTES))
 
 
 def _required(dataset: Dataset, tag: str) -> str:
-    text = tag_text(dataset, tag)
+    text = dicom.tag_text(dataset, tag)
     if not text:
         raise Unreadable(f"it has no {tag}")
     return text

@@ -27,27 +27,22 @@ _IMAGES_MAGIC, _LABELS_MAGIC, _SUBJECTS_MAGIC = 0x803, 0x801, 0xC01
 _INSIDE = (".", "raw", "MNIST/raw", "FashionMNIST/raw")  # the last three as torchvision unpacks them
 
 
-def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise a folder with IDX pairs, also where torchvision unpacks them."""
-    at = next((folder / inner for inner in _INSIDE if _images(folder / inner)), None)
-    if at is None:
+def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
+    """Recognise the images file of an IDX pair, or a folder with pairs, also where torchvision unpacks them."""
+    if not path.is_dir():
+        split = path.name.partition("-images")[0]
+        return _source(path, split, f"IDX files, {split}", choices, subjects) if "idx3-ubyte" in path.name else None
+    places = (_idx_files(path / inner, "*-images?idx3-ubyte*") for inner in _INSIDE)
+    splits = {images.name.partition("-images")[0]: images for images in next(filter(None, places), [])}
+    if not splits:
         return None
-    splits = {_split_of(path): path for path in _images(at)}
-    name = f"{folder.name} (IDX files)"
-    chosen, title = choose_part(name, sorted(splits), choices.split, title="IDX files")
-    return _source(splits[chosen], title, choices, subjects)
+    chosen, title = choose_part(f"{path.name} (IDX files)", sorted(splits), choices.split, title="IDX files")
+    return _source(splits[chosen], chosen, title, choices, subjects)
 
 
-def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise the images file of an IDX pair."""
-    if "idx3-ubyte" not in path.name:
-        return None
-    return _source(path, f"IDX files, {_split_of(path)}", choices, subjects)
-
-
-def _source(images: Path, title: str, choices: Choices, subjects: bool) -> Source:
-    folder, split = images.parent, _split_of(images)
-    labels = next((path for path in sorted(folder.glob(f"{split}-labels?idx1-ubyte*")) if _is_idx(path)), None)
+def _source(images: Path, split: str, title: str, choices: Choices, subjects: bool) -> Source:
+    folder = images.parent
+    labels = next(iter(_idx_files(folder, f"{split}-labels?idx1-ubyte*")), None)
     whose = next(iter(sorted(folder.glob(f"{split}-subjects?idx1-int*"))), None)
     owners = whose if subjects else None
     if labels is None:
@@ -108,16 +103,9 @@ def _source(images: Path, title: str, choices: Choices, subjects: bool) -> Sourc
     return Source(title, walk, classes, package if as_it_is else None, (height, width, 1), owned=owned)
 
 
-def _images(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*-images?idx3-ubyte*") if _is_idx(path))
-
-
-def _is_idx(path: Path) -> bool:
-    return path.is_file() and path.name.removesuffix(".gz").endswith("-ubyte")
-
-
-def _split_of(images: Path) -> str:
-    return images.name.partition("-images")[0]
+def _idx_files(folder: Path, pattern: str) -> list[Path]:
+    found = (path for path in folder.glob(pattern) if path.name.removesuffix(".gz").endswith("-ubyte"))
+    return sorted(filter(Path.is_file, found))
 
 
 def _open(path: Path) -> BinaryIO:

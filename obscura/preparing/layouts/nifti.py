@@ -44,10 +44,6 @@ class Volume:
     own: Window | None  # the window in the header, if any
     volumes: int  # in the file, of which this is the first
 
-    def count(self, axis: Axis) -> int:
-        """Return the number of slices along an axis."""
-        return int(self.values.shape[_ACROSS[axis]])
-
     def slice(self, axis: Axis, number: int) -> Numbers:
         """Return one slice, counted from the patient's left, back or feet."""
         flat = np.take(self.values, number, axis=_ACROSS[axis])[::-1, ::-1].T
@@ -87,14 +83,13 @@ def open_volume(data: bytes) -> Volume:
     return Volume(values, limits, (low, high) if low < high else None, int(np.prod(shape[3:], initial=1)))
 
 
-FIRST_VOLUMES = "are of the first volume of a file that has several"
 BY_FILE = (
     "are of a file that counts as a subject of its own, for its path names no person (sub-01, or a folder for each)"
 )
 _BIDS = re.compile(r"(?:^|[/_])(sub-[0-9A-Za-z]+)(?=[/_.]|$)")
 
 
-def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
+def find_tree(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | None:
     """Recognise a tree with at least one NIfTI file."""
     if not any(_is_nifti(path) for path in all_files(tree)):
         if choices.slices is not None or choices.every is not None:
@@ -154,10 +149,10 @@ def find(tree: Tree, choices: Choices, *, subjects: bool | None) -> Source | Non
             except Unreadable as error:
                 yield Record(label, None, path, partial(fail, error))
                 continue
-            count = volume.count(axis)
+            count = volume.values.shape[_ACROSS[axis]]
             first, step = (count // 2, max(count, 1)) if every is None else ((count - 1) % every // 2, every)
             numbers = range(first, count, step)
-            tally.notes[FIRST_VOLUMES] += len(numbers) * (volume.volumes > 1)
+            tally.notes["are of the first volume of a file that has several"] += len(numbers) * (volume.volumes > 1)
             tally.notes[BY_FILE] += len(numbers) * (bool(subjects) and not named)
             for number in numbers:
                 shown = f"{path} slice {number + 1}"

@@ -22,11 +22,11 @@ from obscura.preparing.choices import Choices
 from obscura.preparing.columns import NOT_ONE, read_columns
 from obscura.preparing.depth import Numbers
 from obscura.preparing.errors import PackingError
-from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
+from obscura.preparing.labels import UNLABELLED, label_text, read_labels
 from obscura.preparing.package import Package, file_stream
 from obscura.preparing.sources import PIXELS_MAX, Content, Pixels, Record, Source, Tally, choose_part
 from obscura.preparing.subjects import number_subjects
-from obscura.preparing.tables import Table, known_subjects
+from obscura.preparing.tables import Table, usual_columns
 from obscura.wire.subjects import SubjectId
 
 _IMAGES, _LABELS = ("images", "image", "x", "data", "imgs"), ("labels", "label", "y", "targets", "target")
@@ -36,9 +36,9 @@ _CHANNELS = ((), (1,), (3,), (4,))
 _Header = tuple[tuple[int, ...], bool, np.dtype[Any]]  # shape, whether in Fortran order, type
 
 
-def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
+def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
     """Recognise an .npz file."""
-    if path.suffix.lower() != ".npz":
+    if path.is_dir() or path.suffix.lower() != ".npz":
         return None
     headers = {}
     try:
@@ -134,7 +134,8 @@ def _parts(path: Path, headers: Mapping[str, _Header]) -> dict[str, dict[str, st
         split = re.fullmatch(r"(?:(train|val|valid|test)_)?(\w+?)(?:_(train|val|valid|test))?", name, re.IGNORECASE)
         if split is None:
             continue
-        known = {"images": _IMAGES, "labels": _LABELS, "subjects": known_subjects([split[2]]), "classes": _CLASSES}
+        owners = usual_columns("subject", [split[2]])
+        known = {"images": _IMAGES, "labels": _LABELS, "subjects": owners, "classes": _CLASSES}
         for kind, words in known.items():
             if split[2].casefold() in map(str.casefold, words):
                 parts.setdefault((split[1] or split[3] or "").casefold(), {}).setdefault(kind, name)
@@ -181,7 +182,7 @@ def _labels_of(
         if choices.attribute:
             raise PackingError(f"--attribute is for labels in several columns, and those of {path.name} are in one.")
         named = tuple(label_text(name) for name in found["classes"].ravel().tolist()) if "classes" in found else ()
-        return call_classes(read_labels(labels, count, path.name, choices), named, choices, path.name)
+        return read_labels(labels, count, path.name, choices, named)
     if len(labels) != count or labels.dtype.kind not in "iub" or not np.isin(labels, (0, 1)).all():
         raise PackingError(
             f"The labels of {path.name} are {labels.dtype} of shape {labels.shape}: give one for each image, or "

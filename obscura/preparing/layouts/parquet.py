@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ from obscura.extras import extras
 from obscura.preparing.choices import Choices
 from obscura.preparing.columns import NOT_ONE, read_columns, shared_column
 from obscura.preparing.errors import ChoiceNeeded, PackingError, Unreadable
-from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
+from obscura.preparing.labels import UNLABELLED, label_text, read_labels
 from obscura.preparing.sources import Record, Source, Tally, choose_part, part_in
-from obscura.preparing.tables import SEVERAL, Table, known_groups, known_labels, known_subjects
+from obscura.preparing.tables import SEVERAL, Table, usual_columns
 from obscura.preparing.trees import FolderTree, Tree, all_files, suffix_of
 
 _SUFFIXES = (".parquet", ".arrow")
@@ -29,23 +28,24 @@ _ROWS_AT_ONCE = 64
 _ARROW_FILE = b"ARROW1"  # the first bytes of Arrow files, but not of Arrow streams
 
 
-@dataclass(frozen=True)
-class _Columns:
-    image: str
-    label: str
-    subject: str | None
-    names: tuple[str, ...]
+def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
+    """Recognise one Parquet or Arrow file."""
+    if path.is_dir() or suffix_of(path.name) not in _SUFFIXES:
+        return None
+    return _source(FolderTree(path.parent), path.name, [path.name], choices, subjects)
 
 
 def find_tree(tree: Tree, choices: Choices, subjects: bool) -> Source | None:
     """Recognise a tree with Parquet or Arrow files."""
     files = [path for path in all_files(tree) if suffix_of(path) in _SUFFIXES]
-    if not files:
-        return None
+    return _source(tree, tree.name, files, choices, subjects) if files else None
+
+
+def _source(tree: Tree, name: str, files: list[str], choices: Choices, subjects: bool) -> Source:
     parts: dict[str, list[str]] = {}
     for path in files:
         parts.setdefault(part_in(path), []).append(path)
-    chosen, title = choose_part(tree.name, list(parts), choices.split, title="Hugging Face table")
+    chosen, title = choose_part(name, list(parts), choices.split, title="Hugging Face table")
     taken = tuple(sorted(parts[chosen]))
     columns = _columns_of(tree, taken[0], choices, subjects=subjects)
     for file in taken[1:]:
@@ -54,61 +54,45 @@ def find_tree(tree: Tree, choices: Choices, subjects: bool) -> Source | None:
                 f"{taken[0]} and {file} are of one part, and their columns or the names of their classes differ: push "
                 "them as datasets of their own."
             )
-    labels, classes = _labels_of(tree, taken, columns, choices)
-    owned = None if columns.subject is None else f"The column {columns.subject!r} of {taken[0]}"
+    image_column, label_column, subject_column, names = columns
+    labels, classes = _labels_of(tree, taken, label_column, names, choices)
+    owned = None if subject_column is None else f"The column {subject_column!r} of {taken[0]}"
 
     def walk(tally: Tally) -> Iterator[Record]:
         tally.left_out[NOT_ONE if choices.attribute else UNLABELLED] += labels.count(None)
-        wanted, left = [columns.image, *([columns.subject] if columns.subject else [])], iter(enumerate(labels))
+        wanted, left = [image_column, *([subject_column] if subject_column else [])], iter(enumerate(labels))
         for file in taken:
             for row in _rows(tree, file, wanted):
                 number, label = next(left)
                 if label is not None:
-                    owner = row.get(columns.subject) if columns.subject else None
-                    if columns.subject and not isinstance(owner, str | int):
+                    owner = row.get(subject_column) if subject_column else None
+                    if subject_column and not isinstance(owner, str | int):
                         owner = ""  # refused, like any id that is a placeholder
-                    yield Record(label, owner, f"{file} row {number}", partial(_image, row[columns.image]))
+                    yield Record(label, owner, f"{file} row {number}", partial(_image, row[image_column]))
 
     # Values that several images share, such as those of lesion_id.
     with _opened(tree, taken[0]) as (schema, _):
         plain = [field.name for field in schema if re.match(r"(large_)?string|u?int", str(field.type))]
-    groups = tuple(name for name in known_groups(plain) if name not in (columns.image, columns.label))
+    groups = tuple(name for name in usual_columns("group", plain) if name not in (image_column, label_column))
     found = [row for file in taken for row in _rows(tree, file, list(groups))] if groups else []
     grouped = shared_column(Table(taken[0], groups, [tuple(str(row[name]) for name in groups) for row in found]), ())
     return Source(title, walk, classes, owned=owned, grouped=grouped)
 
 
-def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise one Parquet or Arrow file."""
-    if suffix_of(path.name) not in _SUFFIXES:
-        return None
-    return find_tree(_OneFile(path), choices, subjects)
-
-
-class _OneFile(FolderTree):
-    def __init__(self, path: Path) -> None:
-        super().__init__(path.parent)
-        self.name, self._only = path.name, path.name
-
-    def folders(self, at: str) -> list[str]:
-        del at
-        return []
-
-    def files(self, at: str) -> list[str]:
-        del at
-        return [self._only]
-
-
-def _columns_of(tree: Tree, file: str, choices: Choices, *, subjects: bool) -> _Columns:
+def _columns_of(
+    tree: Tree, file: str, choices: Choices, *, subjects: bool
+) -> tuple[str, str, str | None, tuple[str, ...]]:
+    # The columns of images, labels and subjects, and the class names in label order.
     with _opened(tree, file) as (schema, _):
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
         types = {field.name: str(field.type) for field in schema}
+    kinds = {name: feature.get("_type") for name, feature in features.items() if isinstance(feature, dict)}
     named = [
         name for name, kind in types.items() if re.match(r"struct<.*\bbytes: (large_)?binary\b|(large_)?binary$", kind)
     ]
-    images = [name for name in types if _kind(features, name) == "Image"] or named
-    labels = [name for name in types if _kind(features, name) == "ClassLabel"] or known_labels(list(types))
-    owners = known_subjects(list(types))
+    images = [name for name in types if kinds.get(name) == "Image"] or named
+    labels = [name for name in types if kinds.get(name) == "ClassLabel"] or usual_columns("label", types)
+    owners = usual_columns("subject", types)
     image = _one(file, types, choices.file_column, images, "--file-column", "images")
     label = _one(file, types, choices.label_column, labels, "--label-column", "classes")
     subject: str | None = choices.subject_column or (owners[0] if owners else None)
@@ -116,12 +100,7 @@ def _columns_of(tree: Tree, file: str, choices: Choices, *, subjects: bool) -> _
         subject = _one(file, types, choices.subject_column, owners, "--subject-column", "subjects")
     feature = features.get(label, {})
     names = feature.get("names") or (feature.get("feature") or {}).get("names") or ()
-    return _Columns(image, label, subject, tuple(map(label_text, names)))
-
-
-def _kind(features: Mapping[str, Any], column: str) -> str | None:
-    feature = features.get(column)
-    return feature.get("_type") if isinstance(feature, dict) else None
+    return image, label, subject, tuple(map(label_text, names))
 
 
 def _one(file: str, types: Mapping[str, str], stated: str | None, known: list[str], flag: str, what: str) -> str:
@@ -138,10 +117,9 @@ def _one(file: str, types: Mapping[str, str], stated: str | None, known: list[st
 
 
 def _labels_of(
-    tree: Tree, files: tuple[str, ...], columns: _Columns, choices: Choices
+    tree: Tree, files: tuple[str, ...], column: str, names: tuple[str, ...], choices: Choices
 ) -> tuple[tuple[str | None, ...], tuple[str, ...] | None]:
-    values = [row[columns.label] for file in files for row in _rows(tree, file, [columns.label])]
-    names = columns.names
+    values = [row[column] for file in files for row in _rows(tree, file, [column])]
     if any(isinstance(value, list) for value in values):
         rows: list[tuple[str, ...]] = []
         for number, value in enumerate(values):
@@ -154,7 +132,7 @@ def _labels_of(
         raise PackingError("--attribute is for labels in several columns, or for several labels of an image.")
     absent = "" if any(isinstance(value, str) for value in values) else -1
     values = [absent if value is None else int(value) if isinstance(value, bool) else value for value in values]
-    return call_classes(read_labels(values, len(values), files[0], choices), names, choices, files[0])
+    return read_labels(values, len(values), files[0], choices, names)
 
 
 def _rows(tree: Tree, file: str, columns: list[str]) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from obscura.image_types import image_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import PackingError, Unreadable
-from obscura.preparing.labels import UNLABELLED, call_classes, label_text, read_labels
+from obscura.preparing.labels import UNLABELLED, label_text, read_labels
 from obscura.preparing.sources import Record, Source, Tally, choose_part, part_in
 from obscura.preparing.trees import TAR, TarTree, all_files
 from obscura.wire.subjects import SubjectId
@@ -28,37 +27,25 @@ _TEXTS = (".cls", ".cls.txt", ".label", ".label.txt")
 _LABEL_KEYS, _SUBJECT_KEYS = ("label", "class", "cls"), ("subject", "subject_id", "patient", "patient_id")
 
 
-@dataclass(frozen=True)
-class _Sample:
-    tar: TarTree
-    image: str
-    label: str
-    subject: SubjectId | None
-
-
-def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise a folder of WebDataset tars."""
-    found = (path for place in ("*.tar*", "*/*.tar*") for path in folder.glob(place))
-    tars = sorted(path for path in found if path.is_file() and TAR.search(path.name))
-    return _source(folder.name, tars, choices, subjects) if tars else None
-
-
-def find_file(path: Path, choices: Choices, subjects: bool) -> Source | None:
-    """Recognise one WebDataset tar."""
-    return _source(path.name, [path], choices, subjects) if TAR.search(path.name) else None
-
-
-def _source(name: str, tars: list[Path], choices: Choices, subjects: bool) -> Source | None:
-    parts: dict[str, list[Path]] = {}
-    for path in tars:
-        part = part_in(f"{path.parent.name}/{path.name}" if name != path.name else path.name)
-        parts.setdefault(part, []).append(path)
-    chosen, title = choose_part(name, list(parts), choices.split, title="WebDataset")
-    trees = [TarTree(path) for path in parts[chosen]]
-    samples = [sample for tree in trees for sample in _samples(tree)]
-    if not any(sample.label for sample in samples):
+def find(path: Path, choices: Choices, subjects: bool) -> Source | None:
+    """Recognise a WebDataset tar, or a folder of them."""
+    name, found = path.name, [path]
+    if path.is_dir():
+        found = [tar for place in ("*.tar*", "*/*.tar*") for tar in path.glob(place) if tar.is_file()]
+    tars = sorted(tar for tar in found if TAR.search(tar.name))
+    if not tars:
         return None
-    has_subjects = any(sample.subject is not None for sample in samples)
+    parts: dict[str, list[Path]] = {}
+    for tar in tars:
+        part = part_in(f"{tar.parent.name}/{tar.name}" if name != tar.name else name)
+        parts.setdefault(part, []).append(tar)
+    chosen, title = choose_part(name, list(parts), choices.split, title="WebDataset")
+    trees = [TarTree(tar) for tar in parts[chosen]]
+    samples = [sample for tree in trees for sample in _samples(tree)]
+    labels = [label for label, _, _, _ in samples]
+    if not any(labels):
+        return None
+    has_subjects = any(subject is not None for _, subject, _, _ in samples)
     if subjects and not has_subjects:
         raise PackingError(
             f"{name} has no subject ids, and the account protects all records of a subject together: "
@@ -71,30 +58,30 @@ def _source(name: str, tars: list[Path], choices: Choices, subjects: bool) -> So
             if not isinstance(listed, list):
                 raise PackingError(f"{tree.name}: {_CLASSES} is not a list of names.")
             names = tuple(map(label_text, listed))
-    labels = [sample.label for sample in samples]
     numbers = [int(label or "-1") for label in labels if re.fullmatch(r"|-?(0|[1-9]\d*)", label)]
-    read = read_labels(numbers if len(numbers) == len(labels) else labels, len(labels), name, choices)
-    called, classes = call_classes(read, names, choices, name)
+    values = numbers if len(numbers) == len(labels) else labels
+    called, classes = read_labels(values, len(labels), name, choices, names)
     owned = f"The .json of a record of {name}" if has_subjects else None
 
     def walk(tally: Tally) -> Iterator[Record]:
         tally.left_out[UNLABELLED] += called.count(None)
-        for sample, label in zip(samples, called, strict=True):
+        for label, (_, subject, tree, image) in zip(called, samples, strict=True):
             if label is not None:
-                yield Record(label, sample.subject, sample.image, partial(sample.tar.read, sample.image))
+                yield Record(label, subject, image, partial(tree.read, image))
 
     return Source(title, walk, classes, owned=owned)
 
 
-def _samples(tree: TarTree) -> Iterator[_Sample]:
+def _samples(tree: TarTree) -> Iterator[tuple[str, SubjectId | None, TarTree, str]]:
+    # The label, subject, tar and path of each image; "" is a missing label.
     records: dict[str, dict[str, str]] = {}
     for path in all_files(tree):
         at, _, name = path.rpartition("/")
         if not (name.startswith("__") and name.endswith("__")):
             stem, _, ending = name.partition(".")
             records.setdefault(f"{at}/{stem}", {})["." + ending.casefold()] = path
+    suffixes = image_suffixes()
     for files in records.values():
-        suffixes = image_suffixes()
         image = next((path for end, path in files.items() if PurePosixPath("x" + end).suffix in suffixes), None)
         text = next((files[ending] for ending in _TEXTS if ending in files), None)
         if image is None:
@@ -110,7 +97,7 @@ def _samples(tree: TarTree) -> Iterator[_Sample]:
             label = _read(tree, text)
         elif ".json" in files and label is None:
             raise PackingError(f"{tree.name}: {files['.json']} has no label, class or cls that is a number or a name.")
-        yield _Sample(tree, image, "" if label is None else label_text(label), subject)
+        yield "" if label is None else label_text(label), subject, tree, image
 
 
 def _json(tree: TarTree, path: str) -> Any:

@@ -3,11 +3,13 @@
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from obscura.preparing import Arrays, ChoiceNeeded, Choices, PackingError, prepare
 from tests.pictures import png, png_chunk, saved, write_files
 
 Array = np.ndarray
@@ -17,6 +19,18 @@ def deep_png(values: Array) -> bytes:
     """A PNG with 16 bits a channel, which Pillow cannot write in colour. values: (h, w, 3) up to 65,535."""
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
     return png(values.shape[1::-1], png_chunk(b"IDAT", zlib.compress(rows)), bits=16, colour_type=2)
+
+
+def flags_asked(act: Callable[..., object], *args: Any, **kwargs: Any) -> tuple[str, ...]:
+    """The flags of the question that ends a call."""
+    with pytest.raises(ChoiceNeeded) as asked:
+        act(*args, **kwargs)
+    return asked.value.flags
+
+
+def assert_refused(path: Path | Arrays, match: str, *choices: Choices, **given: Any) -> None:
+    with pytest.raises(PackingError, match=match):
+        prepare(path, *choices, **given)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from obscura.preparing import ChoiceNeeded, PackingError, prepare
 from obscura.preparing.choices import Choices
 from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
 from obscura.preparing.images import Target, look, prepare_image
-from tests.obscura.preparing.conftest import deep_png
+from tests.obscura.preparing.conftest import assert_refused, deep_png, flags_asked
 from tests.obscura.preparing.dicom_files import dicom_file
 from tests.pictures import saved, write_files
 
@@ -38,12 +37,6 @@ def folder(root: Path, *files: bytes) -> Path:
     return write_files(
         root, {f"{'ab'[place % 2]}/{place}{suffix(content)}": content for place, content in enumerate(files)}
     )
-
-
-def asked(root: Path, **choices: Any) -> tuple[str, ...]:
-    with pytest.raises(ChoiceNeeded) as needed:
-        prepare(root, Choices(**choices))
-    return needed.value.flags
 
 
 TWELVE, SIXTEEN, EIGHT = saved(RAMP), saved(RAMP * 16), saved((RAMP // 16).astype(np.uint8))
@@ -92,7 +85,7 @@ def test_images_whose_white_is_zero_are_inverted_at_every_depth(kind):
     ],
 )
 def test_where_a_guess_would_destroy_images_their_owner_is_asked(tmp_path, files, flags):
-    assert asked(folder(tmp_path, *files)) == flags
+    assert flags_asked(prepare, folder(tmp_path, *files)) == flags
 
 
 @pytest.mark.parametrize(
@@ -132,7 +125,7 @@ def offset_ct(offset: int) -> list[bytes]:
     ],
 )
 def test_a_window_is_proposed_where_few_grey_levels_would_be_left(tmp_path, files, window):
-    assert asked(folder(tmp_path, *files)) == (f"--window {window}",)
+    assert flags_asked(prepare, folder(tmp_path, *files)) == (f"--window {window}",)
     package = prepare(tmp_path, Choices(window=window, size=64, grey=True))
     images = [shown(content, Choices(window=window).scale, 64) for content in files]
     assert package.private_records == 2
@@ -141,7 +134,7 @@ def test_a_window_is_proposed_where_few_grey_levels_would_be_left(tmp_path, file
 
 def test_few_levels_through_the_windows_of_the_files_are_asked_about(tmp_path):
     wide = [dicom_file(values, WindowCenter=32767, WindowWidth=65535) for values in DIM]
-    assert asked(folder(tmp_path / "wide", *wide)) == ("--window LOW,HIGH",)
+    assert flags_asked(prepare, folder(tmp_path / "wide", *wide)) == ("--window LOW,HIGH",)
     assert prepare(tmp_path / "wide", Choices(window="auto")).private_records == 2
     narrow = [dicom_file(values, WindowCenter=600, WindowWidth=1000) for values in DIM]
     assert prepare(folder(tmp_path / "narrow", *narrow), Choices()).private_records == 2
@@ -149,7 +142,7 @@ def test_few_levels_through_the_windows_of_the_files_are_asked_about(tmp_path):
 
 def test_an_offset_of_colour_images_is_asked_about(tmp_path):
     colours = NOISE.integers(40000, 50000, (2, 16, 16, 3)).astype(np.uint16)
-    assert asked(folder(tmp_path, *map(deep_png, colours))) == ("--depth 16",)
+    assert flags_asked(prepare, folder(tmp_path, *map(deep_png, colours))) == ("--depth 16",)
     assert prepare(tmp_path, Choices(depth=16)).private_records == 2
 
 
@@ -182,8 +175,7 @@ def test_the_question_names_no_number_of_the_images(tmp_path):
     ],
 )
 def test_what_does_not_go_with_the_images_is_refused(tmp_path, files, scale, says):
-    with pytest.raises(PackingError, match=says):
-        prepare(folder(tmp_path, *files), Choices(depth=scale.depth, window=scale.window))
+    assert_refused(folder(tmp_path, *files), says, Choices(depth=scale.depth, window=scale.window))
 
 
 NO_WINDOWS = ["", "5", "5,4", "3,3", "a,b", "0,inf", "1,2,3", "nan,3", (4, 1)]
@@ -206,11 +198,10 @@ def test_what_is_stated_is_read():
 
 def test_a_transparent_number_of_sixteen_bits_is_laid_on_white():
     values = RAMP * 16
-    file = io.BytesIO()
-    Image.fromarray(values).save(file, "PNG", transparency=int(values[3, 3]))
-    seen = look(file.getvalue())
+    content = saved(values, transparency=int(values[3, 3]))
+    seen = look(content)
     assert (seen.transparent, seen.depth is None) == (True, False)
-    _, png = prepare_image(file.getvalue(), Target(SIDE, SIDE, 3))
+    _, png = prepare_image(content, Target(SIDE, SIDE, 3))
     pixels = np.asarray(Image.open(io.BytesIO(png)))
     assert tuple(pixels[3, 3]) == (255, 255, 255)
     assert tuple(pixels[3, 4]) == (round(values[3, 4] / 257),) * 3

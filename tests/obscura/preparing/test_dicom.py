@@ -3,6 +3,7 @@
 import io
 import logging
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ SHIPPED = sorted(
     if path.is_file() and (path.suffix == ".dcm" or path.name == "no_meta" or path.read_bytes()[128:132] == b"DICM")
 )
 RAMP = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
+ramp = partial(dicom_file, RAMP, BitsStored=12)
 
 
 def shown(content: bytes, number: int = 0, scale: Scale = FORMAT_SCALE) -> np.ndarray:
@@ -72,7 +74,7 @@ def test_every_file_that_pydicom_ships_is_read_as_pydicom_does_or_refused_by_a_s
 
 
 def test_a_deflated_file_is_unpacked_within_a_bound():
-    content = dicom_file(RAMP, BitsStored=12)
+    content = ramp()
     deflated = io.BytesIO()
     file = dcmread(io.BytesIO(content))
     file.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
@@ -88,23 +90,21 @@ def test_a_deflated_file_is_unpacked_within_a_bound():
 
 
 def test_what_is_white_follows_the_tags():
-    plain = shown(dicom_file(RAMP, BitsStored=12))
+    plain = shown(ramp())
     assert np.abs(plain - RAMP / 4095 * 255).max() <= 0.5
-    assert (shown(dicom_file(RAMP, BitsStored=12, PhotometricInterpretation="MONOCHROME1")) == 255 - plain).all()
-    windowed = shown(dicom_file(RAMP, BitsStored=12, WindowCenter=2000, WindowWidth=1000)).astype(int)
+    assert (shown(ramp(PhotometricInterpretation="MONOCHROME1")) == 255 - plain).all()
+    windowed = shown(ramp(WindowCenter=2000, WindowWidth=1000)).astype(int)
     assert (windowed[RAMP <= 1500] == 0).all()
     assert (windowed[RAMP >= 2500] == 255).all()
-    rescaled = dicom_file(RAMP, BitsStored=12, RescaleSlope=2, RescaleIntercept=-1024, WindowCenter=0, WindowWidth=1000)
+    rescaled = ramp(RescaleSlope=2, RescaleIntercept=-1024, WindowCenter=0, WindowWidth=1000)
     assert np.abs(shown(rescaled)[RAMP == 512] - 128).max() <= 1
     assert (shown(rescaled, scale=Scale(window=(0, 1))) == np.where(RAMP > 512, 255, 0)).all()
 
 
 def test_a_negative_slope_turns_the_image_around():
-    content = dicom_file(RAMP, BitsStored=12, RescaleSlope=-1, RescaleIntercept=0)
+    content = ramp(RescaleSlope=-1, RescaleIntercept=0)
     assert np.abs(shown(content) - (255 - RAMP / 4095 * 255)).max() <= 1
-    windowed = dicom_file(
-        RAMP, BitsStored=12, RescaleSlope=-1, RescaleIntercept=0, WindowCenter=-2048, WindowWidth=4095
-    )
+    windowed = ramp(RescaleSlope=-1, RescaleIntercept=0, WindowCenter=-2048, WindowWidth=4095)
     assert np.abs(shown(windowed).astype(int) - shown(content)).max() <= 1
 
 
@@ -126,7 +126,7 @@ def test_enhanced_files_window_each_frame_by_its_own_group():
 
 
 def test_a_file_is_an_image_like_any_other():
-    content = dicom_file(RAMP, BitsStored=12)
+    content = ramp()
     seen = look(content)
     assert (seen.width, seen.height, seen.grey, seen.depth is None) == (16, 16, True, False)
     suffix, png = prepare_image(content, Target(16, 16, 1))

@@ -1,4 +1,4 @@
-"""Preparing on the owner's side: what is read off and sent, how subjects are numbered anew; names stay here."""
+"""Preparing on the owner's side: what is sent, how classes are named and subjects numbered anew; other names stay."""
 
 import io
 import struct
@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.preparing import ChoiceNeeded, Choices, PackingError, prepare
+from obscura.preparing import Arrays, ChoiceNeeded, Choices, PackingError, prepare
+from tests.obscura.preparing.conftest import assert_refused
 from tests.obscura.preparing.layouts.test_idx import write_pair
 from tests.pictures import write_files
 
@@ -35,11 +36,6 @@ def members(body: bytes) -> list[str]:
     with zipfile.ZipFile(io.BytesIO(body)) as archive:
         assert archive.testzip() is None
         return archive.namelist()
-
-
-def assert_refused(path: Path, match: str, *choices: Choices, **given: Any) -> None:
-    with pytest.raises(PackingError, match=match):
-        prepare(path, *choices, **given)
 
 
 def test_class_folders(folders):
@@ -145,3 +141,96 @@ def test_zip_and_idx_files_with_subjects(people, tmp_path):
     assert prepare(folder, subjects=None).private_subjects is None
     third.write_bytes(struct.pack(">2I4i", 0x801, 4, 7, 7, 9, 7))
     assert_refused(folder, "damaged", subjects=True)
+
+
+@pytest.fixture
+def animals(tmp_path: Path) -> Path:
+    return write_files(tmp_path / "animals", dict.fromkeys(["cat/a.png", "dog/a.png"], Image.new("RGB", (8, 8))))
+
+
+def test_stated_classes_of_a_folder_may_be_more_than_it_has_and_not_fewer(animals):
+    assert prepare(animals, Choices(classes=["dog", "cat", "eel"])).classes == ("dog", "cat", "eel")
+    assert_refused(animals, r"--classes does not name every class that there is: dog\.", Choices(classes=["cat"]))
+
+
+def test_labels_that_are_numbers_get_the_stated_names_in_order(tmp_path):
+    images, labels = np.zeros((3, 8, 8), np.uint8), np.array([0, 1, 1])
+    np.savez(tmp_path / "a.npz", images=images, labels=labels)
+    stated = Choices(classes=["cat", "dog", "eel"])
+    for place in (tmp_path / "a.npz", Arrays(images, labels)):
+        assert prepare(place, stated).classes == ("cat", "dog", "eel")
+        assert_refused(place, "labels beyond these", Choices(classes=["cat"]))
+    resized = prepare(tmp_path / "a.npz", Choices(classes=["cat", "dog", "eel"], size=16))
+    body = b"".join(resized.open())
+    assert b"cat/0000000.png" in body
+    assert b"dog/0000002.png" in body
+
+
+def test_labels_that_are_names_are_numbered_in_the_stated_order():
+    arrays = Arrays(np.zeros((2, 8, 8), np.uint8), ["dog", "cat"])
+    assert prepare(arrays, Choices(classes=["eel", "dog", "cat"])).classes == ("eel", "dog", "cat")
+    assert_refused(arrays, "does not name every class", Choices(classes=["cat", "eel"]))
+
+
+@pytest.mark.parametrize("stated", [[], ["cat", "cat"]])
+def test_what_is_no_list_of_classes(stated):
+    with pytest.raises(PackingError, match="--classes names each class once"):
+        Choices(classes=stated)
+
+
+def test_new_names_are_what_is_declared_and_sent_whatever_the_files_hold(tmp_path, animals):
+    table = tmp_path / "new.csv"
+    table.write_text("\ufeffold,new\neel,fish\ndog,beast\ncat,beast\n", encoding="utf-8")
+    package = prepare(animals, Choices(rename_classes=table))
+    assert (package.classes, package.private_counts) == (("fish", "beast"), {"fish": 0, "beast": 2})
+    body = b"".join(package.open())
+    assert b"beast/0000001.png" in body
+    assert b"cat" not in body
+    np.savez(tmp_path / "a.npz", images=np.zeros((2, 8, 8), np.uint8), labels=np.array([0, 1]))
+    table.write_text("old,new\n0,normal\n1,sick\n")
+    assert prepare(tmp_path / "a.npz", Choices(rename_classes=table)).classes == ("normal", "sick")
+
+
+GREY = np.zeros((4, 8, 8), np.uint8)
+
+
+def loaded(arrays: Arrays) -> dict[str, np.ndarray]:
+    package = prepare(arrays, subjects=arrays.subjects is not None)
+    with np.load(io.BytesIO(b"".join(package.open()))) as found:
+        return {"classes": np.array(package.classes), **found}
+
+
+def test_numbers_and_names_as_labels():
+    found = loaded(Arrays(GREY, np.array([2, 0, 0, 1])))
+    assert (found["labels"].tolist(), found["classes"].tolist()) == ([2, 0, 0, 1], ["0", "1", "2"])
+    found = loaded(Arrays(GREY, ["tree", "car", "car", "tree"]))
+    assert (found["labels"].tolist(), found["classes"].tolist()) == ([1, 0, 0, 1], ["car", "tree"])
+
+
+def test_ids_of_subjects_stay_here():
+    subjects = loaded(Arrays(GREY, [0, 1, 0, 1], ["ann", "bob", "ann", "cy"]))["subjects"]
+    assert set(subjects.tolist()) == {0, 1, 2}
+    assert subjects[0] == subjects[2]
+
+
+@pytest.mark.parametrize("images", [np.zeros((3, 9, 12, 3), np.uint8), np.zeros((3, 9, 12, 1), np.uint8)])
+def test_a_size_can_be_chosen(images):
+    package = prepare(Arrays(images, [0, 1, 1]), Choices(size=8))
+    assert (package.height, package.width, package.channels, package.private_records) == (8, 8, images.shape[3], 3)
+    assert package.classes == ("0", "1")
+    assert len(b"".join(package.open())) > 100
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "subjects", "said"),
+    [
+        (GREY.astype(float), [0, 1, 0, 1], None, "scale them"),
+        (GREY[0], [0], None, "of shape"),
+        (GREY, [0, 1], None, "as many labels"),
+        (GREY, [-1, 1, 0, 1], None, "begin at 0"),
+        (GREY, [0, 1, 0, 1], ["ann"], "1 subjects"),
+        (GREY[:0], [], None, "numbers or names"),
+    ],
+)
+def test_what_does_not_fit_is_named(images, labels, subjects, said):
+    assert_refused(Arrays(images, labels, subjects), said, subjects=subjects is not None)

@@ -12,6 +12,7 @@ from obscura.preparing import Arrays, BrokenImages, Choices, PackingError, prepa
 from obscura.preparing.preparation import _Members
 from obscura.preparing.sources import Record, Source, Tally
 from obscura.preparing.survey import survey
+from tests.obscura.preparing.conftest import assert_refused
 from tests.pictures import write_files
 
 Colours = Callable[..., np.ndarray]
@@ -50,11 +51,9 @@ def test_broken_images_are_named_before_anything_is_done(motley):
     write_files(motley, {"cat/torn.png": torn, "dog/phone.heic": b"\0\0\0\x18ftypheic"})
     with pytest.raises(BrokenImages) as error:
         prepare(motley)
-    assert error.value.flags == ("--skip-broken",)
-    assert error.value.count == 2
-    assert "skip_broken=True" in str(error.value)
-    assert "cat/torn.png" in str(error.value)
-    assert "dog/phone.heic" in str(error.value)
+    assert (error.value.flags, error.value.count) == (("--skip-broken",), 2)
+    for said in ("skip_broken=True", "cat/torn.png", "dog/phone.heic"):
+        assert said in str(error.value)
     package = prepare(motley, Choices(skip_broken=True))
     assert package.private_records == 13
     assert "left out 2 unreadable images" in package.summary
@@ -70,8 +69,7 @@ def test_of_many_broken_images_a_few_are_named(tmp_path):
     (folder / "whole.png").unlink()
     with pytest.raises(BrokenImages, match=r"No image of the class b .*00\.png"):
         prepare(folder.parent)
-    with pytest.raises(PackingError, match="no image"):
-        prepare(folder.parent, Choices(skip_broken=True))
+    assert_refused(folder.parent, "no image", Choices(skip_broken=True))
 
 
 def test_an_image_that_is_larger_than_any_is_not_read_whole(tmp_path):

@@ -11,8 +11,9 @@ from PIL import Image
 from pydicom import dcmread
 
 from obscura.extras import MissingExtra
-from obscura.preparing import BrokenImages, PackingError, prepare
+from obscura.preparing import BrokenImages, prepare
 from obscura.preparing.choices import Choices
+from tests.obscura.preparing.conftest import assert_refused
 from tests.obscura.preparing.dicom_files import CANARIES, dicom_file
 from tests.pictures import write_files
 
@@ -123,15 +124,12 @@ def test_a_table_says_the_classes_and_tags_or_a_column_the_subjects(tmp_path):
 
 def test_a_table_does_not_hide_that_images_are_of_one_person(tmp_path):
     root = two_by_two(tmp_path, "all/IM{number}.dcm")
-    with pytest.raises(PackingError, match="same PatientID"):
-        prepare(root, table_of(root))
-    with pytest.raises(PackingError, match="leave --label-tag out"):
-        prepare(root, table_of(root).model_copy(update={"label_tag": "Modality"}))
+    assert_refused(root, "same PatientID", table_of(root))
+    assert_refused(root, "leave --label-tag out", table_of(root).model_copy(update={"label_tag": "Modality"}))
     Image.fromarray((RAMP // 16).astype(np.uint8)).save(root / "all" / "IM3.png")
     (root / "all" / "IM3.dcm").unlink()
     (root / "labels.csv").write_text((root / "labels.csv").read_text().replace("IM3.dcm", "IM3.png"))
-    with pytest.raises(PackingError, match=r"Nothing says whose all/IM3\.png is"):
-        prepare(root, Choices(labels=root / "labels.csv"), subjects=True)
+    assert_refused(root, r"Nothing says whose all/IM3\.png is", Choices(labels=root / "labels.csv"), subjects=True)
 
 
 @pytest.mark.parametrize(("study", "remarked"), [("1.2.3", True), ("1.2.3.{n}", False), ("", False)])
