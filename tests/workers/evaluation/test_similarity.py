@@ -11,10 +11,10 @@ from workers.evaluation.similarity import (
     BUILT_IN,
     INCEPTION,
     NamedExtractor,
+    covered,
     find_extractor,
     frechet_distance,
     measure_similarity,
-    precision_and_recall,
     texture_and_colour,
 )
 
@@ -55,10 +55,10 @@ def test_a_missing_kind_lowers_recall_and_static_lowers_precision():
 def test_blocks_change_nothing():
     stream = torch.Generator().manual_seed(0)
     real, fake = (torch.randn(90, 4, generator=stream, dtype=torch.float64) for _ in range(2))
-    whole = precision_and_recall(real, fake)
-    assert precision_and_recall(real, fake, block=7) == whole
+    whole = covered(fake, real)
+    assert covered(fake, real, block=7) == whole
     inside = torch.cdist(fake, real) <= torch.cdist(real, real).sort(dim=1).values[:, 3]
-    assert whole[0] == pytest.approx(float(inside.any(dim=1).double().mean()))
+    assert whole == pytest.approx(float(inside.any(dim=1).double().mean()))
 
 
 def test_as_many_of_each_side_are_compared_and_too_few_are_not():
