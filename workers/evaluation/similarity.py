@@ -100,14 +100,13 @@ def measure_similarity(
     *,
     seed: int,
     look: Callable[[int, int], None] = lambda _done, _steps: None,
-    images_max: int = IMAGES_MAX,
 ) -> Similarity | None:
-    """Compare as many synthetic images as real (public) ones, (n, c, h, w) uint8, at most `images_max` of each.
+    """Compare as many synthetic images as real (public) ones, (n, c, h, w) uint8, at most IMAGES_MAX of each.
 
     A public seed draws them. `look` receives the number of blocks done, and of all; an exception from it ends this.
     Return None if a side has fewer than IMAGES_MIN images.
     """
-    count = min(len(synthetic), len(real), images_max)
+    count = min(len(synthetic), len(real), IMAGES_MAX)
     if count < IMAGES_MIN:
         return None
     stream, described = torch.Generator().manual_seed(seed), list[Tensor]()

@@ -173,25 +173,18 @@ def warm_up(
     optimiser.zero_grad(set_to_none=True)
 
 
-def drawn_examples(
-    denoiser: EdmDenoiser,
-    config: DpDiffusionConfig,
-    progress: Progress,
-    *,
-    at_once: int = _EXAMPLES_AT_ONCE,
-    bytes_max: int = _EXAMPLE_BYTES_MAX,
-) -> Examples:
+def drawn_examples(denoiser: EdmDenoiser, config: DpDiffusionConfig, progress: Progress) -> Examples:
     """Draw examples of all classes alike from the Gaussians.
 
     Drawing texture takes longer than learning from an image, so each example is learned more than once.
     """
     first, device = denoiser.first, next(denoiser.parameters()).device
     steps = config.moments_steps
-    count = min(steps * config.moments_batch, _EXAMPLES_MAX, bytes_max // first.config.pixels)
+    count = min(steps * config.moments_batch, _EXAMPLES_MAX, _EXAMPLE_BYTES_MAX // first.config.pixels)
     stream = torch.Generator().manual_seed(config.initial_seed * 1_000_003 + _EXAMPLES_SEED)
     labels = (torch.arange(count) % first.config.classes).to(device)
     images = []
-    for part in torch.split(labels, at_once):
+    for part in torch.split(labels, _EXAMPLES_AT_ONCE):
         progress(stage=WARM_UP, step=0, steps=steps)
         images.append((first.sample(part, stream) * 255).round().byte())
     return torch.cat(images), labels

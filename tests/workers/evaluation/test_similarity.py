@@ -61,7 +61,8 @@ def test_blocks_change_nothing():
     assert whole == pytest.approx(float(inside.any(dim=1).double().mean()))
 
 
-def test_as_many_of_each_side_are_compared_and_too_few_are_not():
+def test_as_many_of_each_side_are_compared_and_too_few_are_not(monkeypatch):
+    monkeypatch.setattr(similarity, "IMAGES_MAX", 50)
     seen = list[int]()
 
     def rows(images: Tensor) -> Tensor:
@@ -70,8 +71,9 @@ def test_as_many_of_each_side_are_compared_and_too_few_are_not():
 
     counting = NamedExtractor("counting", rows)
     steps = list[tuple[int, int]]()
-    limits = {"look": lambda done, of: steps.append((done, of)), "images_max": 50}
-    found = measure_similarity(pictures(300, 1), pictures(80, 2), counting, seed=0, **limits)
+    found = measure_similarity(
+        pictures(300, 1), pictures(80, 2), counting, seed=0, look=lambda *step: steps.append(step)
+    )
     assert (found.images, seen, found.extractor) == (50, [50, 50], "counting")  # type: ignore[union-attr]
     assert steps == [(0, 2), (1, 2)]
     assert measure_similarity(pictures(300, 1), pictures(19, 2), counting, seed=0) is None

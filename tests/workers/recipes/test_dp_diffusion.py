@@ -195,15 +195,17 @@ def test_moments_have_texture_where_the_recipe_has_it_at_their_price():
     assert names == [([MEANS, POOLED, BY_CLASS, STEPS], False), ([MEANS, POOLED, BY_CLASS, STEPS], True)]
 
 
-def test_examples_are_of_all_classes_and_within_their_bounds():
+def test_examples_are_of_all_classes_and_within_their_bounds(monkeypatch):
+    monkeypatch.setattr(dp_diffusion, "_EXAMPLES_AT_ONCE", 30)
     config = DpDiffusionConfig(**{**OPTIONS, **MOMENTS, "moments_steps": 5})
     denoiser = EdmDenoiser(EdmConfig(3, 1, 8, 8, 8, 1, 20, 0.0, 0.0, start_latent=2))
     denoiser.first.mean += torch.tensor([0.2, 0.5, 0.8])[:, None]
     seen: list[int] = []
-    images, labels = dp_diffusion.drawn_examples(denoiser, config, lambda **_: seen.append(1), at_once=30)
+    images, labels = dp_diffusion.drawn_examples(denoiser, config, lambda **_: seen.append(1))
     assert (images.shape, images.dtype, len(seen)) == ((100, 1, 8, 8), torch.uint8, 4)
     assert torch.equal(images[:, 0, 0, 0], torch.tensor([51, 128, 204], dtype=torch.uint8)[labels])
-    assert len(dp_diffusion.drawn_examples(denoiser, config, lambda **_: None, bytes_max=640)[0]) == 10
+    monkeypatch.setattr(dp_diffusion, "_EXAMPLE_BYTES_MAX", 640)
+    assert len(dp_diffusion.drawn_examples(denoiser, config, lambda **_: None)[0]) == 10
     with pytest.raises(Cancelled):
         dp_diffusion.drawn_examples(denoiser, config, stop_at(0, dp_diffusion.WARM_UP))
 
