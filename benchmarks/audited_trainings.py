@@ -279,7 +279,7 @@ def pixel_vote_scores(tap: Tap, plan: Plan, population: Population, secret: byte
     for number, release in enumerate(tap.releases):
         for world in worlds:
             if isinstance(world, KernelTeachers):
-                world.show(*tap.shown[number])
+                world._shown, world._shown_labels = tap.shown[number]
         absent, present = (_votes(world, release, aggregation) for world in worlds)  # (N, images, d) each
         middle = (absent.sum(0) + present.sum(0)) / 2  # (images, d)
         rest = (release.released_sums - middle) / (noise * aggregation.stddev)

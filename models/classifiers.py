@@ -6,7 +6,6 @@ BatchNorm is allowed.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Literal
 
 import torch
@@ -68,15 +67,10 @@ def logits_in_batches(model: nn.Module, images: torch.Tensor, batch: int = 2000)
         return torch.cat([model(images[start : start + batch]).float() for start in range(0, len(images), batch)])
 
 
-@cache
-def _bfloat16_is_fast(device_type: str) -> bool:
-    if device_type == "cuda":
-        return bool(torch.cuda.is_bf16_supported())
-    supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return bool(supported is not None and supported())
-
-
 def mixed_precision(device: torch.device | str) -> torch.autocast:
     """Return an autocast context that uses bfloat16 where the device has instructions for it, else does nothing."""
     device_type = torch.device(device).type
-    return torch.autocast(device_type, torch.bfloat16, enabled=_bfloat16_is_fast(device_type))
+    if device_type == "cuda":
+        return torch.autocast(device_type, torch.bfloat16, enabled=torch.cuda.is_bf16_supported())
+    supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return torch.autocast(device_type, torch.bfloat16, enabled=supported is not None and bool(supported()))

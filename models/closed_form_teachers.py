@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from models.shards import ShardBatch, Shards
+from models.shards import ShardBatch, Shards, blocks
 
 _LINEAR_BLOCK_BYTES = 2**23  # of gradients at once
 _KERNEL_BLOCK_BYTES = {"cpu": 2**21, "cuda": 2**26}  # of gradients: about a CPU's cache; some GPU memory
@@ -42,17 +42,10 @@ class _ClosedForm:
         self._counts = shards.counts(classes, teachers).to(self.device)  # (N, classes)
         self.teachers = len(self._counts)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(teachers={self.teachers}, <private>)"
-
     def state_dict(self) -> dict[str, Tensor]:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
-
-    def _blocks(self, images: Tensor) -> Iterator[slice]:
-        size = max(1, self._block_bytes // (4 * images.numel()))
-        return (slice(at, min(at + size, self.teachers)) for at in range(0, self.teachers, size))
 
 
 class LinearTeachers(_ClosedForm):
@@ -74,7 +67,7 @@ class LinearTeachers(_ClosedForm):
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Yield blocks of teachers with the direction of d log D_i / d x_j, (n, m, d); zero where one abstains."""
-        for block in self._blocks(images):
+        for block in blocks(self.teachers, self._block_bytes // (4 * images.numel())):
             towards = self._means[block][:, labels].sub_(images)
             yield block, towards.mul_((self._counts[block] > 0)[:, labels, None])
 
@@ -104,11 +97,7 @@ class KernelTeachers(_ClosedForm):
     def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:
         """Repeat the one step from zero, against these synthetic images (s, d) of classes (s,)."""
         del real  # all of a shard's records are used
-        self.show(fake, fake_labels)
-
-    def show(self, images: Tensor, labels: Tensor) -> None:
-        """Replace the student's images."""
-        self._shown, self._shown_labels = images, labels
+        self._shown, self._shown_labels = fake, fake_labels
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Yield blocks of teachers with the direction of d log D_i / d x_j, (n, m, d) float32 (PRIVATE).
@@ -119,8 +108,12 @@ class KernelTeachers(_ClosedForm):
         """
         m, d = images.shape
         at = (images.double() * (255 * _GRID)).round_()  # (m, d) integers
-        crowd = self._crowd(at, labels).float()  # (m, d)
-        for block in self._blocks(images):
+        # The mean pull (m, d) of the student's images of each image's class, which is public.
+        shown = (self._shown.double() * (255 * _GRID)).round_()  # (s, d)
+        same = self._shown_labels[:, None] == labels  # (s, m)
+        pulls = self._near(shown, at) * same
+        crowd = ((pulls.T @ shown - pulls.sum(0)[:, None] * at) / same.sum(0).clamp(min=1)[:, None]).float()
+        for block in blocks(self.teachers, self._block_bytes // (4 * images.numel())):
             rows, own_labels, owner = self._shards.records_of(
                 slice(self._first + block.start, self._first + block.stop)
             )
@@ -138,13 +131,6 @@ class KernelTeachers(_ClosedForm):
             g = pull.float().view(n, m, d).mul_(_GRID / each)
             g.addcmul_(whole.float().view(n, m, 1) / each, at.float(), value=-1.0).sub_(crowd)
             yield block, g.mul_(counts > 0)
-
-    def _crowd(self, at: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean pull (m, d) of the student's images of each image's class. Public."""
-        shown = (self._shown.double() * (255 * _GRID)).round_()  # (s, d)
-        same = self._shown_labels[:, None] == labels  # (s, m)
-        weights = self._near(shown, at) * same
-        return (weights.T @ shown - weights.sum(0)[:, None] * at) / same.sum(0).clamp(min=1)[:, None]
 
     def _near(self, rows: Tensor, at: Tensor, unit: int = 1) -> Tensor:
         """Return the kernel's values (r, m) of rows (r, d), in units of `unit`, and images (m, d); all are integers."""

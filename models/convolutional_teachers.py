@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.portable.drawing import ImageShape
-from models.shards import ShardBatch, Shards
+from models.shards import ShardBatch, Shards, blocks
 from models.sizes import convolutional_sizes
 
 _DEVIATION, _KERNEL, _LEAK = 0.02, 5, 0.2
@@ -89,16 +89,14 @@ class ConvolutionalTeachers:
         self._bytes_each = 4 * (2 * patches + 6 * shapes["conv1"][0] * cells)
         self._block_bytes = block_bytes or _BLOCK_BYTES.get(self.device.type, _BLOCK_BYTES["cuda"])
 
-    def __repr__(self) -> str:
-        return f"ConvolutionalTeachers(teachers={self.teachers}, <private>)"
-
     def update(self, real: ShardBatch, fake: Tensor, fake_labels: Tensor) -> None:
         """Take one Adam step of every teacher on its own records against synthetic images (m, d), which all share.
 
         A shard that is smaller than the batch repeats its records.
         """
-        for block in self._blocks(real.width + len(fake)):
-            x, y, _ = real.read(block)  # (n, r, d), (n, r)
+        images = real.private_rows.shape[1] + len(fake)
+        for block in blocks(self.teachers, self._block_bytes // (self._bytes_each * images)):
+            x, y = real.read(block)  # (n, r, d), (n, r)
             own = self._own(block)
             spoken_of = self._there[block][:, fake_labels].float()  # (n, m)
             with torch.enable_grad():
@@ -115,7 +113,7 @@ class ConvolutionalTeachers:
 
     def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Yield blocks of teachers with d log D_i / d x_j, (n, m, d); zero where a teacher abstains (PRIVATE)."""
-        for block in self._blocks(2 * len(images)):
+        for block in blocks(self.teachers, self._block_bytes // (self._bytes_each * 2 * len(images))):
             n = block.stop - block.start
             with torch.enable_grad():
                 shown = images.repeat(n, 1, 1).requires_grad_()
@@ -145,10 +143,6 @@ class ConvolutionalTeachers:
 
     def _own(self, block: slice) -> dict[str, Tensor]:
         return {name: tensor.detach()[block].requires_grad_() for name, tensor in self._parameters.items()}
-
-    def _blocks(self, images: int) -> Iterator[slice]:
-        size = max(1, min(self.teachers, self._block_bytes // (self._bytes_each * images)))
-        return (slice(start, min(start + size, self.teachers)) for start in range(0, self.teachers, size))
 
     def _logits(self, own: Mapping[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
         """(n, m, d), (n, m) -> (n, m): the logits of n teachers for m images each."""

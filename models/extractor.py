@@ -97,7 +97,26 @@ class Extractor(nn.Module):
         super().__init__()
         self.config, self.weights = config, weights
         self.sha256 = hashlib.sha256(weights).hexdigest()
-        self.network, self.size = _network(config, weights)
+        from torchvision.models import get_model  # here, because it takes seconds that few trainings need
+
+        try:
+            tensors = load(weights)
+        except SafetensorError:
+            raise ExtractorUnusable("the extractor's file is no safetensors file") from None
+        floats = {name: value.float() if value.is_floating_point() else value for name, value in tensors.items()}
+        if not all(bool(value.isfinite().all()) for value in floats.values()):
+            raise ExtractorUnusable("the extractor has weights that are not finite")
+        with torch.device("meta"):  # no memory, and no draw from torch's own generator, for weights that are replaced
+            network: nn.Module = get_model(config.network, weights=None)
+        assert isinstance(network.fc, nn.Linear)
+        self.size = network.fc.in_features
+        network.fc = nn.Identity()
+        kept = {name: value for name, value in floats.items() if not name.startswith("fc.")}
+        try:
+            network.load_state_dict(kept, assign=True)
+        except RuntimeError:
+            raise ExtractorUnusable(f"the extractor's weights are not those of a {config.network}") from None
+        self.network = network.requires_grad_(False)
         for name in ("mean", "std"):
             values = torch.tensor(getattr(config, name))[:, None, None]  # (3, 1, 1)
             self.register_buffer(name, values, persistent=False)
@@ -121,10 +140,6 @@ class Extractor(nn.Module):
             resized = functional.interpolate(colour, size, mode="bilinear", antialias=True)
             found.append(self.network((resized - self.mean) / self.std))
         return torch.cat(found)[: len(images)]
-
-    def describe(self) -> dict[str, Any]:
-        """Return the description for a release; `described` reads it."""
-        return {**dataclasses.asdict(self.config), "sha256": self.sha256}
 
 
 def described(document: Mapping[str, Any], weights: bytes) -> Extractor:
@@ -170,26 +185,3 @@ def _config(fields: Mapping[str, Any]) -> ExtractorConfig:
     except TypeError:
         known = ", ".join(field.name for field in dataclasses.fields(ExtractorConfig) if field.name != "name")
         raise ExtractorUnusable(f"the description of an extractor has the fields {known} and no others") from None
-
-
-def _network(config: ExtractorConfig, weights: bytes) -> tuple[nn.Module, int]:
-    from torchvision.models import get_model  # here, because it takes seconds that few trainings need
-
-    try:
-        tensors = load(weights)
-    except SafetensorError:
-        raise ExtractorUnusable("the extractor's file is no safetensors file") from None
-    floats = {name: value.float() if value.is_floating_point() else value for name, value in tensors.items()}
-    if not all(bool(value.isfinite().all()) for value in floats.values()):
-        raise ExtractorUnusable("the extractor has weights that are not finite")
-    with torch.device("meta"):  # no memory, and no draw from torch's own generator, for weights that are replaced
-        network: nn.Module = get_model(config.network, weights=None)
-    assert isinstance(network.fc, nn.Linear)
-    size = network.fc.in_features
-    network.fc = nn.Identity()
-    kept = {name: value for name, value in floats.items() if not name.startswith("fc.")}
-    try:
-        network.load_state_dict(kept, assign=True)
-    except RuntimeError:
-        raise ExtractorUnusable(f"the extractor's weights are not those of a {config.network}") from None
-    return network.requires_grad_(False), size

@@ -102,7 +102,7 @@ class PrivateClassifier(nn.Module):
         (directory / WEIGHTS_FILE).write_bytes(save(tensors))
         document: dict[str, Any] = {"format": _FORMAT, "config": dataclasses.asdict(self.config)}
         if self.extractor is not None:
-            document["extractor"] = self.extractor.describe()
+            document["extractor"] = {**dataclasses.asdict(self.extractor.config), "sha256": self.extractor.sha256}
             (directory / EXTRACTOR_FILE).write_bytes(self.extractor.weights)
         text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
         (directory / CONFIG_FILE).write_text(text, encoding="utf-8")

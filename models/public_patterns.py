@@ -6,6 +6,8 @@ sizes follow a power law, so edges occur at every scale as in photographs).
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -14,11 +16,7 @@ _SHAPES = 24
 
 def public_patterns(count: int, channels: int, height: int, width: int, seed: int) -> Tensor:
     """Draw m patterns (m, channels, height, width) float32 in [0, 1]; equal public seeds give equal patterns."""
-    stream = torch.Generator().manual_seed(seed)
-
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=stream)
-
+    uniform = partial(torch.rand, generator=torch.Generator().manual_seed(seed))
     y = (torch.arange(height) + 0.5)[None, :, None] / height
     x = (torch.arange(width) + 0.5)[None, None] / width
     images = uniform(count, channels, 1, 1).expand(count, channels, height, width).clone()

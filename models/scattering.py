@@ -7,6 +7,7 @@ coefficients a linear classifier is hard to beat under differential privacy (Tra
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -32,9 +33,13 @@ class Scattering(nn.Module):
         self._pad = (_STEP, _STEP + right, _STEP, _STEP + below)
         shape = (self.size[0] * _STEP + 2 * _STEP, self.size[1] * _STEP + 2 * _STEP)
         angles = [math.pi * (_ANGLES - _ANGLES / 2 - 1 - index) / _ANGLES for index in range(_ANGLES)]
-        scales = [(0.8 * 2**j, 3 * math.pi / 4 / 2**j) for j in range(SCALES)]
-        found = [torch.stack([_morlet(shape, *scale, angle) for angle in angles]) for scale in scales]
-        wavelets = torch.stack(found)  # (J, L, H, W), real: a Morlet wavelet's Fourier transform
+        spectra = []
+        for j, angle in itertools.product(range(SCALES), angles):
+            # A wave in an envelope, minus as much envelope as makes its mean zero.
+            wave = _gabor(shape, 0.8 * 2**j, 3 * math.pi / 4 / 2**j, angle, _SLANT)
+            envelope = _gabor(shape, 0.8 * 2**j, 0.0, angle, _SLANT)
+            spectra.append(torch.fft.fft2(wave - wave.sum() / envelope.sum() * envelope).real.float())
+        wavelets = torch.unflatten(torch.stack(spectra), 0, (SCALES, _ANGLES))  # (J, L, H, W), of Morlet wavelets
         self.register_buffer("wavelets", wavelets, persistent=False)
         low_pass = torch.fft.fft2(_gabor(shape, 0.8 * 2 ** (SCALES - 1), 0.0, 0.0, 1.0)).real.float()
         self.register_buffer("low_pass", low_pass, persistent=False)
@@ -114,12 +119,3 @@ def _gabor(shape: tuple[int, int], sigma: float, frequency: float, angle: float,
             envelope = torch.exp(-(along**2 + (slant * across) ** 2) / (2 * sigma * sigma))
             total += envelope * torch.exp(1j * frequency * along)
     return total / (2 * math.pi * sigma * sigma / slant)
-
-
-def _morlet(shape: tuple[int, int], sigma: float, frequency: float, angle: float) -> Tensor:
-    # A wave in an envelope, minus as much envelope as makes its mean zero.
-    wave = _gabor(shape, sigma, frequency, angle, _SLANT)
-    envelope = _gabor(shape, sigma, 0.0, angle, _SLANT)
-    wavelet = wave - wave.sum() / envelope.sum() * envelope
-    spectrum: Tensor = torch.fft.fft2(wavelet)
-    return spectrum.real.float()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,31 +12,28 @@ import torch
 _SUMMED_TOGETHER = 4096  # records
 
 
+def blocks(teachers: int, size: int) -> Iterator[slice]:
+    """Yield slices of so many teachers, `size` to a block, or one where that is less than one."""
+    size = max(1, size)
+    return (slice(at, min(at + size, teachers)) for at in range(0, teachers, size))
+
+
 @dataclass(frozen=True, repr=False)
 class ShardBatch:
-    """Up to `width` records of each teacher for one training step, read block by block (PRIVATE)."""
+    """`width` records of each teacher for one training step, read block by block (PRIVATE)."""
 
     private_records: torch.Tensor
     private_labels: torch.Tensor
     private_rows: torch.Tensor
-    private_mask: torch.Tensor
     device: torch.device
 
-    def __repr__(self) -> str:
-        return "ShardBatch(<private>)"
-
-    @property
-    def width(self) -> int:
-        """Rows per teacher, padding included."""
-        return self.private_rows.shape[1]
-
-    def read(self, block: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return inputs (n, r, d) with bytes scaled to [0, 1], labels (n, r), mask (n, r), for teachers of `block`."""
+    def read(self, block: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs (n, r, d) with bytes scaled to [0, 1], and labels (n, r), for teachers of `block`."""
         rows = self.private_rows[block]
         # index_select copies whole rows, several times faster than advanced indexing
         inputs = self.private_records.index_select(0, rows.flatten()).view(*rows.shape, -1).to(self.device)
         inputs = inputs / 255 if inputs.dtype == torch.uint8 else inputs.float()
-        return inputs, self.private_labels[rows].to(self.device), self.private_mask[block].to(self.device)
+        return inputs, self.private_labels[rows].to(self.device)
 
 
 class Shards:
@@ -48,6 +45,10 @@ class Shards:
         members: for each teacher the indices of its records (`privacy.mechanisms.partition.shard_members`); some may
             have none. Private.
         device: where batches are delivered; records stay where they are.
+
+    Attributes:
+        teachers: number of shards, empty ones included.
+        active: (teachers,) bool, the teachers that have records and may vote (PRIVATE).
 
     Raises:
         ValueError: a record has two teachers, or an index is out of range.
@@ -69,34 +70,21 @@ class Shards:
         if len(flat) and not (flat.min() >= 0 and flat.max() < len(private_records)):
             raise ValueError("a shard names a record that does not exist")
         if len(private_records) == 0:  # all have withdrawn: a record that no teacher has, for the rows to point to
-            private_records, private_labels = (
-                private_records.new_zeros(1, private_records.shape[1]),
-                torch.zeros(1).long(),
-            )
+            private_records = private_records.new_zeros(1, private_records.shape[1])
+            private_labels = torch.zeros(1, dtype=torch.int64)
         self._records, self._labels = private_records, private_labels
         self._flat = torch.from_numpy(np.append(flat, 0))  # a last row to point to when all shards are empty
         self._sizes = torch.tensor([len(m) for m in members])
         self._starts = self._sizes.cumsum(0) - self._sizes
         self._device = torch.device(device)
-
-    def __repr__(self) -> str:
-        return f"Shards(teachers={self.teachers}, <private>)"
-
-    @property
-    def teachers(self) -> int:
-        """Number of shards, empty ones included."""
-        return len(self._sizes)
-
-    @property
-    def active(self) -> torch.Tensor:
-        """(teachers,) bool: the teachers that have records and may vote (PRIVATE)."""
-        return (self._sizes > 0).to(self._device)
+        self.teachers, self.active = len(members), (self._sizes > 0).to(device)
 
     def batch(self, width: int, generator: torch.Generator, teachers: slice = slice(None)) -> ShardBatch:
-        """Take up to `width` records of each teacher: a window at a random place of its shard's cycle.
+        """Take `width` records of each teacher: a window at a random place of its shard's cycle.
 
         Args:
-            width: largest number of records of one teacher in the step.
+            width: records of one teacher in the step; a smaller shard repeats its own, and rows of an empty one are
+                arbitrary.
             generator: a CPU generator, advanced by the same amount whatever the data and the teachers.
             teachers: those whose records are wanted, side by side.
 
@@ -107,14 +95,14 @@ class Shards:
         sizes = self._sizes[teachers, None]  # (n, 1)
         places = torch.rand(self.teachers, 1, generator=generator, dtype=torch.float64)[teachers]
         first = (places * sizes.clamp(min=1)).long()
-        steps = torch.arange(width)
-        cycle = (first + steps) % sizes.clamp(min=1)
+        cycle = (first + torch.arange(width)) % sizes.clamp(min=1)
         rows = self._flat[(self._starts[teachers, None] + cycle).clamp(max=len(self._flat) - 1)]
-        return ShardBatch(self._records, self._labels, rows, steps < sizes, self._device)
+        return ShardBatch(self._records, self._labels, rows, self._device)
 
     def counts(self, classes: int, teachers: slice = slice(None)) -> torch.Tensor:
         """Return how many records of each class each of these teachers has, (n, classes) int64 (PRIVATE)."""
-        _, group = self._grouped(classes, teachers)
+        rows, owners = self._rows(teachers)
+        group = owners * classes + self._labels[rows]
         return torch.bincount(group, minlength=len(self._sizes[teachers]) * classes).view(-1, classes)
 
     def means(self, classes: int, teachers: slice = slice(None)) -> torch.Tensor:
@@ -123,7 +111,8 @@ class Shards:
         Sums of bytes are exact, so one record cannot change another teacher's mean, not even in its last bit. It is
         zero where a teacher has no record of the class.
         """
-        rows, group = self._grouped(classes, teachers)
+        rows, owners = self._rows(teachers)
+        group = owners * classes + self._labels[rows]
         sizes, width = len(self._sizes[teachers]), self._records.shape[1]
         sums = torch.zeros(sizes * classes, width)
         for some, where in zip(torch.split(rows, _SUMMED_TOGETHER), torch.split(group, _SUMMED_TOGETHER), strict=True):
@@ -139,19 +128,10 @@ class Shards:
         Returns:
             The records (r, d), their labels (r,), and the place (r,) of each one's teacher among those asked for.
         """
-        sizes = self._sizes[teachers]
-        rows = self._rows(teachers)
-        return (
-            self._records.index_select(0, rows),
-            self._labels[rows],
-            torch.arange(len(sizes)).repeat_interleave(sizes),
-        )
+        rows, owners = self._rows(teachers)
+        return self._records.index_select(0, rows), self._labels[rows], owners
 
-    def _rows(self, teachers: slice) -> torch.Tensor:
-        first = int(self._starts[teachers][0])
-        return self._flat[first : first + int(self._sizes[teachers].sum())]
-
-    def _grouped(self, classes: int, teachers: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the records of these teachers, teacher by teacher, and for each its teacher's and class's place."""
-        sizes, rows = self._sizes[teachers], self._rows(teachers)
-        return rows, torch.repeat_interleave(torch.arange(len(sizes)) * classes, sizes) + self._labels[rows]
+    def _rows(self, teachers: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the records of these teachers, teacher by teacher, and each one's teacher's place."""
+        first, sizes = int(self._starts[teachers][0]), self._sizes[teachers]
+        return self._flat[first : first + int(sizes.sum())], torch.arange(len(sizes)).repeat_interleave(sizes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -97,13 +98,11 @@ def from_public(
             raise StandInUnusable(f"its class {lacking[0]} has too few images to learn and to test")
         parts = [np.resize(places, number) for places, number in zip(of_class, wanted, strict=True) if number]
         drawn = stream.permutation(np.concatenate(parts))
-    as_array = np.concatenate(
-        [_fitted(images[part], shape).permute(0, 2, 3, 1).numpy() for part in _blocks(drawn)]
-    )  # (n, h, w, c)
+    as_array = _fitted(images, drawn, shape).permute(0, 2, 3, 1).contiguous().numpy()  # (n, h, w, c)
     return StandIn(
         as_array[..., 0] if shape[0] == 1 else as_array,
         np.asarray(labels)[drawn].astype(np.int64),
-        torch.cat([_fitted(images[part], shape) for part in _blocks(test)]),
+        _fitted(images, test, shape),
         torch.from_numpy(np.asarray(labels)[test].astype(np.int64)),
         names[:classes],
         name,
@@ -192,9 +191,7 @@ def _character_copies(written: Tensor, labels: Tensor, shape: tuple[int, int, in
     channels, height, width = shape
     b = len(labels)
 
-    def uniform(*size: int) -> Tensor:
-        return torch.rand(*size, generator=stream)
-
+    uniform = partial(torch.rand, generator=stream)
     move = torch.zeros(b, 2, 3)
     move[:, 0, 0], move[:, 1, 1] = 1 + _STRETCH * (2 * uniform(2, b) - 1)
     move[:, 0, 1], move[:, 1, 0] = _SLANT * (2 * uniform(2, b) - 1) * torch.tensor([[1.0], [0.5]])
@@ -213,9 +210,7 @@ def _pattern_copies(prototypes: Tensor, labels: Tensor, shape: tuple[int, int, i
     channels, height, width = shape
     b = len(labels)
 
-    def uniform(*size: int) -> Tensor:
-        return torch.rand(*size, generator=stream)
-
+    uniform = partial(torch.rand, generator=stream)
     scale = 0.5 * (1 + _SCALE * (uniform(b) - 0.5))
     move = torch.zeros(b, 2, 3)
     move[:, 0, 0], move[:, 1, 1] = scale, scale
@@ -230,16 +225,16 @@ def _pattern_copies(prototypes: Tensor, labels: Tensor, shape: tuple[int, int, i
     return (pale * (0.6 + 0.4 * uniform(b, 1, 1, 1)) + _TINT * (uniform(b, channels, 1, 1) - 0.5)).clamp(0, 1)
 
 
-def _blocks(indices: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    return [indices[at : at + _BLOCK] for at in range(0, len(indices), _BLOCK)]
-
-
-def _fitted(images: npt.NDArray[np.uint8], shape: tuple[int, int, int]) -> Tensor:
+def _fitted(images: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64], shape: tuple[int, int, int]) -> Tensor:
+    """Return some images (n, c, h, w) uint8, brought to a shape block by block, which bounds memory."""
     channels, height, width = shape
-    pixels = torch.from_numpy(np.array(images)).float()
-    pixels = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
-    if pixels.shape[1] != channels:
-        pixels = pixels.mean(dim=1, keepdim=True).expand(-1, channels, -1, -1)
-    if pixels.shape[2:] != (height, width):
-        pixels = functional.interpolate(pixels, (height, width), mode="bilinear", antialias=True)
-    return pixels.round().clamp(0, 255).byte().contiguous()
+    fitted = torch.empty(len(rows), *shape, dtype=torch.uint8)
+    for at in range(0, len(rows), _BLOCK):
+        pixels = torch.from_numpy(np.array(images[rows[at : at + _BLOCK]])).float()
+        pixels = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
+        if pixels.shape[1] != channels:
+            pixels = pixels.mean(dim=1, keepdim=True).expand(-1, channels, -1, -1)
+        if pixels.shape[2:] != (height, width):
+            pixels = functional.interpolate(pixels, (height, width), mode="bilinear", antialias=True)
+        fitted[at : at + _BLOCK] = pixels.round().clamp(0, 255).byte()
+    return fitted

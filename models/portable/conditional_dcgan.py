@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.portable.drawing import ImageShape
-from models.portable.layers import initialise
+from models.portable.layers import initialise, with_planes
 
 _BLOCK = 256  # images drawn at once; part of the format: another value gives other images for the same seed
 _SETTLED_ON = 1024  # public latents, of all classes in turn, on which the fixed statistics are measured
@@ -67,8 +67,8 @@ class ConditionalDcganGenerator(nn.Module):
         x = functional.relu(self.norms[0](self.first(torch.cat([latents, known], dim=1))))
         x = functional.relu(self.norms[1](self.second(torch.cat([x, known], dim=1))))
         x = torch.unflatten(x, 1, (-1, *self._quarter))
-        x = functional.relu(self.norms[2](self.third(_with_class(x, known))))
-        image: Tensor = self.last(_with_class(x, known)).sigmoid()
+        x = functional.relu(self.norms[2](self.third(with_planes(x, *known.unbind(1)))))
+        image: Tensor = self.last(with_planes(x, *known.unbind(1))).sigmoid()
         return image[:, :, : self.config.height, : self.config.width]
 
     def latents(self, count: int, stream: torch.Generator) -> Tensor:
@@ -86,12 +86,5 @@ class ConditionalDcganGenerator(nn.Module):
     @torch.no_grad()
     def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
         """Draw one image for each label; see `models.released.ReleasedGenerator`."""
-        parts = [
-            self(self.latents(len(block), stream).to(labels.device), block) for block in torch.split(labels, _BLOCK)
-        ]
-        return torch.cat(parts)
-
-
-def _with_class(x: Tensor, known: Tensor) -> Tensor:
-    """(n, c, h, w) and (n, classes) -> (n, c + classes, h, w): a plane for each class."""
-    return torch.cat([x, known[:, :, None, None].expand(-1, -1, *x.shape[2:])], dim=1)
+        blocks = torch.split(labels, _BLOCK)
+        return torch.cat([self(self.latents(len(block), stream).to(labels.device), block) for block in blocks])

@@ -123,17 +123,14 @@ class EdmDenoiser(nn.Module):
                 t_hat = min(t_hat, cfg.start_sigma)  # the denoiser knows no higher level
             if t_hat > t_i:
                 x = x + math.sqrt(t_hat**2 - t_i**2) * normal()
-            d = (x - self._guided(x, t_hat, labels)) / t_hat
+            sigma = torch.full((len(labels),), t_hat, device=labels.device)
+            clean = self.denoise(x, sigma, labels)
+            if cfg.guidance:
+                any_class = self.denoise(x, sigma, torch.full_like(labels, cfg.classes))
+                clean = clean + cfg.guidance * (clean - any_class)
+            d = (x - clean) / t_hat
             x = x + (t_next - t_hat) * d
         return x
-
-    def _guided(self, x: Tensor, t: float, labels: Tensor) -> Tensor:
-        sigma = torch.full((len(labels),), t, device=labels.device)
-        found = self.denoise(x, sigma, labels)
-        if self.config.guidance == 0:
-            return found
-        any_class = self.denoise(x, sigma, torch.full_like(labels, self.config.classes))
-        return found + self.config.guidance * (found - any_class)
 
 
 def noise_levels(steps: int, largest: float = SIGMA_MAX) -> list[float]:

@@ -65,16 +65,12 @@ class Generator(nn.Module):
         shape = (len(labels), self.config.channels, self.config.height, self.config.width)
         return self.values(latents, labels).clamp_(0, 1).view(shape)
 
-    def draw(self, labels: Tensor, stream: torch.Generator) -> Tensor:
-        """Draw latents (n, d) of classes (n,) from a CPU generator, each around a centre of its class."""
+    @torch.no_grad()
+    def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
+        """Draw one image for each label; see `models.released.ReleasedGenerator`."""
         z = torch.randn(len(labels), self.config.components, generator=stream).to(labels.device)
         if self.config.clusters > 1:
             up_to = self.shares.cumsum(1)[labels]  # (n, clusters)
             drawn = torch.rand(len(labels), 1, generator=stream).to(labels.device) * up_to[:, -1:]
             z += self.centres[labels, (drawn >= up_to[:, :-1]).sum(1)]
-        return z
-
-    @torch.no_grad()
-    def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
-        """Draw one image for each label; see `models.released.ReleasedGenerator`."""
-        return self.decode(self.draw(labels, stream), labels)
+        return self.decode(z, labels)

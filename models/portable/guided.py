@@ -50,11 +50,6 @@ class GuidedGenerator(nn.Module):
             requires_grad=False
         )
 
-    def wanted(self, labels: Tensor) -> Tensor:
-        """Return the centred target logits (n, classes) of classes (n,)."""
-        own = functional.one_hot(labels, self.config.classes).float()
-        return self.config.guide_logit * (own - 1 / self.config.classes)
-
     def logits(self, images: Tensor) -> Tensor:
         """Return the guide's centred logits (n, classes) of images (n, c, h, w) in [0, 1]."""
         found: Tensor = self.guide(self.scattering(images))
@@ -70,7 +65,8 @@ class GuidedGenerator(nn.Module):
 
     def _moved(self, images: Tensor, labels: Tensor) -> Tensor:
         with torch.inference_mode(mode=False), torch.enable_grad():
-            x, wanted = images.clone(), self.wanted(labels.clone())
+            x, own = images.clone(), functional.one_hot(labels.clone(), self.config.classes).float()
+            wanted = self.config.guide_logit * (own - 1 / self.config.classes)  # t_y, centred: (n, classes)
             for _ in range(self.config.guide_steps):
                 x.requires_grad_()
                 distance = (self.logits(x) - wanted).square().sum(dim=1) / 2

@@ -86,7 +86,16 @@ class _Scale:
         self.windows, self._windows_back = (
             each.as_strided((_WINDOW, _WINDOW, *shape), strides) for each in (framed, self._back)
         )
-        self.filters = _filters_in_windows(bank, cell).to(like)
+        # What makes a window's differences and sums the answers at half of its cell's pixels, (2, m, 32). Both are of
+        # pixels that lie opposite each other. Rows are ordered by orientation, pixel, and even or odd.
+        size, half = bank.shape[-1], cell * cell // 2
+        found = bank.new_zeros(ORIENTATIONS, half, 2, _WINDOW, _WINDOW)
+        for pixel in range(half):
+            row, column = divmod(pixel, cell)
+            found[:, pixel, :, row : row + size, column : column + size] = bank.view(ORIENTATIONS, 2, size, size)
+        first, last = found.view(-1, _WINDOW**2).chunk(2, dim=1)
+        opposite = last.flip(1)
+        self.filters = (torch.stack([first - opposite, first + opposite]) * (FILTER_UNIT / 2)).to(like)
         self.turned = self.filters.mT.contiguous()
         self.turned[1] *= 2  # half of the gradient of sums arrives
 
@@ -97,22 +106,6 @@ class _Scale:
             for column in range(0, _WINDOW, self._cell):
                 part = slice(row, row + self._cell), slice(column, column + self._cell)
                 self._windows_back[part].add_(gradient[part])
-
-
-def _filters_in_windows(bank: Tensor, cell: int) -> Tensor:
-    """Return what makes a window's differences and sums the answers at half of its cell's pixels, (2, m, 32).
-
-    The differences are those of pixels that lie opposite each other, and so are the sums. Rows are ordered by
-    orientation, pixel, and even or odd.
-    """
-    size, half = bank.shape[-1], cell * cell // 2
-    found = bank.new_zeros(ORIENTATIONS, half, 2, _WINDOW, _WINDOW)
-    for pixel in range(half):
-        row, column = divmod(pixel, cell)
-        found[:, pixel, :, row : row + size, column : column + size] = bank.view(ORIENTATIONS, 2, size, size)
-    first, last = found.view(-1, _WINDOW**2).chunk(2, dim=1)
-    opposite = last.flip(1)
-    return torch.stack([first - opposite, first + opposite]) * (FILTER_UNIT / 2)
 
 
 class TextureGradient:
@@ -219,7 +212,7 @@ def _render(images: Tensor, wanted: Tensor, texture_gradient: TextureGradient, r
     moment, square, scale = torch.zeros_like(w), torch.zeros_like(w), torch.empty_like(w)
     for step, rate in enumerate(rates, 1):
         half = _halved(x)
-        at_full, at_half = texture_gradient(_luma(x), _luma(half), wanted)
+        at_full, at_half = texture_gradient(x.mean(0), half.mean(0), wanted)
         below = torch.add(at_half / (4 * channels), half.sub_(coarse), alpha=_FAITH)
         below = below[:, :, None, :, None].expand(-1, -1, 2, -1, 2, -1)
         gradient = torch.add(below, at_full.view(below.shape[1:]), alpha=1 / channels).view(x.shape)
@@ -231,10 +224,6 @@ def _render(images: Tensor, wanted: Tensor, texture_gradient: TextureGradient, r
         w.addcdiv_(moment, scale, value=-rate * unbiased / (1 - _MEMORY**step))
         torch.sigmoid(w, out=x)
     return x
-
-
-def _luma(images: Tensor) -> Tensor:  # (c, h, w, n) -> (h, w, n)
-    return images[0] if len(images) == 1 else images.mean(0)
 
 
 def _halved(images: Tensor) -> Tensor:

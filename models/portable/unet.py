@@ -24,13 +24,6 @@ def halvings_of(height: int, width: int) -> int:
     return max(0, min(_HALVINGS_MAX, math.floor(math.log2(max(1.0, min(height, width) / _SMALLEST)))))
 
 
-def waves(numbers: Tensor, width: int) -> Tensor:
-    """Return sines and cosines of numbers (n,) around [-5, 5], at frequencies from 1/4 to 64: (n, width), even."""
-    frequencies = 2.0 ** torch.linspace(-2, 6, width // 2, device=numbers.device)
-    angles = numbers[:, None] * frequencies  # (n, width / 2)
-    return torch.cat([angles.sin(), angles.cos()], dim=1)
-
-
 class _Block(nn.Module):
     """Two convolutions and a shortcut; the condition shifts the channels in between. Starts as its shortcut."""
 
@@ -123,8 +116,11 @@ class UNet(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, images: Tensor, numbers: Tensor, labels: Tensor) -> Tensor:
-        """(n, c, h, w), (n,) and (n,) -> (n, c, h, w)."""
-        condition = functional.silu(self.number(waves(numbers, self._features)) + self.label(labels))
+        """(n, c, h, w), (n,) around [-5, 5] and (n,) -> (n, c, h, w)."""
+        frequencies = 2.0 ** torch.linspace(-2, 6, self._features // 2, device=numbers.device)  # from 1/4 to 64
+        angles = numbers[:, None] * frequencies  # (n, features / 2)
+        waves = torch.cat([angles.sin(), angles.cos()], dim=1)
+        condition = functional.silu(self.number(waves) + self.label(labels))
         condition = functional.silu(self.condition(condition))  # (n, condition)
         x = self.stem(images)
         kept = [x]

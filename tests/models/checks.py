@@ -19,17 +19,6 @@ def filled(network: Any) -> Any:
     return network
 
 
-def assert_drawn_from_seed_and_labels(generator: Any, labels: torch.Tensor, block: int) -> None:
-    """Images in the unit interval that follow from labels and stream alone, drawn in blocks of so many."""
-    images = generator.sample(labels, stream(4))
-    config = generator.config
-    assert images.shape == (len(labels), config.channels, config.height, config.width)
-    assert 0 <= images.min() < images.max() <= 1
-    assert torch.equal(images, generator.sample(labels, stream(4)))
-    assert not torch.equal(images, generator.sample(labels, stream(5)))
-    assert torch.equal(images[:block], generator.sample(labels[:block], stream(4)))
-
-
 def assert_gradients_are_autograds(
     network: Any, losses: Any, rows: torch.Tensor, targets: torch.Tensor, *, repeats: int = 1, atol: float = 1e-6
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_generator_comes_back_as_it_was_saved(make, tmp_path):
     made = filled(make())
     save_released(made, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {WEIGHTS_FILE, CONFIG_FILE}
+    assert ("network" in json.loads((tmp_path / CONFIG_FILE).read_text())) == (make is not affine)
     back = load_released(tmp_path)
     assert type(back) is type(made)
     assert back.config == made.config
@@ -83,19 +84,25 @@ def test_a_generator_comes_back_as_it_was_saved(make, tmp_path):
     before = (tmp_path / WEIGHTS_FILE).read_bytes()
     save_released(back, tmp_path)
     assert (tmp_path / WEIGHTS_FILE).read_bytes() == before
+    if make is not guided:
+        with pytest.raises(ValueError, match="warm start"):
+            load_released(tmp_path, which="warm_start")
 
 
-def test_a_description_without_a_network_is_the_affine_generators(tmp_path):
-    save_released(affine(), tmp_path)
-    assert "network" not in json.loads((tmp_path / CONFIG_FILE).read_text())
-    assert isinstance(load_released(tmp_path), Generator)
+BLOCKS = [(affine, 30, 30), (dcgan, 300, 256), (conditional_dcgan, 300, 256), (edm, 70, 64)]
 
 
-@pytest.mark.parametrize("make", [make for make in EVERY if make is not guided])
-def test_only_guided_generators_have_a_warm_start(make, tmp_path):
-    save_released(make(), tmp_path)
-    with pytest.raises(ValueError, match="warm start"):
-        load_released(tmp_path, which="warm_start")
+@pytest.mark.parametrize(("make", "count", "block"), BLOCKS)
+def test_images_follow_from_seed_and_labels_in_blocks_of_the_formats_size(make, count, block):
+    generator, labels, before = filled(make()), torch.arange(count) % 2, torch.get_rng_state()
+    images = generator.sample(labels, stream(4))
+    config = generator.config
+    assert images.shape == (len(labels), config.channels, config.height, config.width)
+    assert 0 <= images.min() < images.max() <= 1
+    assert torch.equal(images, generator.sample(labels, stream(4)))
+    assert not torch.equal(images, generator.sample(labels, stream(5)))
+    assert torch.equal(images[:block], generator.sample(labels[:block], stream(4)))
+    assert torch.equal(before, torch.get_rng_state())
 
 
 @pytest.mark.parametrize("make", EVERY)

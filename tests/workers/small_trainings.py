@@ -25,6 +25,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from service import jobs
 from service.db.job_tables import Release, Sample
+from service.storage.files import digest_directory
 from workers.evaluation.utility import TRAINING
 from workers.recipes import private_steps
 from workers.recipes.interface import Cancelled, Run, TrainingData
@@ -264,10 +265,12 @@ def work(workshop: Any, job_id: str, trainers: Any = TRAINERS) -> None:
 
 
 def published_by(workshop: Any, job_id: str, trainers: Any = TRAINERS) -> Release:
-    """Run a training and return the release that it became; the account shows what was charged."""
+    """Run a training and return the release that it became, with its digest; the account shows what was charged."""
     work(workshop, job_id, trainers)
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    return workshop.release_of(job_id)
+    release: Release = workshop.release_of(job_id)
+    assert digest_directory(workshop.settings.data_dir / release.artifact_dir) == release.artifact_sha256
+    return release
 
 
 def evaluated(workshop: Any, release: Release) -> dict[str, Any]:

@@ -19,11 +19,6 @@ LABEL_GAP_PIXELS = 14
 SHOWN_HEIGHT_MIN_PIXELS = 56
 
 
-def scale_for(height: int) -> int:
-    """Return the whole-number enlargement at which an image of this height can be looked at."""
-    return max(1, math.ceil(SHOWN_HEIGHT_MIN_PIXELS / height))
-
-
 def as_pixels(images: npt.ArrayLike) -> npt.NDArray[np.uint8]:
     """Convert float images (n, c, h, w) in [0, 1] to uint8 RGB (n, h, w, 3)."""
     array = np.asarray(images, dtype=np.float32)
@@ -31,13 +26,15 @@ def as_pixels(images: npt.ArrayLike) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(np.broadcast_to(pixels, (len(pixels), 3, *pixels.shape[2:])).transpose(0, 2, 3, 1))
 
 
-def strip(pixels: npt.NDArray[np.uint8], *, scale: int, gap: int = GAP_PIXELS) -> Image.Image:
+def strip(pixels: npt.NDArray[np.uint8]) -> Image.Image:
     """Lay RGB images (n, h, w, 3) side by side on white, enlarged by the nearest-neighbour rule."""
     count, height, width, _ = pixels.shape
-    canvas = np.full((height * scale, count * (width * scale + gap) - gap, 3), 255, dtype=np.uint8)
+    scale = max(1, math.ceil(SHOWN_HEIGHT_MIN_PIXELS / height))
+    step = width * scale + GAP_PIXELS
+    canvas = np.full((height * scale, count * step - GAP_PIXELS, 3), 255, dtype=np.uint8)
     enlarged = pixels.repeat(scale, axis=1).repeat(scale, axis=2)
     for column, picture in enumerate(enlarged):
-        left = column * (width * scale + gap)
+        left = column * step
         canvas[:, left : left + width * scale] = picture
     return Image.fromarray(canvas)
 
@@ -49,8 +46,7 @@ def draw_grid(images: npt.ArrayLike, classes: Sequence[str]) -> bytes:
     """
     pixels = as_pixels(images)
     columns = len(pixels) // len(classes)
-    scale = scale_for(pixels.shape[1])
-    rows = [strip(pixels[i * columns : (i + 1) * columns], scale=scale) for i in range(len(classes))]
+    rows = [strip(pixels[i * columns : (i + 1) * columns]) for i in range(len(classes))]
     font = ImageFont.load_default(size=15)
     labels = [name if len(name) <= 24 else name[:23] + "…" for name in classes]
     label_width = math.ceil(max(font.getlength(label) for label in labels))

@@ -19,13 +19,12 @@ from typing import Any, Final
 import jinja2
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, FILTERS
 from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import attacker_certainty_max
 from privacy.plans.moments import VISIBLE
-from workers.evaluation.grid import as_pixels, scale_for, strip
+from workers.evaluation.grid import as_pixels, strip
 
 SAMPLES_PER_CLASS: Final = 10
 # The odds table of the report; what the account promises is added to it.
@@ -131,7 +130,7 @@ def write_report(
     document = {
         "release": {**asdict(release), "facts": facts},
         "guarantee": guarantee,
-        "synthetic": {**asdict(panels), "mode_collapse_rule": MODE_COLLAPSE_RULE, "collapsed": panels.collapsed},
+        "synthetic": {**asdict(panels), "mode_collapse_rule": MODE_COLLAPSE_RULE},
         "technical": dict(technical or {}),
     }
     document = json.loads(json.dumps(document, default=str))
@@ -173,29 +172,17 @@ def _pictures(
     images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classes: Sequence[str]
 ) -> list[dict[str, Any]]:
     pixels = images[..., None] if images.ndim == 3 else images  # (n, h, w, c)
-    shown = []
+    shown: list[dict[str, Any]] = []
     for index, name in enumerate(classes):
         members = pixels[labels == index]
-        if len(members) == 0:
-            shown.append({"name": name, "strip": None, "mean": None})
-            continue
-        floats = np.moveaxis(members[:SAMPLES_PER_CLASS], -1, 1) / 255.0  # (s, c, h, w)
-        mean = np.moveaxis(members.mean(axis=0, keepdims=True), -1, 1) / 255.0  # (1, c, h, w)
-        scale = scale_for(pixels.shape[1])
-        shown.append(
-            {
-                "name": name,
-                "strip": _data_uri(strip(as_pixels(floats), scale=scale)),
-                "mean": _data_uri(strip(as_pixels(mean), scale=scale)),
-            }
-        )
+        shown.append({"name": name, "strip": None, "mean": None})
+        if len(members):
+            parts = {"strip": members[:SAMPLES_PER_CLASS], "mean": members.mean(axis=0, keepdims=True)}  # (s, h, w, c)
+            for key, part in parts.items():
+                buffer = io.BytesIO()
+                strip(as_pixels(np.moveaxis(part, -1, 1) / 255.0)).save(buffer, format="PNG")
+                shown[-1][key] = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
     return shown
-
-
-def _data_uri(image: Image.Image) -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 @dataclass(frozen=True)
@@ -212,18 +199,17 @@ class ClassPanel:
 
 @dataclass(frozen=True)
 class Panels:
-    """Figures of a release, from its synthetic images alone: post-processing, which costs no budget."""
+    """Figures of a release, from its synthetic images alone: post-processing, which costs no budget.
+
+    `collapsed` are the names of the classes that the mode-collapse rule flags.
+    """
 
     images: int
     classes: tuple[ClassPanel, ...]
     exact_duplicates: int
     between_class_distance: float
     histogram: tuple[float, ...]
-
-    @property
-    def collapsed(self) -> tuple[str, ...]:
-        """Names of the classes that the mode-collapse rule flags."""
-        return tuple(panel.name for panel in self.classes if panel.collapsed)
+    collapsed: tuple[str, ...]
 
 
 def measure(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classes: Sequence[str]) -> Panels:
@@ -253,6 +239,7 @@ def measure(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classe
         exact_duplicates=len(flat) - len({row.tobytes() for row in np.ascontiguousarray(flat)}),
         between_class_distance=between,
         histogram=tuple(float(share) for share in counts / max(1, counts.sum())),
+        collapsed=tuple(panel.name for panel in panels if panel.collapsed),
     )
 
 

@@ -62,8 +62,15 @@ def find_extractor(folder: Path) -> NamedExtractor:
 
     Raise ExtractorUnusable if the operator's file in the folder is damaged or of another network.
     """
-    if (folder / INCEPTION).is_file():
-        return NamedExtractor(f"Inception ({INCEPTION})", scripted(folder / INCEPTION))
+    if (folder / INCEPTION).is_file():  # a TorchScript network
+        try:
+            network = torch.jit.load(str(folder / INCEPTION), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            raise ExtractorUnusable(f"{INCEPTION} is no TorchScript file") from None
+        return NamedExtractor(
+            f"Inception ({INCEPTION})",
+            lambda images: network(images.expand(-1, 3, -1, -1), return_features=True).double(),
+        )
     if not (folder / f"{IN_REPORTS}.safetensors").is_file():
         return NamedExtractor(BUILT_IN, texture_and_colour)
     found = read_extractor(folder, IN_REPORTS)
@@ -85,20 +92,6 @@ def texture_and_colour(images: Tensor) -> Tensor:
     return torch.cat([waves.flatten(1), patches.flatten(1)], dim=1).double()
 
 
-def scripted(file: Path) -> Callable[[Tensor], Tensor]:
-    """Return the features of a TorchScript network that is called as the usual Inception network is."""
-    try:
-        network = torch.jit.load(str(file), map_location="cpu").eval()  # type: ignore[no-untyped-call]
-    except RuntimeError:
-        raise ExtractorUnusable(f"{file.name} is no TorchScript file") from None
-
-    def features(images: Tensor) -> Tensor:
-        found: Tensor = network(images.expand(-1, 3, -1, -1), return_features=True)
-        return found.double()
-
-    return features
-
-
 @torch.no_grad()
 def measure_similarity(
     synthetic: Tensor,
@@ -107,14 +100,13 @@ def measure_similarity(
     *,
     seed: int,
     look: Callable[[int, int], None] = lambda _done, _steps: None,
-    images_max: int = IMAGES_MAX,
 ) -> Similarity | None:
-    """Compare as many synthetic images as real (public) ones, (n, c, h, w) uint8, at most `images_max` of each.
+    """Compare as many synthetic images as real (public) ones, (n, c, h, w) uint8, at most IMAGES_MAX of each.
 
     A public seed draws them. `look` receives the number of blocks done, and of all; an exception from it ends this.
     Return None if a side has fewer than IMAGES_MIN images.
     """
-    count = min(len(synthetic), len(real), images_max)
+    count = min(len(synthetic), len(real), IMAGES_MAX)
     if count < IMAGES_MIN:
         return None
     stream, described = torch.Generator().manual_seed(seed), list[Tensor]()
@@ -126,8 +118,8 @@ def measure_similarity(
             look(side * blocks + at, 2 * blocks)
             parts.append(extractor.features(images[chosen]))
         described.append(torch.cat(parts))
-    precision, recall = precision_and_recall(described[1], described[0])
-    return Similarity(extractor.name, frechet_distance(*described), precision, recall, count)
+    fake, real = described
+    return Similarity(extractor.name, frechet_distance(fake, real), covered(fake, real), covered(real, fake), count)
 
 
 def frechet_distance(left: Tensor, right: Tensor) -> float:
@@ -139,19 +131,13 @@ def frechet_distance(left: Tensor, right: Tensor) -> float:
     return max(0.0, float(means + left.var(dim=0).sum() + right.var(dim=0).sum() - 2 * cross))
 
 
-def precision_and_recall(
-    real: Tensor, fake: Tensor, neighbours: int = NEIGHBOURS, block: int = _BLOCK
-) -> tuple[float, float]:
-    """Return the share of fake features (n, d) that lie where real ones do, and the share of real ones the other way.
+def covered(points: Tensor, by: Tensor, block: int = _BLOCK) -> float:
+    """Return the share of features (n, d) that lie where a set does: precision of the fake by the real, or recall.
 
-    A feature lies where a set does if it is as near to one of its points as that point's n-th neighbour in the set.
+    A feature lies there if it is as near to one of the set's points as that point's n-th neighbour in the set.
     Distances are taken of `block` rows at a time.
     """
-    return _covered(fake, real, neighbours, block), _covered(real, fake, neighbours, block)
-
-
-def _covered(points: Tensor, by: Tensor, neighbours: int, block: int) -> float:
     own = (torch.cdist(part, by) for part in torch.split(by, block))
-    radius = torch.cat([part.kthvalue(neighbours + 1, dim=1).values for part in own])  # a point is its own nearest
+    radius = torch.cat([part.kthvalue(NEIGHBOURS + 1, dim=1).values for part in own])  # a point is its own nearest
     inside = [(torch.cdist(part, by) <= radius).any(dim=1) for part in torch.split(points, block)]
     return float(torch.cat(inside).double().mean())

@@ -58,13 +58,17 @@ class Utility:
     confusion: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, confusion: torch.Tensor) -> Self:
+    def of(cls, labels: torch.Tensor, predicted: torch.Tensor, classes: int) -> Self:
+        """Count how many images of each true class were taken for each class."""
+        places = labels.long() * classes + predicted.long()
+        confusion = torch.bincount(places, minlength=classes**2).reshape(classes, classes)
         accuracy = float(confusion.diagonal().sum()) / int(confusion.sum())
         return cls(accuracy, tuple(tuple(int(v) for v in row) for row in confusion))
 
     @property
     def balanced_accuracy(self) -> float:
-        return balanced_accuracy(self.confusion)
+        """Mean of `accuracy_by_class` over the classes that have images."""
+        return statistics.mean(share for share in accuracy_by_class(self.confusion) if share is not None)
 
 
 def accuracy_by_class(confusion: Sequence[Sequence[int]]) -> list[float | None]:
@@ -73,11 +77,6 @@ def accuracy_by_class(confusion: Sequence[Sequence[int]]) -> list[float | None]:
     `confusion` are counts (classes, classes), a row for each true class.
     """
     return [row[index] / sum(row) if sum(row) else None for index, row in enumerate(confusion)]
-
-
-def balanced_accuracy(confusion: Sequence[Sequence[int]]) -> float:
-    """Return the mean of `accuracy_by_class` over the classes that have images."""
-    return statistics.mean(share for share in accuracy_by_class(confusion) if share is not None)
 
 
 def are_uneven(confusion: Sequence[Sequence[int]]) -> bool:
@@ -150,13 +149,7 @@ def train_and_test(
         with between_layers(model.modules(), lambda: look(steps, steps)):
             parts = (_unit_interval(part.to(device)) for part in torch.split(test_images, _together(test_images)))
             predicted = torch.cat([logits_in_batches(model, part).argmax(dim=1).cpu() for part in parts])
-    return Utility.of(confusion_of(test_labels.cpu(), predicted, classes))
-
-
-def confusion_of(labels: torch.Tensor, predicted: torch.Tensor, classes: int) -> torch.Tensor:
-    """Return how many images of each true class were taken for each class, (classes, classes) int64."""
-    places = labels.long() * classes + predicted.long()
-    return torch.bincount(places, minlength=classes**2).reshape(classes, classes)
+    return Utility.of(test_labels.cpu(), predicted, classes)
 
 
 def fit(

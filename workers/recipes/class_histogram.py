@@ -38,22 +38,18 @@ class ClassHistogram:
     standard_error: float
     units_declared: int
 
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """The noisy counts, clamped to the possible range: post-processing, slightly biased."""
-        return tuple(min(max(count, 0), self.units_declared) for count in self.noisy_counts)
+    def save(self, directory: Path) -> None:
+        """Write the histogram into an existing directory; equal histograms give equal bytes.
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "classes": list(self.classes),
-            "counts": list(self.counts),
-            "noisy_counts": list(self.noisy_counts),
+        Its `counts` are the noisy ones, clamped to the possible range: post-processing, slightly biased.
+        """
+        document = {
+            "format": _FORMAT,
+            "classes": self.classes,
+            "counts": [min(max(count, 0), self.units_declared) for count in self.noisy_counts],
+            "noisy_counts": self.noisy_counts,
             "standard_error": self.standard_error,
         }
-
-    def save(self, directory: Path) -> None:
-        """Write the histogram into an existing directory; equal histograms give equal bytes."""
-        document = {"format": _FORMAT, **self.to_json()}
         text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
         (directory / HISTOGRAM_FILE).write_text(text, encoding="utf-8")
 
@@ -79,12 +75,11 @@ def train(run: Run) -> ClassHistogram:
     _, private_labels = records_of_rank(*records_to_sum(facts, run.data, run.secret), run.secret)
     private_counts = count_classes(private_labels, len(facts.classes))  # (classes,)
     run.pay(histogram_event(stddev), COUNTS)
-
-    def add_noise(counts: torch.Tensor) -> torch.Tensor:
-        drawn = run.noise("class histogram").discrete_gaussian(len(facts.classes), stddev)
-        return counts + torch.from_numpy(drawn)
-
-    released_counts = run.privatise(torch.from_numpy(private_counts), add_noise).tolist()
+    noise, shape = run.noise("class histogram"), len(facts.classes)
+    released_counts = run.privatise(
+        torch.from_numpy(private_counts),
+        lambda counts: counts + torch.from_numpy(noise.discrete_gaussian(shape, stddev)),
+    ).tolist()
     return ClassHistogram(facts.classes, tuple(released_counts), stddev, facts.units_declared)
 
 

@@ -31,7 +31,7 @@ from models.portable.textured import CENTRE, FILTER_UNIT, LOG_FLOOR, MODULUS_FLO
 from models.sizes import TEXTURE_CELL, texture_size
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
-from privacy.plans.symmetry import Action, Symmetry, Waves
+from privacy.plans.symmetry import Action
 from privacy.plans.warm_start import COLOUR_MIX, LUMA_CHROMA, action_of, coefficients_of, power_of, texture_waves
 from workers.recipes.records import computed_alike
 
@@ -133,15 +133,11 @@ class Factors(Sequence[Array]):
 
 
 def numbers_of(config: MomentsConfig, facts: PublicFacts) -> Numbers:
-    bases = waves_of(config, facts), texture_basis(config, facts)
-    return Numbers(*bases, config.centre, power_of(config, facts), action_of(config, facts))
-
-
-def waves_of(config: MomentsConfig, facts: PublicFacts) -> MatrixWaves | SeparableWaves:
-    """Return the public basis of a configuration's coefficients: in factors for large images."""
-    if facts.height * facts.width <= LARGE:
-        return MatrixWaves(image_basis(config, facts))
-    return SeparableWaves.planned(config, facts)
+    """Return the public bases of a configuration, that of the waves in factors for large images."""
+    small = facts.height * facts.width <= LARGE
+    waves = MatrixWaves(image_basis(config, facts)) if small else SeparableWaves(config, facts)
+    texture = texture_basis(config, facts)
+    return Numbers(waves, texture, config.centre, power_of(config, facts), action_of(config, facts))
 
 
 def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
@@ -201,7 +197,11 @@ def texture_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     of fine and coarse: a texture is smooth in all of them, so few numbers hold most of it.
     """
     seen = texture_waves(config, facts)
-    turns, lengths = _fourier_basis(ORIENTATIONS), np.array([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(2.0)
+    at, half = 2.0 * np.pi * np.arange(ORIENTATIONS) / ORIENTATIONS, ORIENTATIONS // 2
+    between = (wave(k * at) for k in range(1, half) for wave in (np.cos, np.sin))
+    turns = np.stack([np.ones(ORIENTATIONS), *between, np.cos(half * at)])  # 1, cos, sin, cos 2, ...
+    turns /= np.linalg.norm(turns, axis=1, keepdims=True)
+    lengths = np.array([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(2.0)
     down, across = (cosine_basis(side // TEXTURE_CELL, side // TEXTURE_CELL) for side in (facts.height, facts.width))
     factors = (lengths[seen.kind], turns[seen.turn], down[seen.row], across[seen.column])
     basis: Array = np.einsum("kl,ko,ki,kj->kloij", *factors)
@@ -209,27 +209,14 @@ def texture_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     return seen.paired(flat, config.symmetry)
 
 
-def _fourier_basis(length: int) -> Array:
-    """Return the orthonormal real Fourier waves of an even number of samples, as rows: 1, cos, sin, cos 2, ..."""
-    at = 2.0 * np.pi * np.arange(length) / length
-    waves = [np.ones(length)]
-    for k in range(1, length // 2):
-        waves += [np.cos(k * at), np.sin(k * at)]
-    waves.append(np.cos(length // 2 * at))
-    basis = np.stack(waves)
-    found: Array = basis / np.linalg.norm(basis, axis=1, keepdims=True)
-    return found
-
-
 def texture_coefficients(private_images: npt.NDArray[np.uint8], basis: Array) -> Array:
     """Return the images' texture in a public basis, (n, waves). Private."""
-
     rounded = RoundedMatrix(basis.T)
-
-    def compute(images: npt.NDArray[np.uint8]) -> Tensor:
-        return torch.from_numpy(rounded.exact_product(_texture(images), largest=TEXTURE_LARGEST))
-
-    found: Array = computed_alike(private_images, compute, _TEXTURE_BLOCK).numpy()
+    found: Array = computed_alike(
+        private_images,
+        lambda images: torch.from_numpy(rounded.exact_product(_texture(images), largest=TEXTURE_LARGEST)),
+        _TEXTURE_BLOCK,
+    ).numpy()
     return found
 
 
@@ -276,9 +263,11 @@ def integer_waves(length: int, frequencies: int, bits: int) -> Array:
     return np.concatenate([first, (-1.0) ** frequency * first[:, : length // 2][:, ::-1]], axis=1)
 
 
-@dataclass(frozen=True)
 class SeparableWaves:
     """The public basis of cosine waves as its factors.
+
+    Symmetries only change signs and swap pairs: `Waves.paired` changes between numbers of waves and of the basis, and
+    is its own inverse and its own transpose.
 
     Attributes:
         down: waves over rows: integers (frequencies, height).
@@ -287,21 +276,16 @@ class SeparableWaves:
         seen: which products of them are coefficients, (f,).
     """
 
-    down: Array
-    across: Array
-    mix: Array
-    seen: Waves
-    symmetry: Symmetry
-
-    @classmethod
-    def planned(cls, config: MomentsConfig, facts: PublicFacts) -> SeparableWaves:
-        seen, height, width = coefficients_of(config, facts), facts.height, facts.width
+    def __init__(self, config: MomentsConfig, facts: PublicFacts) -> None:
+        self.seen = seen = coefficients_of(config, facts)
+        height, width = facts.height, facts.width
         bits = (_EXACT - _PIXEL - _MIX - math.ceil(math.log2(height)) - math.ceil(math.log2(width))) // 2
-        down, across = (
-            integer_waves(length, int(at.max()) + 1, bits) for length, at in ((height, seen.row), (width, seen.column))
-        )
-        mix = COLOUR_MIX if config.colour == "luma_chroma" else np.eye(facts.channels)
-        return cls(down, across, mix, seen, config.symmetry)
+        self.down = integer_waves(height, int(seen.row.max()) + 1, bits)
+        self.across = integer_waves(width, int(seen.column.max()) + 1, bits)
+        self.mix = COLOUR_MIX if config.colour == "luma_chroma" else np.eye(facts.channels)
+        self._symmetry, self._pixels = config.symmetry, facts.pixels
+        plane, row, column = (np.square(each).sum(axis=1) for each in (self.mix, self.down, self.across))
+        self._norms: Array = np.sqrt(plane[seen.kind] * row[seen.row] * column[seen.column])
 
     def __len__(self) -> int:
         return len(self.seen)
@@ -311,26 +295,27 @@ class SeparableWaves:
 
         Privacy:
             A record's numbers are a function of that record and public ones alone, to the last bit, on every machine
-            whose float64 is IEEE arithmetic. *Proof.* Waves are at most 2^b, b as in `planned`. Every sum or partial
+            whose float64 is IEEE arithmetic. *Proof.* Waves are at most 2^b, b as `bits` above. Every sum or partial
             sum of the products is an integer. Its magnitude is at most 2^8 * (h * 2^b) * (w * 2^b) * 2^2 <= 2^53:
             float64 holds it exactly, so any order of addition, with or without fused multiplication, gives the same
             integer. Further operations are on each number by itself (a product, a difference). For `square`, two of the
             same record are added or subtracted. All are rounded as IEEE 754 says.
         """
-        scale = 1.0 / self._norms()
+        scale = 1.0 / self._norms
         factors = self.mix.sum(axis=1)[self.seen.kind], self.down.sum(axis=1), self.across.sum(axis=1)
         whole = factors[0] * factors[1][self.seen.row] * factors[2][self.seen.column]  # what even brightness 1 has
         middle = whole * scale * centre
-
-        def compute(images: npt.NDArray[np.uint8]) -> Tensor:
-            return torch.from_numpy(self._integers(images) * (scale / 255.0) - middle)
-
-        found = computed_alike(private_images, compute, max(1, _WAVES_NUMBERS // self._pixels)).numpy()
-        return self._paired(found)
+        found = computed_alike(
+            private_images,
+            lambda images: torch.from_numpy(self._integers(images) * (scale / 255.0) - middle),
+            max(1, _WAVES_NUMBERS // self._pixels),
+        ).numpy()
+        return self.seen.paired(found.T, self._symmetry).T
 
     def drawn(self, rows: Array) -> Array:
         """Turn coefficients (n, f) into pixels (n, channels * h * w), ordered (channel, row, column)."""
-        scaled, (planes, channels) = self._paired(rows) / self._norms(), self.mix.shape
+        scaled = self.seen.paired(rows.T, self._symmetry).T / self._norms
+        planes, channels = self.mix.shape
         height, width = self.down.shape[1], self.across.shape[1]
         found = np.empty((len(rows), channels, height, width))
         block = max(1, _DRAWN_NUMBERS // self._pixels)
@@ -352,19 +337,3 @@ class SeparableWaves:
         at = (self.seen.kind * len(self.down) + self.seen.row) * len(self.across) + self.seen.column
         found: Array = mixed.reshape(b, -1)[:, at]
         return found
-
-    @property
-    def _pixels(self) -> int:
-        return math.prod(each.shape[1] for each in (self.mix, self.down, self.across))
-
-    def _norms(self) -> Array:
-        plane, row, column = (np.square(each).sum(axis=1) for each in (self.mix, self.down, self.across))
-        norms: Array = np.sqrt(plane[self.seen.kind] * row[self.seen.row] * column[self.seen.column])
-        return norms
-
-    def _paired(self, rows: Array) -> Array:
-        """Change between numbers (n, f) of waves and of the basis where symmetries only change signs and swap pairs.
-
-        It is its own inverse and its own transpose.
-        """
-        return self.seen.paired(rows.T, self.symmetry).T

@@ -56,7 +56,22 @@ def train(run: Run) -> ConditionalDcganGenerator:
     images = np.asarray(run.data.private_images)
     images = np.moveaxis(images, 3, 1) if images.ndim == 4 else images
     private_records = torch.from_numpy(np.array(images, order="C")).flatten(1)  # copied: torch takes no read-only map
-    if not _vote(run, config, private_records, student).iteration:
+    private_shards = shards_of(run, config.teachers, private_records)
+    stage = stage_config(run.plan, run.facts)
+    state = TeacherStageState(_teachers(run, stage, private_shards))
+    saved = load_checkpoint(run.checkpoints)
+    if saved:
+        state.restore(saved["stage"])
+        student.restore(saved["student"])
+    run_teacher_stage(
+        stage,
+        private_shards,
+        student,
+        state,
+        run,
+        lambda reached: save_checkpoint(run.checkpoints, {"stage": reached.tensors(), "student": student.state()}),
+    )
+    if not state.iteration:
         raise NothingUseful
     network.settle()
     return network.cpu()
@@ -124,7 +139,6 @@ def stage_config(plan: Plan, facts: PublicFacts) -> TeacherStageConfig:
         shown=max(_SHOWN, len(facts.classes)) if config.teacher_network == "kernel" else 0,
         gamma=config.step,
         charge_iterations=_CHARGED_TOGETHER,
-        stage=VOTES,
     )
 
 
@@ -134,22 +148,6 @@ def shards_of(run: Run, teachers: int, private_records: Tensor) -> Shards:
     members = shard_members(assigned, teachers)
     private_labels = torch.from_numpy(np.array(run.data.private_labels, dtype=np.int64))  # torch takes no read-only map
     return Shards(private_records, private_labels, members, device=run.device)
-
-
-def _vote(run: Run, config: DataLensConfig, private_records: Tensor, student: PixelStudent) -> TeacherStageState:
-    private_shards = shards_of(run, config.teachers, private_records)
-    stage = stage_config(run.plan, run.facts)
-    state = TeacherStageState(_teachers(run, stage, private_shards))
-    saved = load_checkpoint(run.checkpoints)
-    if saved:
-        state.restore(saved["stage"])
-        student.restore(saved["student"])
-
-    def checkpoint(reached: TeacherStageState) -> None:
-        save_checkpoint(run.checkpoints, {"stage": reached.tensors(), "student": student.state()})
-
-    run_teacher_stage(stage, private_shards, student, state, run, checkpoint)
-    return state
 
 
 def _require_memory(run: Run, config: DataLensConfig) -> None:

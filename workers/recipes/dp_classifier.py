@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from privacy.plans.dp_classifier import DpClassifierConfig
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import NothingUseful, Piece, Run, TrustedCurator, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import Task, planned_steps, steps_work
-from workers.recipes.records import Units, alike_block, anchor_images, labels_of, pixels_of, require_anchors
+from workers.recipes.records import Units, alike_block, anchor_images, labels_of, pixels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -42,7 +43,6 @@ def train(run: Run) -> PrivateClassifier:
         the proof is in the estimator's file. Features of an image are a public function of it.
     """
     config, facts, data = run.plan.config_of(DpClassifierConfig), run.facts, run.data
-    require_anchors(config, data)
     shape = ClassifierConfig(config.architecture, facts.classes, facts.channels, facts.height, facts.width)
     extractor = data.public_extractor if config.extractor else None
     if config.extractor and (extractor is None or extractor.config.name != config.extractor):
@@ -56,11 +56,10 @@ def train(run: Run) -> PrivateClassifier:
             raise ExtractorUnusable("the extractor's file was replaced since the training began")
         steps.restore(saved["steps"])
 
-    def checkpoint() -> None:
-        save_checkpoint(run.checkpoints, {"steps": steps.checkpoint_state(), "extractor_sha256": sha256})
-
-    steps.make(checkpoint)
-    if steps.state.step == 0:
+    steps.make(
+        lambda: save_checkpoint(run.checkpoints, {"steps": steps.checkpoint_state(), "extractor_sha256": sha256})
+    )
+    if steps.done == 0:
         raise NothingUseful
     steps.load_average()
     return classifier.cpu().eval()
@@ -69,28 +68,19 @@ def train(run: Run) -> PrivateClassifier:
 def classifier_task(run: Run, config: DpClassifierConfig, classifier: PrivateClassifier) -> Task:
     """Return the task of private steps on a classifier's head: computes the fixed features of the private images."""
     facts, data = run.facts, run.data
-    features = FeaturesOf(classifier, data.private_images, facts, run)
+    with torch.no_grad(), exact_arithmetic():
+        anchors = classifier.features(anchor_images(config, facts, data).to(run.device))
+    features = features_of(classifier, data.private_images, facts, run)
     units, labels = Units(facts, config, data), np.asarray(data.private_labels)
 
     def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
         records = units.records(drawn, coins)
         return features(records), labels_of(labels, records)
 
-    @functools.cache
-    @torch.no_grad()
-    def anchor_inputs() -> Tensor:
-        return classifier.features(anchor_images(config, facts, data).to(run.device))
-
     def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
-        inputs = anchor_inputs()
-        return inputs, torch.randint(len(facts.classes), (len(inputs),), generator=stream)
+        return anchors, torch.randint(len(facts.classes), (len(anchors),), generator=stream)
 
     return Task(classifier.head, losses, rows, anchor_rows, units.count, units.rows_each, ema=config.ema)
-
-
-def feature_blocks(facts: PublicFacts) -> int:
-    """Return the number of blocks of fixed features, from the declared number of images."""
-    return math.ceil(facts.records_declared / FEATURES_BLOCK)
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
@@ -101,7 +91,8 @@ def classifier_work(plan: Plan, architecture: str, facts: PublicFacts) -> tuple[
     """Return the pieces of a classifier's private steps, and of the fixed features before them."""
     if not (architecture.startswith("scatter") or architecture == "pretrained_linear"):
         return (steps_work(plan, facts, _ROW_SECONDS),)
-    features = Piece(FEATURES, feature_blocks(facts), _FEATURES_SECONDS * facts.records_declared * facts.size)
+    blocks = math.ceil(facts.records_declared / FEATURES_BLOCK)
+    features = Piece(FEATURES, blocks, _FEATURES_SECONDS * facts.records_declared * facts.size)
     return features, steps_work(plan, facts, _ROW_SECONDS if architecture == "scatter_cnn" else _HEAD_SECONDS)
 
 
@@ -110,46 +101,38 @@ def losses(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits.float(), targets, reduction="none")
 
 
-class FeaturesOf:
-    """The fixed public features of private images, computed once where that is worth it. PRIVATE.
+def features_of(
+    classifier: PrivateClassifier,
+    private_images: npt.NDArray[np.uint8],
+    facts: PublicFacts,
+    curator: TrustedCurator,
+) -> Callable[[npt.NDArray[np.int64]], Tensor]:
+    """Return a function from records (n,) to the fixed public features (n, ...) of their images. PRIVATE.
 
-    Reports, and the shapes of what is computed, depend on the declared number of records: blank images replace missing
-    ones.
+    They are computed once where that is worth it. Reports, and the shapes of what is computed, depend on the declared
+    number of records: blank images replace missing ones. The features of `NOBODY`, -1, are the last that are kept.
     """
+    device = next(classifier.head.parameters()).device
 
-    def __init__(
-        self,
-        classifier: PrivateClassifier,
-        private_images: npt.NDArray[np.uint8],
-        facts: PublicFacts,
-        curator: TrustedCurator,
-    ) -> None:
-        self._images, self._classifier = private_images, classifier
-        self._kept: Tensor | None = None
-        if classifier.transform is None:
-            return
-        if len(private_images) > facts.records_declared:
-            raise ValueError("there are more records than were declared")  # uploads are refused before
-        parts, blocks = [], feature_blocks(facts)
-
-        def compute(images: npt.NDArray[np.uint8]) -> Tensor:
-            return self._compute(images, np.arange(len(images)))
-
-        size = alike_block(compute, private_images.shape[1:], FEATURES_BLOCK, curator.all_agree)
-        for block in range(blocks):
-            curator.progress(stage=FEATURES, step=block, steps=blocks)
-            records = np.arange(block * FEATURES_BLOCK, (block + 1) * FEATURES_BLOCK)
-            chosen = np.where(records < len(private_images), records, NOBODY)
-            parts += [self._compute(private_images, some).half() for some in np.split(chosen, FEATURES_BLOCK // size)]
-        self._kept = torch.cat([*parts, self._compute(private_images, np.full(size, NOBODY)).half()])
-
-    def __call__(self, records: npt.NDArray[np.int64]) -> Tensor:
-        """Return the features (n, ...) of some records; those of `NOBODY`, -1, are the last that are kept."""
-        if self._kept is None:
-            return self._compute(self._images, records)
-        return self._kept[torch.from_numpy(records)].float()
-
-    def _compute(self, images: npt.NDArray[np.uint8], records: npt.NDArray[np.int64]) -> Tensor:
-        device = next(self._classifier.head.parameters()).device
+    def compute(images: npt.NDArray[np.uint8], records: npt.NDArray[np.int64]) -> Tensor:
         with torch.no_grad(), exact_arithmetic():
-            return self._classifier.features(pixels_of(images, records).to(device)).cpu()
+            return classifier.features(pixels_of(images, records).to(device)).cpu()
+
+    if classifier.transform is None:
+        return functools.partial(compute, private_images)
+    if len(private_images) > facts.records_declared:
+        raise ValueError("there are more records than were declared")  # uploads are refused before
+    parts, blocks = [], math.ceil(facts.records_declared / FEATURES_BLOCK)
+    size = alike_block(
+        lambda images: compute(images, np.arange(len(images))),
+        private_images.shape[1:],
+        FEATURES_BLOCK,
+        curator.all_agree,
+    )
+    for block in range(blocks):
+        curator.progress(stage=FEATURES, step=block, steps=blocks)
+        records = np.arange(block * FEATURES_BLOCK, (block + 1) * FEATURES_BLOCK)
+        chosen = np.where(records < len(private_images), records, NOBODY)
+        parts += [compute(private_images, some).half() for some in np.split(chosen, FEATURES_BLOCK // size)]
+    kept = torch.cat([*parts, compute(private_images, np.full(size, NOBODY)).half()])
+    return lambda records: kept[torch.from_numpy(records)].float()

@@ -9,11 +9,9 @@ then learns small noise levels only, those of silhouettes and detail.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,19 +21,16 @@ from torch.nn import functional
 from models.classifiers import mixed_precision
 from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, losses, noisy_rows
 from privacy.errors import BudgetExceeded
-from privacy.gradients.arithmetic import exact_arithmetic
-from privacy.gradients.integers import noisy_sum
-from privacy.mechanisms.clipping import clip_integer_rows
+from privacy.gradients import arithmetic, integers
+from privacy.mechanisms import clipping, sampling
 from privacy.mechanisms.noise import SecureNoise
-from privacy.mechanisms.sampling import deal_passes, poisson_sample
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import poisson_event
-from privacy.plans.warm_start import MEANS
 from workers.recipes.interface import NothingUseful, Piece, Progress, Run, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import Task, planned_steps, steps_work
 from workers.recipes.ranks import rank, weights_from_first
-from workers.recipes.records import Units, anchor_images, labels_of, pixels_of, require_anchors
+from workers.recipes.records import Units, anchor_images, labels_of, pixels_of
 from workers.recipes.warm_start import noisy_gaussians, put_into, warm_start_work
 
 if TYPE_CHECKING:
@@ -68,16 +63,22 @@ def train(run: Run) -> EdmDenoiser:
         from releases and public randomness.
     """
     config, facts, data = run.plan.config_of(DpDiffusionConfig), run.facts, run.data
-    require_anchors(config, data)
+    anchors = 2 * anchor_images(config, facts, data) - 1
     units, K = Units(facts, config, data), config.multiplicity
     denoiser = EdmDenoiser(_shape(run.plan, facts), config.initial_seed).to(run.device)
     state = load_checkpoint(run.checkpoints, device=run.device)
 
-    start = STARTS.get(run.plan.stages[0].name)
-    if start is not None and "steps" not in state:
-        examples = start(run, denoiser, units, state.get("start"))
+    has_start = bool(config.moments_fraction or config.central_images)
+    if has_start and "steps" not in state:
+        if config.moments_fraction:
+            moments, _ = config.moments(run.plan.budget_nano, facts)
+            put_into(denoiser.first, run.on_first(lambda: noisy_gaussians(run, moments, state.get("start", {}))))
+        else:
+            examples = central_examples(run, units, state.get("start"))
         if rank() == 0:  # thousands of steps whose rounding differs between GPUs: every rank starts from one result
-            warm_up(denoiser, config, *examples(), run.progress)
+            if config.moments_fraction:
+                examples = drawn_examples(denoiser, config, run.progress)
+            warm_up(denoiser, config, *examples, run.progress)
         weights_from_first(denoiser)
 
     def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
@@ -87,25 +88,16 @@ def train(run: Run) -> EdmDenoiser:
         y = labels_of(data.private_labels, records).to(run.device)  # (n,)
         return _noise_rows(denoiser, config, x.repeat_interleave(K, 0), y.repeat_interleave(K), stream)
 
-    @functools.cache
-    def anchor_inputs() -> Tensor:
-        return 2 * anchor_images(config, facts, data) - 1
-
     def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
-        images = anchor_inputs()
-        labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
-        return _noise_rows(denoiser, config, images, labels, stream)
+        labels = torch.randint(len(facts.classes), (len(anchors),), generator=stream)
+        return _noise_rows(denoiser, config, anchors, labels, stream)
 
     task = Task(denoiser, losses, rows, anchor_rows, units.count, K * units.rows_each, ema=config.ema)
     steps = planned_steps(run, config, task)
     if "steps" in state:
         steps.restore(state["steps"])
-
-    def checkpoint() -> None:
-        save_checkpoint(run.checkpoints, {"steps": steps.checkpoint_state()})
-
-    steps.make(checkpoint)
-    if steps.state.step == 0 and start is None:
+    steps.make(lambda: save_checkpoint(run.checkpoints, {"steps": steps.checkpoint_state()}))
+    if steps.done == 0 and not has_start:
         raise NothingUseful
     steps.load_average()
     return denoiser.cpu().eval()
@@ -118,7 +110,7 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
         rows = config.moments_batch * config.moments_steps
         free = (0.5 * _ROW_SECONDS * rows + _EXAMPLE_SECONDS * min(rows, _EXAMPLES_MAX)) * facts.size
         return warm_start_work(plan, facts), Piece(WARM_UP, config.moments_steps, free), steps
-    if plan.stage(CENTRAL) is None:
+    if not config.central_images:
         return (steps,)
     central = poisson_event(plan.stage(CENTRAL))
     drawn = central.count * central.sampling_probability * facts.units_declared
@@ -181,51 +173,25 @@ def warm_up(
     optimiser.zero_grad(set_to_none=True)
 
 
-# --- starts: each pays for its releases, keeps them, and returns a function that makes examples of them --------------
-
-
-def _start_from_moments(
-    run: Run, denoiser: EdmDenoiser, _units: Units, released: Mapping[str, Any] | None
-) -> Callable[[], Examples]:
-    """Put the classes' noisy Gaussians into the generator that the denoiser starts from."""
-    config = run.plan.config_of(DpDiffusionConfig)
-    moments, _ = config.moments(run.plan.budget_nano, run.facts)
-
-    def keep(reached: Mapping[str, Any]) -> None:
-        save_checkpoint(run.checkpoints, {"start": dict(reached)})
-
-    put_into(denoiser.first, run.on_first(lambda: noisy_gaussians(run, moments, released or {}, keep)))
-    return lambda: drawn_examples(denoiser, config, run.progress)
-
-
-def drawn_examples(
-    denoiser: EdmDenoiser,
-    config: DpDiffusionConfig,
-    progress: Progress,
-    *,
-    at_once: int = _EXAMPLES_AT_ONCE,
-    bytes_max: int = _EXAMPLE_BYTES_MAX,
-) -> Examples:
+def drawn_examples(denoiser: EdmDenoiser, config: DpDiffusionConfig, progress: Progress) -> Examples:
     """Draw examples of all classes alike from the Gaussians.
 
     Drawing texture takes longer than learning from an image, so each example is learned more than once.
     """
     first, device = denoiser.first, next(denoiser.parameters()).device
     steps = config.moments_steps
-    count = min(steps * config.moments_batch, _EXAMPLES_MAX, bytes_max // first.config.pixels)
+    count = min(steps * config.moments_batch, _EXAMPLES_MAX, _EXAMPLE_BYTES_MAX // first.config.pixels)
     stream = torch.Generator().manual_seed(config.initial_seed * 1_000_003 + _EXAMPLES_SEED)
     labels = (torch.arange(count) % first.config.classes).to(device)
     images = []
-    for part in torch.split(labels, at_once):
+    for part in torch.split(labels, _EXAMPLES_AT_ONCE):
         progress(stage=WARM_UP, step=0, steps=steps)
         images.append((first.sample(part, stream) * 255).round().byte())
     return torch.cat(images), labels
 
 
-def _start_from_central_images(
-    run: Run, _denoiser: EdmDenoiser, units: Units, released: Tensor | None
-) -> Callable[[], Examples]:
-    """Draw the central images that are left, each paid for and kept alone.
+def central_examples(run: Run, units: Units, released: Tensor | None) -> Examples:
+    """Release the central images that are left, each paid for and kept alone, and return all at full size.
 
     After crashes there may be fewer than planned; one is enough to go on with.
     """
@@ -239,10 +205,6 @@ def _start_from_central_images(
         expected_each=event.sampling_probability * facts.units_declared / len(facts.classes),
     )
 
-    def one(image: int) -> Tensor:
-        coins, noise = run.noise("central sampling", image), run.noise("central noise", image)
-        return noisy_central_images(release, run.data, units, coins=coins, noise=noise)[None]
-
     for image in range(0 if released is None else len(released), event.count):
         run.progress(stage=CENTRAL, step=image, steps=event.count)
         try:
@@ -251,25 +213,18 @@ def _start_from_central_images(
             if released is None:
                 raise
             break
-        fresh = run.on_first(functools.partial(one, image))
+        streams = run.noise("central sampling", image), run.noise("central noise", image)
+        fresh = run.on_first(functools.partial(noisy_central_images, release, run.data, units, *streams))[None]
         released = fresh if released is None else torch.cat([released.to(fresh), fresh])
         save_checkpoint(run.checkpoints, {"start": released})
     assert released is not None  # a plan with this stage has one image at least
     size = facts.height, facts.width
     images = functional.interpolate(released.flatten(0, 1), size=size, mode="bilinear", align_corners=False)
     labels = torch.arange(len(facts.classes)).repeat(len(released))
-    examples = (images * 255).round().byte().to(run.device), labels.to(run.device)
-    return lambda: examples
+    return (images * 255).round().byte().to(run.device), labels.to(run.device)
 
 
-# By the plan's first stage; a plan whose first stage is no start begins with the private steps.
-STARTS: Mapping[str, Callable[[Run, EdmDenoiser, Units, Any], Callable[[], Examples]]] = {
-    MEANS: _start_from_moments,
-    CENTRAL: _start_from_central_images,
-}
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CentralConfig:
     """Public parameters of one release of central images (Gong et al. 2025, DP-FETA).
 
@@ -300,12 +255,12 @@ def noisy_central_images(
         Add or remove one unit. A Poisson sample's clipped half-size images are added up by class: one unit moves the
         sum by at most C. Several rows of a unit are averaged. Charge `config.event` once before the call.
     """
-    drawn = poisson_sample(units.count, config.event.sampling_probability, coins)
+    drawn = sampling.poisson_sample(units.count, config.event.sampling_probability, coins)
     sums = torch.zeros(config.classes, config.channels, *config.size, dtype=torch.int64)
-    (passes,) = deal_passes(drawn, units.count, max(1, _PASS_ROWS // units.rows_each), 1, coins)
+    (passes,) = sampling.deal_passes(drawn, units.count, max(1, _PASS_ROWS // units.rows_each), 1, coins)
     for some in passes:
         sums += private_sums(config, data, units.records(some, coins), units.rows_each)
-    noisy = noisy_sum(
+    noisy = integers.noisy_sum(
         sums, bound=config.sensitivity * _STEPS, noise_multiplier=config.event.noise_multiplier, noise=noise
     )
     return (noisy.double() / (config.expected_each * _STEPS)).clamp(0, 1).float()
@@ -316,10 +271,10 @@ def private_sums(config: CentralConfig, data: TrainingData, records: npt.NDArray
 
     In steps of 2^-18 of full brightness. Each of a unit's rows counts for a part of one, and is clipped as such.
     """
-    with exact_arithmetic():
+    with arithmetic.exact_arithmetic():
         images = functional.adaptive_avg_pool2d(pixels_of(data.private_images, records).double(), config.size)
     rows = (images.flatten(1) * (_STEPS / rows_each)).round().long().numpy()  # (records, d)
-    clipped = clip_integer_rows(rows, config.sensitivity * (_STEPS / rows_each))
+    clipped = clipping.clip_integer_rows(rows, config.sensitivity * (_STEPS / rows_each))
     sums = torch.zeros(config.classes, rows.shape[1], dtype=torch.int64)
     sums.index_add_(0, labels_of(data.private_labels, records), torch.from_numpy(clipped))
     return sums.reshape(config.classes, *images.shape[1:])

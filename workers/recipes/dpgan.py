@@ -6,7 +6,6 @@ for each of the generator's. It gets more when it falls behind, which is measure
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from privacy.plans.dpgan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import Task, average_decay, planned_steps, steps_work
-from workers.recipes.records import Units, anchor_images, labels_of, pixels_of, require_anchors
+from workers.recipes.records import Units, anchor_images, labels_of, pixels_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +33,7 @@ _ACCURACY_DECAY = 0.99  # of the discriminator's average accuracy (Bie et al. 20
 _ROW_SECONDS = 3e-3  # of a step
 _BLOCK = 1024  # images generated at once
 _OF_DISCRIMINATOR, _OF_GENERATOR = 0, 1  # whose latents a public seed gives
+_PROGRESS = ("average", "discriminator_steps", "accuracy", "waited", "steps", "steady")  # of the generator's side
 
 
 def train(run: Run) -> DcganGenerator:
@@ -45,7 +45,7 @@ def train(run: Run) -> DcganGenerator:
         of discriminator steps are functions of the released discriminators and of public randomness alone.
     """
     config, facts, data = run.plan.config_of(DpGanConfig), run.facts, run.data
-    require_anchors(config, data)
+    anchors = 2 * anchor_images(config, facts, data) - 1
     units = Units(facts, config, data)
     shape = DcganConfig(len(facts.classes), facts.channels, facts.height, facts.width, config.latent, config.features)
     discriminator = Discriminator(shape, config.initial_seed).to(run.device)
@@ -58,18 +58,13 @@ def train(run: Run) -> DcganGenerator:
 
     def public_rows() -> tuple[Tensor, Tensor]:
         generated = max(1, round(steps.estimator.expected_batch)) * units.rows_each
-        images = generator_side.images(generated, steps.state.step)
+        images = generator_side.images(generated, steps.done)
         return images, torch.full((generated,), GENERATED)
-
-    @functools.cache
-    def anchor_inputs() -> Tensor:
-        return 2 * anchor_images(config, facts, data) - 1
 
     def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return public images with random labels, half of them called generated: GEP finds its basis on these."""
-        images = anchor_inputs()
-        labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
-        return with_planes(images, labels), torch.randint(2, (len(images),), generator=stream).float()
+        labels = torch.randint(len(facts.classes), (len(anchors),), generator=stream)
+        return with_planes(anchors, labels), torch.randint(2, (len(anchors),), generator=stream).float()
 
     task = Task(
         discriminator,
@@ -88,14 +83,15 @@ def train(run: Run) -> DcganGenerator:
         steps.restore(saved["discriminator"])
         generator_side.restore(saved["generator"])
 
-    def checkpoint() -> None:
-        state = {"discriminator": steps.checkpoint_state(), "generator": generator_side.state()}
-        save_checkpoint(run.checkpoints, state)
-
-    steps.make(checkpoint)
-    if steps.state.step == 0:
+    steps.make(
+        lambda: save_checkpoint(
+            run.checkpoints, {"discriminator": steps.checkpoint_state(), "generator": generator_side.state()}
+        )
+    )
+    if steps.done == 0:
         raise NothingUseful
-    return generator_side.released().cpu().eval()
+    generator_side.generator.load_state_dict(generator_side.average)
+    return generator_side.generator.cpu().eval()
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
@@ -130,14 +126,12 @@ class GeneratorSide:
             blocks = zip(torch.split(latents, _BLOCK), torch.split(labels, _BLOCK), strict=True)
             return with_planes(torch.cat([self.generator(*block) for block in blocks]), labels)
 
-    def after_step(self, _step: int) -> None:
+    def after_step(self) -> None:
         """Take a generator step when n_D discriminator steps have been made since the last."""
         self.waited += 1
-        if self.waited < self.discriminator_steps:
-            return
-        self.waited = 0
-        recognised = self._step()
-        self._adapt(recognised)
+        if self.waited >= self.discriminator_steps:
+            self.waited = 0
+            self._adapt(self._step())
 
     def _step(self) -> float:
         latents, labels = self._latents(self.config.generator_batch, _OF_GENERATOR, self.steps)
@@ -171,26 +165,15 @@ class GeneratorSide:
         labels = torch.randint(self.generator.config.classes, (count,), generator=stream)
         return latents.to(device), labels.to(device)
 
-    def released(self) -> DcganGenerator:
-        """Return the generator with its averaged weights."""
-        self.generator.load_state_dict(self.average)
-        return self.generator
-
     def state(self) -> dict[str, Any]:
         return {
             "weights": self.generator.state_dict(),
             "optimiser": self.optimiser.state_dict(),
-            "average": self.average,
-            "discriminator_steps": self.discriminator_steps,
-            "accuracy": self.accuracy,
-            "waited": self.waited,
-            "steps": self.steps,
-            "steady": self.steady,
+            **{name: getattr(self, name) for name in _PROGRESS},
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         self.generator.load_state_dict(saved["weights"])
         self.optimiser.load_state_dict(saved["optimiser"])
-        self.average = dict(saved["average"])
-        self.discriminator_steps, self.accuracy = saved["discriminator_steps"], saved["accuracy"]
-        self.waited, self.steps, self.steady = saved["waited"], saved["steps"], saved["steady"]
+        for name in _PROGRESS:
+            setattr(self, name, saved[name])

@@ -7,8 +7,6 @@ moments draw.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from models.portable.generator import Generator, GeneratorConfig
 from models.portable.guided import GuidedConfig, GuidedGenerator
@@ -36,10 +34,35 @@ def train(run: Run) -> Generator | GuidedGenerator:
         a record (`privacy.plans.warm_start`). The guide's steps are those of `workers.recipes.dp_classifier`. The
         generator is computed from these releases and public parameters alone.
     """
-    config = run.plan.config_of(MomentsConfig)
-    moments = empty_generator(config, run.facts)
-    state = _start(run, config, moments)
-    return _guided(run, config, moments, state) if config.guide else moments.eval()
+    config, facts = run.plan.config_of(MomentsConfig), run.facts
+    moments = empty_generator(config, facts)
+    state = load_checkpoint(run.checkpoints)
+    if "generator" in state:
+        moments.load_state_dict(state["generator"])
+    else:
+        put_into(moments, run.on_first(lambda: noisy_gaussians(run, config, state.get("start", {}))))
+        save_checkpoint(run.checkpoints, {"generator": moments.state_dict()})
+    if not config.guide:
+        return moments.eval()
+
+    guide, released = config.classifier, moments.state_dict()
+    shape = ClassifierConfig(guide.architecture, facts.classes, facts.channels, facts.height, facts.width)
+    classifier = PrivateClassifier(shape, guide.initial_seed).to(run.device)
+    steps = planned_steps(run, guide, classifier_task(run, guide, classifier))
+    if "steps" in state:
+        steps.restore(state["steps"])
+    steps.make(lambda: save_checkpoint(run.checkpoints, {"generator": released, "steps": steps.checkpoint_state()}))
+    generator = GuidedGenerator(
+        GuidedConfig(
+            **dataclasses.asdict(moments.config),
+            textured=config.texture,
+            guide_steps=config.guide_steps if steps.done else 0,
+            guide_logit=config.guide_logit,
+        )
+    )
+    generator.first.load_state_dict(released)
+    generator.guide.load_state_dict(classifier.cpu().head.state_dict())
+    return generator.eval()
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
@@ -53,44 +76,3 @@ def empty_generator(config: MomentsConfig, facts: PublicFacts) -> Generator:
     sizes = (len(facts.classes), facts.channels, facts.height, facts.width, config.latent_size(facts))
     clusters = config.clusters * ORDER[config.symmetry] if config.clusters > 1 else 1  # each has twins
     return new_generator(GeneratorConfig(*sizes, clusters=clusters), config.texture)
-
-
-def _start(run: Run, config: MomentsConfig, generator: Generator) -> dict[str, Any]:
-    """Release the moments into the generator, once; later attempts load them from the checkpoint, which is returned."""
-    state = load_checkpoint(run.checkpoints)
-    if "generator" in state:
-        generator.load_state_dict(state["generator"])
-        return state
-
-    def keep(reached: Mapping[str, Any]) -> None:
-        save_checkpoint(run.checkpoints, {"start": dict(reached)})
-
-    put_into(generator, run.on_first(lambda: noisy_gaussians(run, config, state.get("start", {}), keep)))
-    save_checkpoint(run.checkpoints, {"generator": generator.state_dict()})
-    return {}
-
-
-def _guided(run: Run, config: MomentsConfig, moments: Generator, state: dict[str, Any]) -> GuidedGenerator:
-    """Train the classifier from the last checkpoint on, and put it behind the moments."""
-    facts, guide, released = run.facts, config.classifier, moments.state_dict()
-    shape = ClassifierConfig(guide.architecture, facts.classes, facts.channels, facts.height, facts.width)
-    classifier = PrivateClassifier(shape, guide.initial_seed).to(run.device)
-    steps = planned_steps(run, guide, classifier_task(run, guide, classifier))
-    if "steps" in state:
-        steps.restore(state["steps"])
-
-    def checkpoint() -> None:
-        save_checkpoint(run.checkpoints, {"generator": released, "steps": steps.checkpoint_state()})
-
-    learned = steps.make(checkpoint).step > 0
-    generator = GuidedGenerator(
-        GuidedConfig(
-            **dataclasses.asdict(moments.config),
-            textured=config.texture,
-            guide_steps=config.guide_steps if learned else 0,
-            guide_logit=config.guide_logit,
-        )
-    )
-    generator.first.load_state_dict(released)
-    generator.guide.load_state_dict(classifier.cpu().head.state_dict())
-    return generator.eval()

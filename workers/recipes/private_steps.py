@@ -25,11 +25,10 @@ from torch import Tensor, nn
 
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.errors import BudgetExceeded, InvalidParameter
-from privacy.gradients.arithmetic import exact_arithmetic
+from privacy.gradients import arithmetic, integers
 from privacy.gradients.build import build_estimator
 from privacy.gradients.estimator import Estimator
 from privacy.gradients.freeze import Freezing
-from privacy.gradients.integers import UNITS_MAX
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients, trainable
 from privacy.gradients.places import moved, places_alike
 from privacy.mechanisms.noise import SecureNoise
@@ -51,18 +50,6 @@ _TRIALS = 4  # of the machine's arithmetic in a training, of which the first sta
 _TRIAL_STEPS = 16  # and from one to the next at least so many steps: each costs about as much as a few
 
 
-@dataclass
-class StepsState:
-    """The state of the private steps. Public: computed from releases alone.
-
-    `average` is the weights' moving average, by parameter name; empty where none is kept.
-    """
-
-    step: int = 0
-    average: dict[str, Tensor] = field(default_factory=dict)
-    exhausted: bool = False
-
-
 @dataclass(frozen=True)
 class Task:
     """A network to train by private steps, and its inputs.
@@ -78,7 +65,7 @@ class Task:
         public_rows: rows that need no private data, in whole units (a GAN's synthetic images). The estimator clips and
             freezes them like sampled units, so that both sides of a loss are bent alike. They move the sum and not its
             sensitivity.
-        after_step: called with the number of steps done after each.
+        after_step: called after each step.
         ema: decay of the moving average of the weights; 0 keeps none.
     """
 
@@ -90,7 +77,7 @@ class Task:
     repeats: int = 1
     betas: tuple[float, float] = (0.9, 0.999)
     public_rows: Callable[[], tuple[Tensor, Tensor]] | None = None
-    after_step: Callable[[int], None] | None = None
+    after_step: Callable[[], None] | None = None
     ema: float = 0.0
 
 
@@ -98,7 +85,8 @@ class Task:
 class PrivateSteps:
     """One network's private training; the count of `event` is the number of steps.
 
-    Raise InvalidParameter if so many units are declared that sums of all may not be exact.
+    `done` steps are made. `average` is the weights' moving average, by parameter name; empty where none is kept. Both
+    are public. Raise InvalidParameter if so many units are declared that sums of all may not be exact.
     """
 
     task: Task
@@ -108,12 +96,14 @@ class PrivateSteps:
     estimator: Estimator
     curator: TrustedCurator
     optimiser: torch.optim.Optimizer = field(init=False)
-    state: StepsState = field(init=False)
+    done: int = field(default=0, init=False)
+    average: dict[str, Tensor] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         declared = self.estimator.expected_batch / self.event.sampling_probability
-        if declared > UNITS_MAX:
-            raise InvalidParameter("units", declared, f"gradients of at most {UNITS_MAX} units are added up exactly")
+        most = integers.UNITS_MAX
+        if declared > most:
+            raise InvalidParameter("units", declared, f"gradients of at most {most} units are added up exactly")
         parameters = trainable(self.task.model).values()
         rate, momentum, decay = self.config.learning_rate, self.config.momentum, self.config.weight_decay
         self.optimiser = (
@@ -121,37 +111,32 @@ class PrivateSteps:
             if self.config.optimiser == "adam"
             else torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=decay)
         )
-        self.state = StepsState()
         if self.task.ema:
-            self.state.average = {name: p.detach().clone() for name, p in trainable(self.task.model).items()}
+            self.average = {name: p.detach().clone() for name, p in trainable(self.task.model).items()}
         self._freezing = Freezing(self.config, self.schedule, self.estimator, self.curator.device)
         self._size = 0  # of a pass, once that is known
         self._tried = -1  # which part of the training the last trial stood before
 
-    def make(self, checkpoint: Callable[[], None] = lambda: None) -> StepsState:
+    def make(self, checkpoint: Callable[[], None] = lambda: None) -> None:
         """Make all remaining steps, or as many as the hold pays for; one that ends early stops after its step."""
-        total, together = self.event.count, paid_together(self.event.count)
-        while self.state.step < total and not self.state.exhausted:
-            count = min(together, total - self.state.step)
+        total, ending = self.event.count, False
+        while self.done < total and not ending:
+            count = min(paid_together(total), total - self.done)
             try:
                 self.curator.pay(replace(self.event, count=count), STEPS)
             except BudgetExceeded:  # steps were paid and lost in crashes: the training ends with what it has
-                self.state.exhausted = True
-                break
-            paid = self.state.step + count
-            for _ in range(count):
+                return
+            paid = self.done + count
+            while self.done < paid and not ending:
                 self.step()
-                if self.curator.tell(STEPS, self.state.step, total) and paid < total:
-                    self.state.exhausted = True  # steps that were paid for together and are not made are lost
-                    break
+                ending = self.curator.tell(STEPS, self.done, total) and paid < total  # other paid steps are lost
             checkpoint()
-        return self.state
 
     def step(self) -> None:
         """Make one step, which has been paid for."""
-        step, estimator = self.state.step, self.estimator
+        step, estimator = self.done, self.estimator
         self._freezing.begin_step(step)
-        with exact_arithmetic():
+        with arithmetic.exact_arithmetic():
             self._try_places()
             estimator.begin_step(self.task.model)
             self._add_sample()
@@ -167,20 +152,20 @@ class PrivateSteps:
             group["lr"] = self.config.rate_at(step, self.event.count)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        self.state.step += 1
+        self.done += 1
         if self.task.ema:
-            decay = average_decay(self.task.ema, self.state.step)
+            decay = average_decay(self.task.ema, self.done)
             for name, parameter in trainable(self.task.model).items():
-                self.state.average[name].lerp_(parameter.detach(), 1 - decay)
+                self.average[name].lerp_(parameter.detach(), 1 - decay)
         if self.task.after_step is not None:
-            self.task.after_step(self.state.step)
+            self.task.after_step()
 
     def _add_sample(self) -> None:
         """Draw the step's sample and add what its units contribute. Every rank sees all coins.
 
         A unit's rank is that of its group, which its own coin chose: one unit more moves no other to another rank.
         """
-        task, step = self.task, self.state.step
+        task, step = self.task, self.done
         drawn = poisson_sample(task.units, self.event.sampling_probability, self.curator.noise("sampling", step))
         each = max(1, round(self.estimator.expected_batch / ranks()) // (_GROUP_PASSES * self._size))  # groups a rank
         dealt = deal_passes(drawn, task.units, self._size, each * ranks(), self.curator.noise("groups", step))
@@ -211,10 +196,10 @@ class PrivateSteps:
             The trial uses public records and public randomness, on a network that was released or not yet trained, at
             steps that the plan fixes. So the result, and the size of passes, is no function of private records.
         """
-        part = self.state.step // max(_TRIAL_STEPS, -(-self.event.count // _TRIALS))
+        part = self.done // max(_TRIAL_STEPS, -(-self.event.count // _TRIALS))
         if part == self._tried:
             return
-        networks, size = [self.task.model] if self.state.step else [], self._size
+        networks, size = [self.task.model] if self.done else [], self._size
         if not size:
             networks.append(moved(self.task.model, torch.Generator().manual_seed(0)))
             inputs, _ = self.task.anchor_rows(torch.Generator().manual_seed(0))
@@ -241,8 +226,8 @@ class PrivateSteps:
         """Load the averaged weights, if any, into the network."""
         with torch.no_grad():
             for name, parameter in trainable(self.task.model).items():
-                if name in self.state.average:
-                    parameter.copy_(self.state.average[name])
+                if name in self.average:
+                    parameter.copy_(self.average[name])
 
     def checkpoint_state(self) -> dict[str, Any]:
         """Return the state for `restore`: tensors, numbers and nested dicts of them, none of them private."""
@@ -251,9 +236,9 @@ class PrivateSteps:
             "optimiser": self.optimiser.state_dict(),
             "estimator": self.estimator.state(),
             "active": self.estimator.active,
-            "step": self.state.step,
+            "step": self.done,
             "released_sum": self._freezing.released_sum,
-            "average": self.state.average,
+            "average": self.average,
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -262,26 +247,23 @@ class PrivateSteps:
         self.optimiser.load_state_dict(saved["optimiser"])
         self.estimator.restore(saved["estimator"])
         self.estimator.freeze(None if saved["active"] is None else saved["active"].to(self.curator.device))
-        self.state.step = int(saved["step"])
+        self.done = int(saved["step"])
         self._freezing.released_sum = saved["released_sum"]
-        self.state.average = {name: value.to(self.curator.device) for name, value in saved["average"].items()}
+        self.average = {name: value.to(self.curator.device) for name, value in saved["average"].items()}
 
 
 def planned_steps(run: Run, config: StepsConfig, task: Task) -> PrivateSteps:
     """Return the private steps of a plan; raise InvalidParameter if the estimator does not fit the network."""
     event = poisson_event(run.plan.stage(STEPS))
-
-    def anchors(network: nn.Module, stream: torch.Generator) -> Traces:
-        inputs, targets = task.anchor_rows(stream)
-        return trace_gradients(network, task.losses, inputs.to(run.device), targets.to(run.device))
-
     estimator = build_estimator(
         config,
         task.model,
         noise_multiplier=event.noise_multiplier,
         expected_batch=event.sampling_probability * run.facts.units_declared,
         steps=event.count,
-        anchors=anchors,
+        anchors=lambda network, stream: trace_gradients(
+            network, task.losses, *(each.to(run.device) for each in task.anchor_rows(stream))
+        ),
         curator=run,
     )
     return PrivateSteps(task, config, event, config.freeze_schedule(run.facts), estimator, run)

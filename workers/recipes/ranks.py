@@ -91,16 +91,6 @@ def share(count: int) -> slice:
     return slice(rank() * count // ranks(), (rank() + 1) * count // ranks())
 
 
-def sum_on_first(values: Tensor) -> Tensor:
-    """Add up the tensors of all ranks, which have one shape and type; only rank 0 gets the sum. PRIVATE."""
-    if ranks() == 1:
-        return values
-    total = values.to(_exchange_device(), copy=True).contiguous()
-    with _exchange():
-        distributed.reduce(total, dst=0)
-    return total.to(values.device)
-
-
 def from_first(values: Tensor) -> Tensor:
     """Return rank 0's tensor on every rank; the others pass one of its shape and type."""
     if ranks() == 1:
@@ -152,7 +142,12 @@ def privatise_once(private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -
 
     `private_sum` is this rank's share, int64, of one shape everywhere. Only rank 0 calls `add_noise`.
     """
-    total = sum_on_first(private_sum)
+    if ranks() == 1:
+        return add_noise(private_sum)
+    total = private_sum.to(_exchange_device(), copy=True).contiguous()
+    with _exchange():
+        distributed.reduce(total, dst=0)
+    total = total.to(private_sum.device)
     return from_first(add_noise(total) if rank() == 0 else total)
 
 

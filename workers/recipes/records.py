@@ -178,21 +178,16 @@ class AnchorsMissing(ValueError):
     """The plan's public anchors are missing. Nothing was charged."""
 
 
-def require_anchors(config: StepsConfig, data: TrainingData) -> None:
-    """Raise AnchorsMissing if the plan names a public dataset that has no images; call it before paying."""
-    if config.anchors_dataset_id and (data.public_anchors is None or not len(data.public_anchors)):
-        raise AnchorsMissing("the public dataset of the anchors has no images")
-
-
 def anchor_images(config: StepsConfig, facts: PublicFacts, data: TrainingData) -> Tensor:
-    """Return public images (m, c, h, w) in [0, 1] of the declared shape, for GEP's basis.
+    """Return public images (m, c, h, w) in [0, 1] of the declared shape, for GEP's basis; call it before paying.
 
     They are patterns from a public seed, or drawn by one from the public dataset that the plan names: m is
-    `config.anchors`, or fewer where that dataset has fewer.
+    `config.anchors`, or fewer where that dataset has fewer. Raise AnchorsMissing if that dataset has no images.
     """
     if not config.anchors_dataset_id:
         return public_patterns(config.anchors, facts.channels, facts.height, facts.width, _SEED)
-    assert data.public_anchors is not None  # `require_anchors`
+    if data.public_anchors is None or not len(data.public_anchors):
+        raise AnchorsMissing("the public dataset of the anchors has no images")
     stream = torch.Generator().manual_seed(_SEED)
     chosen = torch.randperm(len(data.public_anchors), generator=stream)[: config.anchors]
     return public_images(data, chosen.numpy(), facts)
@@ -212,9 +207,7 @@ def public_images(data: TrainingData, rows: npt.NDArray[np.int64], facts: Public
     return functional.interpolate(images, size, mode="bilinear", antialias=True)
 
 
-def alike_block(
-    compute: Compute, shape: tuple[int, ...], most: int, agreed: Callable[[bool], bool] = lambda alike: alike
-) -> int:
+def alike_block(compute: Compute, shape: tuple[int, ...], most: int, agreed: Callable[[bool], bool]) -> int:
     """Return how many images to compute together: `most`, halved until this machine computes each alike in every place.
 
     `compute` maps images (n, *shape) uint8 to (n, ...); `agreed` returns whether all of several processes say yes.
@@ -226,8 +219,17 @@ def alike_block(
     return size
 
 
-def in_blocks(private_images: npt.NDArray[np.uint8], compute: Compute, size: int) -> Tensor:
-    """Compute images (n, ...) in blocks of one size, the last one filled up with black ones: (n, ...). PRIVATE."""
+def computed_alike(
+    private_images: npt.NDArray[np.uint8],
+    compute: Compute,
+    most: int,
+    agreed: Callable[[bool], bool] = lambda alike: alike,
+) -> Tensor:
+    """Compute images (n, ...) in blocks as large as `alike_block` finds: (n, ...). PRIVATE.
+
+    The last block is filled up with black images.
+    """
+    size = alike_block(compute, private_images.shape[1:], most, agreed)
     n, found = len(private_images), torch.empty(0)
     for at in range(0, max(1, n), size):  # of no images, the shape
         block = np.zeros((size, *private_images.shape[1:]), dtype=np.uint8)
@@ -238,11 +240,6 @@ def in_blocks(private_images: npt.NDArray[np.uint8], compute: Compute, size: int
             found = part.new_empty(n, *part.shape[1:])
         found[at : at + size] = part[: len(there)]
     return found
-
-
-def computed_alike(private_images: npt.NDArray[np.uint8], compute: Compute, most: int) -> Tensor:
-    """Compute images (n, ...) in blocks as large as this machine computes alike, at most `most`: (n, ...). PRIVATE."""
-    return in_blocks(private_images, compute, alike_block(compute, private_images.shape[1:], most))
 
 
 def pass_size(estimator: Estimator, repeats: int, inputs: int, device: torch.device) -> int:

@@ -118,18 +118,13 @@ def noisy_scatter(
             total += q[:, part].T @ q[:, part]  # sums stay below 2^53: exact
     released = np.zeros((private_rows.shape[1], private_rows.shape[1]))
     for total, part in zip(totals, parts, strict=True):
-        released[np.ix_(part, part)] = _noisy(total, stddev, noise)
+        upper = np.triu(np.ones(total.shape, dtype=bool), 1)
+        noisy = np.zeros(total.shape)
+        noisy[upper] = total[upper] + noise.discrete_gaussian(int(upper.sum()), off_diagonal_stddev(stddev))
+        noisy += noisy.T
+        np.fill_diagonal(noisy, np.diag(total) + noise.discrete_gaussian(len(part), stddev))
+        released[np.ix_(part, part)] = noisy
     return released * (clip / QUANTISATION) ** 2
-
-
-def _noisy(total: Array, stddev: float, noise: Noise) -> Array:
-    f = len(total)
-    upper = np.triu(np.ones((f, f), dtype=bool), 1)
-    released = np.zeros((f, f))
-    released[upper] = total[upper] + noise.discrete_gaussian(int(upper.sum()), off_diagonal_stddev(stddev))
-    released += released.T
-    released[np.diag_indices(f)] = np.diag(total) + noise.discrete_gaussian(f, stddev)
-    return released
 
 
 def off_diagonal_stddev(stddev: float) -> float:
@@ -224,8 +219,8 @@ def noisy_clusters(
     stream = np.random.Generator(np.random.PCG64(_SEED))
     spread = np.sqrt(pooled)
     first = stream.normal(size=(classes, clusters, d)) * spread * _APART
-    found, paid = _with_twins(np.full((classes, clusters), 1 / clusters), first, action), 0
-    for number in range(CLUSTER_ROUNDS):
+    found = _with_twins(np.full((classes, clusters), 1 / clusters), first, action)
+    for number in range(1, CLUSTER_ROUNDS + 1):
         nearest = found.nearest(private_rows, private_labels)
         cluster = private_labels * clusters + nearest // action.order
         turned = np.empty_like(private_rows)
@@ -238,26 +233,22 @@ def noisy_clusters(
             return np.column_stack(noisy_means(rows, cluster, *sizes, drawn))
 
         try:
-            table = releases.once(f"{CLUSTERS} {number + 1}", round_of)  # (classes * clusters, 1 + d)
+            table = releases.once(f"{CLUSTERS} {number}", round_of)  # (classes * clusters, 1 + d)
         except BudgetExceeded:
-            break
-        shares, centres = _fitted(table.reshape(classes, clusters, 1 + d), counts, rounds, spread)
-        found, paid = _with_twins(shares, centres, action), number + 1
-    return found if paid else None
+            return found if number > 1 else None
+        table = table.reshape(classes, clusters, 1 + d)
+        sums = table[:, :, 1:] * table[:, :, :1]
+        members = np.maximum(table[:, :, 0], _RAREST * counts[:, None] / clusters)
+        noise_variance = float(np.mean((rounds.stddev * rounds.clip / QUANTISATION / members) ** 2))
+        centres = (sums / members[:, :, None]).reshape(-1, d)  # (classes * clusters, d)
+        shrink_apart(centres, noise_variance)
+        near = np.clip(centres, -_FARTHEST * spread, _FARTHEST * spread).reshape(sums.shape)
+        found = _with_twins(members / members.sum(axis=1, keepdims=True), near, action)
+    return found
 
 
 def _with_twins(shares: Array, centres: Array, action: Action) -> Clusters:
     return Clusters(np.repeat(shares / action.order, action.order, axis=1), action.orbit(centres))
-
-
-def _fitted(table: Array, counts: Array, rounds: KMeans, spread: Array) -> tuple[Array, Array]:
-    sums = table[:, :, 1:] * table[:, :, :1]
-    members = np.maximum(table[:, :, 0], _RAREST * counts[:, None] / table.shape[1])
-    noise_variance = float(np.mean((rounds.stddev * rounds.clip / QUANTISATION / members) ** 2))
-    centres = (sums / members[:, :, None]).reshape(-1, sums.shape[2])  # (classes * clusters, d)
-    shrink_apart(centres, noise_variance)
-    near = np.clip(centres, -_FARTHEST * spread, _FARTHEST * spread)
-    return members / members.sum(axis=1, keepdims=True), near.reshape(sums.shape)
 
 
 def in_latents(clusters: Clusters, shape: Array, roots: list[Array]) -> Clusters:

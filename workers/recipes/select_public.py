@@ -27,8 +27,7 @@ from privacy.plans.select_public import VOTES, SelectPublicConfig, votes_event
 from workers.recipes.interface import Piece, load_checkpoint, save_checkpoint
 from workers.recipes.records import (
     AnchorsMissing,
-    alike_block,
-    in_blocks,
+    computed_alike,
     pixels_of,
     public_images,
     records_of_rank,
@@ -128,11 +127,9 @@ def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
         machine places every image alike, and distances are exact integers.
     """
     images, labels = records_of_rank(*records_to_sum(run.facts, run.data, run.secret), run.secret)
-
-    def place(block: npt.NDArray[np.uint8]) -> Tensor:
-        return space.place(pixels_of(block, np.arange(len(block))))
-
-    places = in_blocks(images, place, alike_block(place, images.shape[1:], _BLOCK, run.all_agree))
+    places = computed_alike(
+        images, lambda block: space.place(pixels_of(block, np.arange(len(block)))), _BLOCK, run.all_agree
+    )
     labels_there = torch.from_numpy(np.array(labels, dtype=np.int64))
     declared = (labels_there >= 0) & (labels_there < len(centres))
     private_votes = torch.zeros(centres.shape[:2], dtype=torch.int64)
@@ -148,12 +145,8 @@ def privatise_votes(run: Run, private_votes: Tensor, iteration: int) -> Tensor:
     """Pay for one iteration, add up the ranks' votes and privatise them, (classes, choices) int64."""
     stddev = run.plan.noise_stddev[VOTES]
     run.pay(votes_event(stddev), VOTES)
-
-    def add_noise(votes: Tensor) -> Tensor:
-        drawn = run.noise("public pictures", iteration).discrete_gaussian(tuple(votes.shape), stddev)
-        return votes + torch.from_numpy(drawn)
-
-    return run.privatise(private_votes, add_noise)
+    noise, shape = run.noise("public pictures", iteration), tuple(private_votes.shape)
+    return run.privatise(private_votes, lambda votes: votes + torch.from_numpy(noise.discrete_gaussian(shape, stddev)))
 
 
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:

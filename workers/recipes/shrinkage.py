@@ -87,12 +87,7 @@ def shrink_pooled(covariance: Array, prior: Array, noise_stddev: float) -> Array
     scale = np.sqrt(np.outer(variances, variances))
     apart = ~np.eye(len(prior), dtype=bool)
     correlation = np.where(apart, covariance / scale, 0.0)
-    noise = noise_stddev**2 / 2 / scale**2
-    group = _by_scale(scale, scale[apart])
-    for index in range(_BINS):
-        members = (group == index) & apart
-        if members.any():
-            correlation[members] *= _weight(float((correlation[members] ** 2).mean()), float(noise[members].mean()))
+    correlation *= _weights(correlation, noise_stddev**2 / 2 / scale**2, scale, apart)
     np.fill_diagonal(correlation, 1.0)
     found: Array = correlation * scale
     return found
@@ -104,15 +99,10 @@ def shrink(covariance: Array, pooled: Array, noise_stddev: float) -> Array:
     Entries are grouped by the scale sqrt(pooled_i pooled_j) at which their deviations should be alike.
     """
     scale = np.sqrt(np.outer(pooled, pooled))
-    group = _by_scale(scale, scale)
     deviation = covariance - np.diag(pooled)
     variance = np.where(np.eye(len(pooled), dtype=bool), 1.0, 0.5) * noise_stddev**2
-    weight = np.zeros_like(scale)
-    for index in range(_BINS):
-        members = group == index
-        if members.any():
-            weight[members] = _weight(float((deviation[members] ** 2).mean()), float(variance[members].mean()))
-    found: Array = np.diag(pooled) + weight * deviation
+    weights = _weights(deviation, variance, scale, np.ones(scale.shape, dtype=bool))
+    found: Array = np.diag(pooled) + weights * deviation
     return found
 
 
@@ -142,10 +132,17 @@ def _weight(mean_square: float, noise_variance: float) -> float:
     return max(0.0, 1.0 - noise_variance / max(mean_square, 1e-30))
 
 
-def _by_scale(scale: Array, among: Array) -> npt.NDArray[np.int64]:
-    if among.size == 0:
-        return np.zeros(scale.shape, dtype=np.int64)
-    return np.searchsorted(np.quantile(among, np.linspace(0, 1, _BINS + 1)[1:-1]), scale)
+def _weights(deviations: Array, noise_variances: Array, scale: Array, among: npt.NDArray[np.bool_]) -> Array:
+    """Return the weight of each deviation (f, f), zero outside `among`; those of a like scale form a group."""
+    weights = np.zeros_like(scale)
+    if among.any():
+        group = np.searchsorted(np.quantile(scale[among], np.linspace(0, 1, _BINS + 1)[1:-1]), scale)
+        for index in range(_BINS):
+            members = (group == index) & among
+            if members.any():
+                mean_square, noise_variance = (deviations[members] ** 2).mean(), noise_variances[members].mean()
+                weights[members] = _weight(float(mean_square), float(noise_variance))
+    return weights
 
 
 def block_by_block(matrix: Array, blocks: Sequence[Sequence[Places]], noise_stddev: float, fit: Fit) -> Array:
@@ -166,17 +163,13 @@ def block_by_block(matrix: Array, blocks: Sequence[Sequence[Places]], noise_stdd
 class Components:
     """Principal components `vectors` (f, d), those of greatest variance first, and the symmetries on the leading ones.
 
-    Where symmetries left fewer than d, the last ones are zero.
+    Where symmetries left fewer than d, the last ones are zero. There are as many leading ones as requested, or one less
+    where the last one is one of a pair.
     """
 
     vectors: Array
     variances: Array
     action: Action
-
-    @property
-    def leading(self) -> int:
-        """Number of leading components: as requested, or one less where the last one is one of a pair."""
-        return len(self.action.across)
 
 
 def principal_components(covariance: Array, action: Action, leading: int, size: int) -> Components:

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import torch
 
 from models.shards import ShardBatch, Shards
-from privacy.accounting.events import GaussianEvent
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import BudgetExceeded, InvalidParameter
+from privacy.plans.datalens import VOTES
 from workers.recipes.interface import TrustedCurator
 from workers.recipes.ranks import join_on_first, rank, share
 
@@ -54,7 +54,6 @@ class TeacherStageConfig:
         shown: synthetic images that all teachers see in an update; 0: as many as they vote on.
         gamma: how far a full vote moves a pixel.
         charge_iterations: iterations that are paid together, before their first noise exists.
-        stage: the plan's name for it.
     """
 
     aggregation: TopAggConfig
@@ -67,11 +66,6 @@ class TeacherStageConfig:
     shown: int = 0
     gamma: float = 0.1
     charge_iterations: int = 5
-    stage: str = "votes"
-
-    def event(self, iterations: int) -> GaussianEvent:
-        """Return the event of so many iterations: m releases each."""
-        return self.aggregation.event(self.images * iterations)
 
 
 @dataclass(frozen=True)
@@ -142,7 +136,7 @@ def run_teacher_stage(
     Privacy:
         Add or remove one unit: it is in one of the `private_shards`, which are disjoint by keyed hash, so one teacher's
         votes change. Each image's vote sum has L2 sensitivity 2 sqrt(k) (Lemma 1, `TopAggConfig.sensitivity`) and gets
-        discrete Gaussian noise: one event per image, `cfg.event(T)` in all. Teachers keep learning between releases,
+        discrete Gaussian noise: one event per image, m T in all. Teachers keep learning between releases,
         which adaptive composition covers. The student sees only releases.
     """
     agg, ensemble = cfg.aggregation, state.ensemble
@@ -154,15 +148,12 @@ def run_teacher_stage(
     mine = share(agg.teachers)  # the teachers of this rank: all of them where there is one
     active = private_shards.active[mine]
 
-    def add_noise(votes: torch.Tensor) -> torch.Tensor:
-        return topagg.noisy_sum(votes, agg, curator.noise("votes", cfg.stage, state.iteration))
-
     paid_until = state.iteration
     while state.iteration < cfg.iterations:
         if state.iteration == paid_until:
             ahead = min(cfg.charge_iterations, cfg.iterations - paid_until)
             try:
-                curator.pay(cfg.event(ahead), cfg.stage)
+                curator.pay(agg.event(cfg.images * ahead), VOTES)
             except BudgetExceeded:
                 break
             paid_until += ahead
@@ -176,13 +167,15 @@ def run_teacher_stage(
         votes = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
         for block, g in ensemble.image_gradients(x, y):  # (n, m, d), d log Gamma_i / d x_j
             votes += topagg.count_votes(g, agg, coins, active[block])  # TopkStoSignGrad, summed
-        g_star = curator.privatise(votes, add_noise)  # Phase II, paid above
+        g_star = curator.privatise(  # Phase II, paid above
+            votes, lambda total: topagg.noisy_sum(total, agg, curator.noise("votes", VOTES, state.iteration))
+        )
         g_bar = topagg.threshold(g_star, agg)
         student.learn(Release(x, y, g_star.float(), g_bar, x + cfg.gamma * g_bar))
         state.iteration += 1
         if state.iteration == paid_until:
             checkpoint(state)
-        curator.progress(stage=cfg.stage, step=state.iteration, steps=cfg.iterations)
+        curator.progress(stage=VOTES, step=state.iteration, steps=cfg.iterations)
 
 
 def uniform_labels(count: int, classes: int, generator: torch.Generator) -> torch.Tensor:

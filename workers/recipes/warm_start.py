@@ -41,28 +41,18 @@ from privacy.plans.warm_start import (
     noise_shape,
     warm_start_event,
 )
+from workers.recipes import shrinkage
 from workers.recipes.coefficients import Factors, exact_product, numbers_of
-from workers.recipes.interface import Piece, Run
+from workers.recipes.interface import Piece, Run, save_checkpoint
 from workers.recipes.records import records_to_sum
 from workers.recipes.released_sums import (
     Clusters,
     Kept,
     KMeans,
-    Noise,
     in_latents,
     noisy_clusters,
     noisy_means,
     noisy_scatter,
-)
-from workers.recipes.shrinkage import (
-    at_least,
-    block_by_block,
-    for_new_records,
-    principal_components,
-    shrink,
-    shrink_counts,
-    shrink_means,
-    shrink_pooled,
 )
 
 Array = npt.NDArray[np.float64]
@@ -106,46 +96,46 @@ def warm_start(
     private /= shape
     blocks = seen.action.blocks()
     may_differ = blocks[0][0]  # means of all other numbers are zero, as a declared symmetry says
+    mean_clip, deviation_clip = config.mean_clip * size, config.deviation_clip * size
+    means_stddev, pooled_stddev = stddevs[MEANS], stddevs.get(POOLED, 0.0)
 
-    mean_clip = config.mean_clip * size
-
-    def counts_and_means(drawn: Noise) -> Array:
-        rows = private[:, may_differ]
-        return np.column_stack(noisy_means(rows, private_labels, classes, mean_clip, stddevs[MEANS], drawn))
-
-    table = releases.once(MEANS, counts_and_means)  # (classes, 1 + f)
+    table = releases.once(  # (classes, 1 + f)
+        MEANS,
+        lambda noise: np.column_stack(
+            noisy_means(private[:, may_differ], private_labels, classes, mean_clip, means_stddev, noise)
+        ),
+    )
     counts, released = table[:, 0], table[:, 1:]
     if config.shrink:
         sums = released * counts[:, None]
-        counts = shrink_counts(counts, stddevs[MEANS] / COUNT_WEIGHT)
-        noise_stddev = stddevs[MEANS] * config.mean_clip * size / QUANTISATION
-        released = shrink_means(sums, counts, expected[may_differ], noise_stddev)
+        counts = shrinkage.shrink_counts(counts, means_stddev / COUNT_WEIGHT)
+        noise_stddev = means_stddev * config.mean_clip * size / QUANTISATION
+        released = shrinkage.shrink_means(sums, counts, expected[may_differ], noise_stddev)
     means = np.zeros((classes, len(shape)))
     means[:, may_differ] = released
     for label, mean_of_class in enumerate(means):
         private[private_labels == label] -= mean_of_class
 
-    def pooled_scatter(drawn: Noise) -> Array:
+    covariance = np.diag(WITHIN * expected)
+    if POOLED in stddevs:
         parts = [part for pair in blocks for part in pair]
-        return noisy_scatter(private, config.deviation_clip * size, stddevs[POOLED], drawn, parts)
-
-    if POOLED not in stddevs:
-        covariance = np.diag(WITHIN * expected)
-    else:
-        covariance = releases.once(POOLED, pooled_scatter) / counts.sum()
-    noise_stddev = stddevs.get(POOLED, 0.0) * (config.deviation_clip * size / QUANTISATION) ** 2 / counts.sum()
+        scatter = releases.once(
+            POOLED, lambda noise: noisy_scatter(private, deviation_clip, pooled_stddev, noise, parts)
+        )
+        covariance = scatter / counts.sum()
+    noise_stddev = pooled_stddev * (deviation_clip / QUANTISATION) ** 2 / counts.sum()
 
     def fit_pooled(part: Array, places: Places, noise_stddev: float) -> Array:
         kept = POOLED not in stddevs or not config.shrink
-        return part if kept else shrink_pooled(part, expected[places], noise_stddev)
+        return part if kept else shrinkage.shrink_pooled(part, expected[places], noise_stddev)
 
-    covariance = block_by_block(covariance, blocks, noise_stddev, fit_pooled) * np.outer(shape, shape)
-    found = principal_components(covariance, seen.action, config.class_size(facts), config.latent_size(facts))
+    covariance = shrinkage.block_by_block(covariance, blocks, noise_stddev, fit_pooled) * np.outer(shape, shape)
+    found = shrinkage.principal_components(covariance, seen.action, config.class_size(facts), config.latent_size(facts))
     components, pooled = found.vectors, np.maximum(found.variances, _FLOOR)  # (f, d) and (d,)
     clusters = None
     roots = [np.diag(np.sqrt(pooled)) for _ in range(classes)]
     if BY_CLASS in stddevs:
-        leading = found.leading
+        leading = len(found.action.across)
         own_shape = noise_shape(pooled[:leading], config.noise_shape)  # (d,), as noise is shaped in coefficients
         private *= shape
         private = exact_product(private, components[:, :leading], largest=_FAR * size) / own_shape
@@ -160,16 +150,16 @@ def warm_start(
         own = _own(rows, counts, clip, stddevs[BY_CLASS], own_blocks, releases)
 
         def fit_own(part: Array, places: Places, noise_stddev: float) -> Array:
-            fitted = shrink(part, middle[places], noise_stddev)
+            fitted = shrinkage.shrink(part, middle[places], noise_stddev)
             if config.shrink:
-                fitted = for_new_records(at_least(fitted, middle[places]), float(counts.mean()))
+                fitted = shrinkage.for_new_records(shrinkage.at_least(fitted, middle[places]), float(counts.mean()))
             values, vectors = np.linalg.eigh(fitted * np.outer(own_shape[places], own_shape[places]))
             root: Array = (vectors * np.sqrt(np.maximum(values, _FLOOR)))[:, ::-1]  # falling variance
             return root
 
         for root, (covariance, noise_stddev) in zip(roots, own, strict=False):
             # Beyond the leading components the pooled covariance stands in.
-            root[:leading, :leading] = block_by_block(covariance, own_blocks, noise_stddev, fit_own)
+            root[:leading, :leading] = shrinkage.block_by_block(covariance, own_blocks, noise_stddev, fit_own)
         if clusters is not None:
             clusters = in_latents(clusters, own_shape, roots)
     mean = seen.drawn(means * shape)
@@ -187,15 +177,14 @@ def _own(
 ) -> list[tuple[Array, float]]:
     """Draw the scatter of each class's rows; return covariances (d, d) and their noise, none if they cannot be paid."""
     parts = [part for pair in blocks for part in pair]
-
-    def scatters(drawn: Noise) -> Array:
-        return np.stack([noisy_scatter(rows, clip, stddev, drawn, parts) for rows in private_rows])
-
     try:
-        own = releases.once(BY_CLASS, scatters) / counts[:, None, None]
+        scatters = releases.once(
+            BY_CLASS,
+            lambda noise: np.stack([noisy_scatter(rows, clip, stddev, noise, parts) for rows in private_rows]),
+        )
     except BudgetExceeded:
         return []
-    return list(zip(own, stddev * (clip / QUANTISATION) ** 2 / counts, strict=True))
+    return list(zip(scatters / counts[:, None, None], stddev * (clip / QUANTISATION) ** 2 / counts, strict=True))
 
 
 class PaidNoise:
@@ -216,31 +205,27 @@ class PaidNoise:
         return self._noise.discrete_gaussian(shape, stddev)
 
 
-def noisy_gaussians(
-    run: Run, config: MomentsConfig, released: Mapping[str, Any], keep: Callable[[Mapping[str, Any]], None]
-) -> ClassGaussians:
+def noisy_gaussians(run: Run, config: MomentsConfig, released: Mapping[str, Any]) -> ClassGaussians:
     """Make the plan's releases of class statistics that no earlier attempt has kept, and fit a Gaussian to each class.
 
-    Payments are made by the one rank that works. `released` was kept by an earlier attempt, tensors by stage; `keep` is
-    called with everything released so far, after each release.
+    Payments are made by the one rank that works. `released` was kept by an earlier attempt, tensors by stage. After
+    each release, the checkpoint's `start` holds everything released so far.
     """
     private_images, private_labels = records_to_sum(run.facts, run.data, run.secret)
-    noise_stddev, steps = run.plan.noise_stddev, _releases(run.plan)
+    noise_stddev, steps = run.plan.noise_stddev, warm_start_work(run.plan, run.facts).steps
 
-    def tell(reached: Mapping[str, Any]) -> None:
+    def keep(reached: Mapping[str, Array]) -> None:
+        start = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in reached.items()}
+        save_checkpoint(run.checkpoints, {"start": start})
         run.progress(stage=REPORTED, step=len(reached), steps=steps)
-
-    def keep_arrays(reached: Mapping[str, npt.NDArray[np.float64]]) -> None:
-        keep({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in reached.items()})
-        tell(reached)
 
     def noise(name: str) -> PaidNoise:
         stage = name.partition(" ")[0]  # a number follows where a stage has several releases
         event = warm_start_event(stage, noise_stddev[stage])
         return PaidNoise(lambda: run.budget.charge(event, stage), lambda: run.noise("warm start", name))
 
-    tell(released)
-    kept = Kept({name: tensor.cpu().numpy() for name, tensor in released.items()}, noise, keep_arrays)
+    run.progress(stage=REPORTED, step=len(released), steps=steps)
+    kept = Kept({name: tensor.cpu().numpy() for name, tensor in released.items()}, noise, keep)
     return warm_start(private_images, private_labels, config, run.facts, noise_stddev, kept)
 
 
@@ -256,8 +241,5 @@ def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
 
 def warm_start_work(plan: Plan, facts: PublicFacts) -> Piece:
     """Return the piece of a plan's warm start."""
-    return Piece(REPORTED, _releases(plan), 4e-4 * facts.records_declared * facts.size)
-
-
-def _releases(plan: Plan) -> int:
-    return sum(stage.event.count for stage in plan.stages if stage.name in WARM_START)
+    releases = sum(stage.event.count for stage in plan.stages if stage.name in WARM_START)
+    return Piece(REPORTED, releases, 4e-4 * facts.records_declared * facts.size)

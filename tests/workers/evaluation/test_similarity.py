@@ -11,10 +11,10 @@ from workers.evaluation.similarity import (
     BUILT_IN,
     INCEPTION,
     NamedExtractor,
+    covered,
     find_extractor,
     frechet_distance,
     measure_similarity,
-    precision_and_recall,
     texture_and_colour,
 )
 
@@ -55,13 +55,14 @@ def test_a_missing_kind_lowers_recall_and_static_lowers_precision():
 def test_blocks_change_nothing():
     stream = torch.Generator().manual_seed(0)
     real, fake = (torch.randn(90, 4, generator=stream, dtype=torch.float64) for _ in range(2))
-    whole = precision_and_recall(real, fake)
-    assert precision_and_recall(real, fake, block=7) == whole
+    whole = covered(fake, real)
+    assert covered(fake, real, block=7) == whole
     inside = torch.cdist(fake, real) <= torch.cdist(real, real).sort(dim=1).values[:, 3]
-    assert whole[0] == pytest.approx(float(inside.any(dim=1).double().mean()))
+    assert whole == pytest.approx(float(inside.any(dim=1).double().mean()))
 
 
-def test_as_many_of_each_side_are_compared_and_too_few_are_not():
+def test_as_many_of_each_side_are_compared_and_too_few_are_not(monkeypatch):
+    monkeypatch.setattr(similarity, "IMAGES_MAX", 50)
     seen = list[int]()
 
     def rows(images: Tensor) -> Tensor:
@@ -70,8 +71,9 @@ def test_as_many_of_each_side_are_compared_and_too_few_are_not():
 
     counting = NamedExtractor("counting", rows)
     steps = list[tuple[int, int]]()
-    limits = {"look": lambda done, of: steps.append((done, of)), "images_max": 50}
-    found = measure_similarity(pictures(300, 1), pictures(80, 2), counting, seed=0, **limits)
+    found = measure_similarity(
+        pictures(300, 1), pictures(80, 2), counting, seed=0, look=lambda *step: steps.append(step)
+    )
     assert (found.images, seen, found.extractor) == (50, [50, 50], "counting")  # type: ignore[union-attr]
     assert steps == [(0, 2), (1, 2)]
     assert measure_similarity(pictures(300, 1), pictures(19, 2), counting, seed=0) is None

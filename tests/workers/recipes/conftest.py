@@ -53,6 +53,11 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SecureNoise, "discrete_gaussian", lambda _noise, shape, _stddev: np.zeros(shape, np.int64))
 
 
+def noise_images(n: int, height: int = 8, width: int = 8, channels: int = 1, seed: int = 0) -> npt.NDArray[np.uint8]:
+    shape = (n, height, width, channels) if channels > 1 else (n, height, width)
+    return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+
+
 def change_by_one(
     config: MomentsConfig, facts: PublicFacts, stage: str, images: npt.NDArray[np.uint8]
 ) -> tuple[float, Constant]:

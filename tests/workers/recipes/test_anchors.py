@@ -10,6 +10,7 @@ import torch
 
 from privacy.gradients.gep import Gep
 from privacy.plans.private_steps import StepsConfig
+from tests.workers.recipes.conftest import noise_images
 from tests.workers.small_trainings import DIGITS, FACTS, Purse, small_plan, train
 from workers.recipes.interface import TrainingData
 from workers.recipes.records import AnchorsMissing, anchor_images
@@ -18,14 +19,10 @@ ANCHORED = StepsConfig(estimator="gep", anchors=20, anchors_dataset_id="ds_publi
 RECIPES = ("dp_classifier", "dp_diffusion", "dpgan")
 
 
-def picture(seed: int, count: int = 60, *shape: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.random.default_rng(seed).integers(0, 256, (count, *(shape or (8, 8))), dtype=np.uint8)
-
-
 def data(private: int = 1, public: int | None = 2) -> TrainingData:
     """Private images and public anchors, each from a seed of its own."""
-    anchors = None if public is None else picture(public, 30, 12, 10, 3)
-    return TrainingData(picture(private), np.arange(60) % 10, DIGITS, public_anchors=anchors)
+    anchors = None if public is None else noise_images(30, 12, 10, 3, seed=public)
+    return TrainingData(noise_images(60, seed=private), np.arange(60) % 10, DIGITS, public_anchors=anchors)
 
 
 anchored_plan = partial(small_plan, estimator="gep", anchors=20, epochs=0.1)
@@ -37,7 +34,7 @@ def test_images_of_any_shape_are_brought_to_the_declared_one_and_without_a_datas
     assert 0 <= found.min() < found.max() <= 1
     assert found.std() > 0.05
     colour = dataclasses.replace(FACTS, channels=3)
-    grey = dataclasses.replace(data(), public_anchors=picture(3, 30, 8, 8))
+    grey = dataclasses.replace(data(), public_anchors=noise_images(30, seed=3))
     wide = anchor_images(ANCHORED, colour, grey)
     assert wide.shape == (20, 3, 8, 8)
     assert torch.equal(wide[:, 0], wide[:, 2])
@@ -45,7 +42,7 @@ def test_images_of_any_shape_are_brought_to_the_declared_one_and_without_a_datas
     drawn = {tuple((255 * image[0]).round().int().flatten().tolist()) for image in wide}
     assert len(drawn) == 20, "each image once"
     assert drawn <= originals
-    few = dataclasses.replace(data(), public_anchors=picture(3, 7, 8, 8))
+    few = dataclasses.replace(data(), public_anchors=noise_images(7, seed=3))
     assert len(anchor_images(ANCHORED, FACTS, few)) == 7, "a dataset with fewer images gives all of them"
     patterns = anchor_images(ANCHORED.with_values(anchors_dataset_id=""), FACTS, data())
     assert torch.equal(patterns, anchor_images(ANCHORED.with_values(anchors_dataset_id=""), FACTS, data(9, 9)))
@@ -79,7 +76,7 @@ def test_the_basis_depends_on_the_public_dataset_alone(recipe, monkeypatch):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_without_the_images_nothing_is_paid(recipe):
-    for given in (data(public=None), dataclasses.replace(data(), public_anchors=picture(2, 0, 8, 8))):
+    for given in (data(public=None), dataclasses.replace(data(), public_anchors=noise_images(0))):
         purse = Purse()
         with pytest.raises(AnchorsMissing):
             train(anchored_plan(recipe, anchors_dataset_id="ds_public"), given, budget=purse)

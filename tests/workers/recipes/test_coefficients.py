@@ -12,6 +12,7 @@ from models.portable.textured import FILTER_UNIT, filters, texture
 from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
+from tests.workers.recipes.conftest import noise_images
 from tests.workers.small_trainings import secret
 from workers.recipes import coefficients, released_sums
 from workers.recipes.coefficients import (
@@ -24,7 +25,6 @@ from workers.recipes.coefficients import (
     numbers_of,
     texture_basis,
     texture_coefficients,
-    waves_of,
 )
 from workers.recipes.moments import empty_generator
 from workers.recipes.released_sums import Kept
@@ -41,24 +41,20 @@ def facts_of(height: int, width: int, channels: int) -> PublicFacts:
     return PublicFacts(("a", "b", "c"), height, width, channels, 600, "record")
 
 
-def pictures(n: int, height: int, width: int, channels: int) -> Images:
-    shape = (n, height, width, channels) if channels > 1 else (n, height, width)
-    return np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
-
-
 CASES = [
     (COLOUR, 20, 15, 3),
     (COLOUR.with_values(coefficients=30), 33, 70, 3),
     (COLOUR.with_values(symmetry="square", coefficients=50), 24, 24, 3),
     (COLOUR.with_values(colour="rgb"), 9, 10, 3),
     (GREY, 17, 16, 1),
+    (COLOUR.with_values(frequencies=64), 12, 9, 3),  # all waves, in which nothing of an image is lost
 ]
 
 
 @pytest.mark.parametrize(("config", "height", "width", "channels"), CASES)
 def test_they_are_the_coefficients_in_the_public_basis_both_ways(config, height, width, channels):
     facts = facts_of(height, width, channels)
-    waves, images = SeparableWaves.planned(config, facts), pictures(30, height, width, channels)
+    waves, images = SeparableWaves(config, facts), noise_images(30, height, width, channels)
     basis = image_basis(config, facts)
     expected = MatrixWaves(basis).of(images, config.centre)
     assert len(waves) == len(basis)
@@ -68,22 +64,13 @@ def test_they_are_the_coefficients_in_the_public_basis_both_ways(config, height,
     assert waves.drawn(rows[:0]).shape == (0, facts.pixels)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_with_all_waves_what_is_drawn_is_the_image(channels):
-    config, facts = (COLOUR if channels == 3 else GREY).with_values(frequencies=64), facts_of(12, 9, channels)
-    waves, images = SeparableWaves.planned(config, facts), pictures(5, 12, 9, channels)
-    found = waves.drawn(waves.of(images, config.centre)) + config.centre
-    planes = np.moveaxis(images, 3, 1) if channels == 3 else images
-    np.testing.assert_allclose(found, planes.reshape(5, -1) / 255, atol=1e-3)
-
-
 @pytest.mark.parametrize("other", [0, 1, 256])
 def test_no_sum_of_products_is_rounded(other):
     """Pixels, waves and mixes as large as they get, in absolute values: whatever the order, sums are below 2^53."""
     for height in range(1, 300, 7):
         width = other or height
         facts = facts_of(height, width, 3)
-        waves = SeparableWaves.planned(COLOUR.with_values(frequencies=64, coefficients=400), facts)
+        waves = SeparableWaves(COLOUR.with_values(frequencies=64, coefficients=400), facts)
         longest = [float(np.abs(each).sum(axis=1).max()) for each in (waves.mix, waves.down, waves.across)]
         assert 255 * math.prod(longest) <= 2**53
         for each in (waves.down, waves.across):
@@ -94,7 +81,7 @@ def test_no_sum_of_products_is_rounded(other):
 @pytest.mark.parametrize("kind", ["noise", "white", "checks"])
 def test_float64_finds_the_integers_that_integer_arithmetic_finds(kind):
     facts = facts_of(256, 256, 3)
-    waves, images = SeparableWaves.planned(COLOUR, facts), pictures(2, 256, 256, 3)
+    waves, images = SeparableWaves(COLOUR, facts), noise_images(2, 256, 256, 3)
     if kind != "noise":
         images[:] = 255
     if kind == "checks":
@@ -108,15 +95,13 @@ def test_float64_finds_the_integers_that_integer_arithmetic_finds(kind):
     assert np.array_equal(found, np.rint(found))
 
 
-@pytest.mark.parametrize(
-    "make", [SeparableWaves.planned, lambda config, facts: MatrixWaves(image_basis(config, facts))]
-)
+@pytest.mark.parametrize("make", [SeparableWaves, lambda config, facts: MatrixWaves(image_basis(config, facts))])
 @pytest.mark.parametrize(("config", "height", "width", "channels"), CASES)
 def test_a_records_coefficients_ignore_the_others_to_the_last_bit(config, height, width, channels, make, monkeypatch):
     """In whatever block of whatever size it stands, and wherever in it: otherwise a record could change how others are
     rounded, and every sum with them."""
     monkeypatch.setattr(coefficients, "_BLOCK_NUMBERS", 8 * height * width * channels)
-    waves, images = make(config, facts_of(height, width, channels)), pictures(50, height, width, channels)
+    waves, images = make(config, facts_of(height, width, channels)), noise_images(50, height, width, channels)
     whole = waves.of(images, config.centre)
     for rows in (slice(1, None), slice(7, 8), slice(0, 50, 2), slice(49, None, -1), slice(0, 0)):
         assert np.array_equal(waves.of(images[rows], config.centre), whole[rows])
@@ -125,8 +110,8 @@ def test_a_records_coefficients_ignore_the_others_to_the_last_bit(config, height
 
 
 def test_small_images_keep_their_matrix_and_large_ones_have_none():
-    assert isinstance(waves_of(COLOUR, facts_of(64, 64, 3)), MatrixWaves)
-    assert isinstance(waves_of(COLOUR, facts_of(65, 64, 3)), SeparableWaves)
+    assert isinstance(numbers_of(COLOUR, facts_of(64, 64, 3)).waves, MatrixWaves)
+    assert isinstance(numbers_of(COLOUR, facts_of(65, 64, 3)).waves, SeparableWaves)
     assert np.array_equal(integer_waves(5, 1, 4), np.full((1, 5), 16.0))
 
 
@@ -141,7 +126,7 @@ def trained(config: MomentsConfig, facts: PublicFacts, images: Images) -> Genera
 def test_a_training_on_large_images_is_what_the_matrix_makes_of_them(monkeypatch):
     """All the way to the generator, but for what rounding leaves; noise is the same."""
     facts, config = facts_of(68, 66, 3), COLOUR.with_values(coefficients=60, shrink=True)
-    images = pictures(90, 68, 66, 3) // 8
+    images = noise_images(90, 68, 66, 3) // 8
     images += (np.arange(90) % 5 * 40)[:, None, None, None].astype(np.uint8)  # what is left when noise is averaged
     one = trained(config, facts, images)  # by two small products
     monkeypatch.setattr(coefficients, "LARGE", 10**9)
@@ -168,7 +153,7 @@ def test_no_two_classes_factors_are_there_at_once():
 @pytest.mark.parametrize("symmetry", ["none", "square"])
 def test_however_few_records_are_worked_on_at_once_the_generator_is_the_same(symmetry, monkeypatch):
     facts, config = facts_of(16, 16, 3), COLOUR.with_values(symmetry=symmetry, shrink=True)
-    images = pictures(90, 16, 16, 3)
+    images = noise_images(90, 16, 16, 3)
     whole = trained(config, facts, images)
     monkeypatch.setattr(released_sums, "_BLOCK", 7)
     monkeypatch.setattr(coefficients, "_PRODUCT_BLOCK", 11)
@@ -190,7 +175,7 @@ def texture_waves(waves: int = 1024) -> npt.NDArray[np.float64]:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_texture_is_the_generators(channels):
-    images = pictures(70, 16, 20, channels)
+    images = noise_images(70, 16, 20, channels)
     pixels = torch.from_numpy(images).double() / 255
     luma = pixels.mean(3) if channels == 3 else pixels
     found = texture_coefficients(images, texture_waves()) @ texture_waves()
@@ -218,7 +203,7 @@ def test_texture_of_black_white_and_finest_checks_stay_on_the_table():
 @pytest.mark.parametrize("place", [0, 1, 63, 64, 69])
 def test_a_record_more_changes_no_bit_of_the_texture_of_others(place):
     """Adding a record moves the others to other places of other blocks."""
-    images = pictures(70, 16, 20, 1)
+    images = noise_images(70, 16, 20, 1)
     fewer = texture_coefficients(np.delete(images, place, axis=0), texture_waves(90))
     assert np.array_equal(fewer, np.delete(texture_coefficients(images, texture_waves(90)), place, axis=0))
 

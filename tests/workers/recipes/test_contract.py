@@ -19,7 +19,6 @@ from privacy.plans.dp_diffusion import CENTRAL
 from privacy.plans.plan import Plan
 from privacy.plans.private_steps import STEPS, StepsConfig
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json, useful_from_nano
-from service.storage.files import digest_directory
 from tests.workers.small_trainings import (
     ACCOUNT,
     FACTS,
@@ -301,7 +300,6 @@ def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(workshop, r
     published = published_by(workshop, job_id)
     assert published.kind is ReleaseKind.GENERATOR
     directory = workshop.settings.data_dir / published.artifact_dir
-    assert digest_directory(directory) == published.artifact_sha256
     assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.html"}
     assert published.card["epsilon"] <= 8.0
     assert published.card["stages"] == [stage["name"] for stage in workshop.job(job_id).plan["stages"]]

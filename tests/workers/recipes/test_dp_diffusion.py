@@ -1,36 +1,43 @@
 """The diffusion recipe: noise multiplicity, central images, and moments from which drawing may begin."""
 
+import dataclasses
+import math
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
 from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
+from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
+from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import PublicFacts
-from privacy.plans.private_steps import STEPS
+from privacy.plans.private_steps import STEPS, StepsConfig
 from privacy.plans.registry import build_plan
 from privacy.plans.warm_start import BY_CLASS, MEANS, POOLED
 from tests.workers.small_trainings import (
+    FACTS,
     SMALL,
     Memory,
     Purse,
     digits,
     nearly_without_noise,
+    secret,
     small_plan,
     stop_at,
     train,
     weights,
 )
 from workers.recipes import dp_diffusion
-from workers.recipes.dp_diffusion import WARM_UP, drawn_examples, warm_up
-from workers.recipes.interface import Cancelled, load_checkpoint
+from workers.recipes.dp_diffusion import CentralConfig
+from workers.recipes.interface import Cancelled, TrainingData, load_checkpoint
+from workers.recipes.records import Units
 
 OPTIONS = SMALL["dp_diffusion"]
-
-
 diffusion_plan = partial(small_plan, "dp_diffusion")
 
 
@@ -56,13 +63,85 @@ def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch):
 
 # --- central images -------------------------------------------------------------------------------------------------
 
+CENTRAL_CONFIG = CentralConfig(
+    10, 1, (4, 4), sensitivity=1.2, event=PoissonGaussianEvent(1.0, 0.5), expected_each=150.0
+)
+
+
+def noisy_images(config: CentralConfig, data: TrainingData, units: Units | None = None) -> torch.Tensor:
+    units = units or Units(FACTS, StepsConfig(), data)
+    return dp_diffusion.noisy_central_images(config, data, units, secret("coins"), secret("noise"))
+
+
+def flat(images: npt.NDArray[np.uint8], labels: list[int], **more: Any) -> TrainingData:
+    return TrainingData(images, np.array(labels, dtype=np.int64), tuple("0123456789"), **more)
+
+
+def test_sums_are_those_of_a_slow_loop():
+    data = digits(60)
+    expected = np.zeros((10, 4, 4))
+    for image, label in zip(data.private_images / 255.0, data.private_labels, strict=True):
+        half = image.reshape(4, 2, 4, 2).mean(axis=(1, 3))
+        expected[label] += half * min(1.0, CENTRAL_CONFIG.sensitivity / np.linalg.norm(half))
+    found = dp_diffusion.private_sums(CENTRAL_CONFIG, data, np.arange(60), 1)[:, 0]
+    np.testing.assert_allclose(
+        found.numpy() / dp_diffusion._STEPS, expected, rtol=0, atol=60 / dp_diffusion._STEPS
+    )  # a step for each image
+    halved = data.private_images[0].reshape(4, 2, 4, 2).mean(axis=(1, 3)) / 255
+    assert np.linalg.norm(halved) > CENTRAL_CONFIG.sensitivity, "clips"
+
+
+def test_the_brightest_image_attains_the_bound_and_a_subject_never_passes_it():
+    white = np.full((7, 8, 8), 255, np.uint8)
+
+    def norm(labels: list[int], records: list[int], rows_each: int) -> float:
+        sums = dp_diffusion.private_sums(CENTRAL_CONFIG, flat(white, labels), np.array(records), rows_each)
+        assert sums.dtype == torch.int64
+        return math.sqrt(int(sums.square().sum())) / dp_diffusion._STEPS  # exact but for the root
+
+    assert CENTRAL_CONFIG.sensitivity * 0.9999 < norm([0] * 7, [0], 1) <= CENTRAL_CONFIG.sensitivity
+    assert CENTRAL_CONFIG.sensitivity * 0.999 < norm([3] * 7, list(range(7)), 7) <= CENTRAL_CONFIG.sensitivity
+    assert norm(list(range(7)), list(range(7)), 7) <= CENTRAL_CONFIG.sensitivity
+    assert norm([0] * 7, [NOBODY] * 7, 7) == 0
+
+
+def test_sums_are_divided_by_a_public_constant_whatever_was_drawn(silent):
+    grey = np.full((100, 8, 8), 51, np.uint8)  # 0.2 of full brightness, below the bound
+    half, whole = (noisy_images(CENTRAL_CONFIG, flat(grey[:n], [4] * n)) for n in (50, 100))
+    torch.testing.assert_close(half[4], torch.full((1, 4, 4), 0.2 * 50 / 150))
+    torch.testing.assert_close(whole[4], torch.full((1, 4, 4), 0.2 * 100 / 150))
+    assert not half[[0, 1, 2, 3, 5, 6, 7, 8, 9]].any()
+
+
+def test_the_noise_is_as_large_as_was_paid_for():
+    """Measured where nothing is clamped: on sums of one half of full brightness."""
+    config = dataclasses.replace(CENTRAL_CONFIG, size=(8, 8), sensitivity=100.0, expected_each=400.0)
+    config = dataclasses.replace(config, event=PoissonGaussianEvent(1.0, 0.2))
+    data = flat(np.full((4000, 8, 8), 127, np.uint8), [label % 10 for label in range(4000)])
+    error = (noisy_images(config, data) - 127 / 255) * 400.0
+    deviation = float(error.std())
+    assert error.numel() == 640
+    assert 0.85 < deviation / (0.2 * 100.0) < 1.15
+
+
+def test_a_sample_is_poisson_and_its_units_are_the_accounts():
+    data, owners = digits(200), np.repeat(np.arange(20), 10)
+    owned = TrainingData(data.private_images, data.private_labels, data.classes, owners)
+    subjects = dataclasses.replace(FACTS, unit="subject", subjects_declared=20)
+    units = Units(subjects, StepsConfig(records_per_subject=3), owned)
+    rare = dataclasses.replace(CENTRAL_CONFIG, event=PoissonGaussianEvent(1e-9, 1e-6))
+    assert float(noisy_images(rare, owned, units).max()) < 1e-6, "nobody is drawn, and next to no noise is added"
+    images = noisy_images(dataclasses.replace(CENTRAL_CONFIG, event=PoissonGaussianEvent(1.0, 1e-6)), owned, units)
+    total = float(images.sum()) * CENTRAL_CONFIG.expected_each
+    assert 0 < total <= 20 * CENTRAL_CONFIG.sensitivity * 4, "twenty subjects, each at most C in L2, so 4 C in L1"
+
 
 def test_warm_up_alone_already_draws_the_classes():
     released = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     released[0, 0, :2] = released[1, 0, 6:] = 255
     config = DpDiffusionConfig(**{**OPTIONS, "central_steps": 120, "central_learning_rate": 5e-3})
     denoiser = EdmDenoiser(EdmConfig(2, 1, 8, 8, 8, 1, 20, 0.0, 0.0))
-    warm_up(denoiser, config, released, torch.arange(2), lambda **_: None)
+    dp_diffusion.warm_up(denoiser, config, released, torch.arange(2), lambda **_: None)
     labels = torch.arange(20) % 2
     images = denoiser.sample(labels, torch.Generator().manual_seed(1))
     above = images[:, 0, :4].mean(dim=(1, 2)) > images[:, 0, 4:].mean(dim=(1, 2))
@@ -116,17 +195,19 @@ def test_moments_have_texture_where_the_recipe_has_it_at_their_price():
     assert names == [([MEANS, POOLED, BY_CLASS, STEPS], False), ([MEANS, POOLED, BY_CLASS, STEPS], True)]
 
 
-def test_examples_are_of_all_classes_and_within_their_bounds():
+def test_examples_are_of_all_classes_and_within_their_bounds(monkeypatch):
+    monkeypatch.setattr(dp_diffusion, "_EXAMPLES_AT_ONCE", 30)
     config = DpDiffusionConfig(**{**OPTIONS, **MOMENTS, "moments_steps": 5})
     denoiser = EdmDenoiser(EdmConfig(3, 1, 8, 8, 8, 1, 20, 0.0, 0.0, start_latent=2))
     denoiser.first.mean += torch.tensor([0.2, 0.5, 0.8])[:, None]
     seen: list[int] = []
-    images, labels = drawn_examples(denoiser, config, lambda **_: seen.append(1), at_once=30)
+    images, labels = dp_diffusion.drawn_examples(denoiser, config, lambda **_: seen.append(1))
     assert (images.shape, images.dtype, len(seen)) == ((100, 1, 8, 8), torch.uint8, 4)
     assert torch.equal(images[:, 0, 0, 0], torch.tensor([51, 128, 204], dtype=torch.uint8)[labels])
-    assert len(drawn_examples(denoiser, config, lambda **_: None, bytes_max=640)[0]) == 10
+    monkeypatch.setattr(dp_diffusion, "_EXAMPLE_BYTES_MAX", 640)
+    assert len(dp_diffusion.drawn_examples(denoiser, config, lambda **_: None)[0]) == 10
     with pytest.raises(Cancelled):
-        drawn_examples(denoiser, config, stop_at(0, WARM_UP))
+        dp_diffusion.drawn_examples(denoiser, config, stop_at(0, dp_diffusion.WARM_UP))
 
 
 def test_noise_levels_above_the_start_are_not_learned():

@@ -1,5 +1,6 @@
 """The GAN recipe: only its discriminator sees private records, and its generator steps when it should."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,9 +16,11 @@ from workers.recipes.dpgan import GeneratorSide, losses
 from workers.recipes.interface import load_checkpoint
 
 OPTIONS = SMALL["dpgan"]
-
-
 gan_plan = partial(small_plan, "dpgan")
+
+
+def flat(state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([value.flatten() for value in state.values()])
 
 
 # --- who sees what --------------------------------------------------------------------------------------------------
@@ -35,9 +38,9 @@ def test_the_generators_step_is_the_same_without_private_data(wiped, monkeypatch
         data.private_images[:] = 255
         data.private_labels[:] = 0
 
-    def after_wiping(self: GeneratorSide, number: int) -> None:
+    def after_wiping(self: GeneratorSide) -> None:
         wipe()
-        step(self, number)
+        step(self)
 
     if wiped == "before the discriminator's":
         wipe()
@@ -50,11 +53,10 @@ def test_generated_images_move_no_frozen_coordinate():
     options = {"freeze": "random", "freeze_rate": 0.9, "freeze_cooling": 0.0, "optimiser": "sgd", "momentum": 0.0}
     plan = gan_plan(**options)
     shape = DcganConfig(10, 1, 8, 8, OPTIONS["latent"], OPTIONS["features"])
-    start = torch.cat([value.flatten() for value in Discriminator(shape, 0).state_dict().values()])
     folder = Memory()
     train(plan, digits(300), checkpoints=folder)
     end = load_checkpoint(folder)["discriminator"]["model"]
-    rested = torch.cat([value.flatten() for value in end.values()]) == start
+    rested = flat(end) == weights(Discriminator(shape, 0))
     assert float(rested.float().mean()) == pytest.approx(0.9, abs=0.005)
 
 
@@ -69,8 +71,8 @@ def side(**options: Any) -> GeneratorSide:
 
 def test_the_generator_steps_after_so_many_of_the_discriminators():
     found, made = side(discriminator_steps=3, accuracy_floor=0.0), []
-    for step in range(1, 11):
-        found.after_step(step)
+    for _ in range(10):
+        found.after_step()
         made.append(found.steps)
     assert made == [0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
 
@@ -113,8 +115,8 @@ def test_a_generators_step_makes_its_images_look_real_and_leaves_the_discriminat
             return float(losses(logits, torch.ones(200)).mean())
 
     before, judge = loss(), weights(found.discriminator)
-    for step in range(1, 11):
-        found.after_step(step)
+    for _ in range(10):
+        found.after_step()
     assert loss() < before
     assert torch.equal(weights(found.discriminator), judge)
     assert all(parameter.grad is None for parameter in found.discriminator.parameters())
@@ -124,9 +126,12 @@ def test_the_average_of_the_generator_is_what_is_released():
     found = side(ema=0.5)
     expected = weights(found.generator)
     for step in range(1, 6):
-        found.after_step(step)
+        found.after_step()
         decay = min(0.5, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * weights(found.generator)
-    last = weights(found.generator)
-    torch.testing.assert_close(weights(found.released()), expected)
-    assert not torch.equal(last, expected)
+    torch.testing.assert_close(flat(found.average), expected)
+    folder = Memory()
+    released = weights(train(gan_plan(ema=0.5), digits(300), checkpoints=folder))
+    kept = load_checkpoint(folder)["generator"]
+    assert torch.equal(released, flat(kept["average"]))
+    assert not torch.equal(released, flat(kept["weights"]))

@@ -13,7 +13,7 @@ from privacy.plans.plan import Plan, PlanBudget, PublicFacts
 from privacy.plans.private_steps import STEPS
 from privacy.plans.warm_start import MEANS, POOLED
 from tests.workers.small_trainings import FACTS, Memory, Purse, digits, plan_of, small_plan, train
-from workers.recipes import moments as loop
+from workers.recipes import warm_start
 from workers.recipes.interface import load_checkpoint
 
 
@@ -38,7 +38,7 @@ class Lost(BaseException):
 def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the_job(lost, monkeypatch):
     """What was paid and not kept is paid again; what the hold then lacks is left out at the end."""
     made, memory = plan(texture=lost == 2), Memory()
-    hold, saved, save = PlanBudget(made.stages), 0, loop.save_checkpoint
+    hold, saved, save = PlanBudget(made.stages), 0, warm_start.save_checkpoint
 
     def dies(*args: Any, **kwargs: Any) -> None:
         nonlocal saved
@@ -48,7 +48,7 @@ def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the
         save(*args, **kwargs)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "save_checkpoint", dies)
+        patched.setattr(warm_start, "save_checkpoint", dies)
         with pytest.raises(Lost):
             train(made, digits(), budget=hold, checkpoints=memory)
     generator = train(made, digits(), budget=hold, checkpoints=memory, attempt=2)
@@ -71,6 +71,12 @@ def drawn(generator: Any, seed: int = 0) -> torch.Tensor:
     return generator.sample(LABELS, torch.Generator().manual_seed(seed))
 
 
+def away(generator: GuidedGenerator, images: torch.Tensor) -> torch.Tensor:
+    """How far the guide's logits are from those that are wanted, (n, classes)."""
+    wanted = generator.config.guide_logit * (torch.nn.functional.one_hot(LABELS, 10) - 1 / 10)
+    return generator.logits(images) - wanted
+
+
 @pytest.mark.parametrize("side", [7, GUIDE_SIDE_MAX + 4])
 def test_sizes_that_the_guide_does_not_see_are_refused(side):
     facts = PublicFacts(FACTS.classes, side, side, 1, 60_000, "record")
@@ -87,9 +93,9 @@ def test_without_its_guide_a_generator_draws_what_the_moments_draw():
 def test_images_are_moved_towards_what_the_guide_finds_in_their_class(trained):
     before, after = drawn(trained.first), drawn(trained)
     with torch.no_grad():
-        away = [(trained.logits(images) - trained.wanted(LABELS)).norm(dim=1) for images in (before, after)]
-    assert (away[1] < away[0]).double().mean() > 0.9
-    assert away[1].mean() < 0.75 * away[0].mean()  # much of what would move a digit's black is cut at 0
+        first, last = (away(trained, images).norm(dim=1) for images in (before, after))
+    assert (last < first).double().mean() > 0.9
+    assert last.mean() < 0.75 * first.mean()  # much of what would move a digit's black is cut at 0
     assert 0 < (after - before).flatten(1).norm(dim=1).max() < before.flatten(1).norm(dim=1).mean()
     assert after.min() >= 0
     assert after.max() <= 1
@@ -100,7 +106,7 @@ def test_a_step_is_as_long_as_would_do_were_the_distance_straight(trained):
     one = GuidedGenerator(type(trained.config)(**{**vars(trained.config), "guide_steps": 1}))
     one.load_state_dict(trained.state_dict())
     x = images.clone().requires_grad_()
-    distance = (trained.logits(x) - trained.wanted(LABELS)).square().sum(1) / 2
+    distance = away(trained, x).square().sum(1) / 2
     (gradient,) = torch.autograd.grad(distance.sum(), x)
     expected = images - (distance / gradient.square().sum((1, 2, 3)))[:, None, None, None] * gradient
     assert torch.allclose(one._moved(images, LABELS), expected.clamp(0, 1).detach(), atol=1e-5)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,12 @@ from privacy.plans.moments import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
 from tests.models.small_extractors import extractor
 from tests.workers.planted_faults import backward_fault, by_place, forward_fault
-from tests.workers.recipes.conftest import toy_steps
+from tests.workers.recipes.conftest import noise_images, toy_steps
 from tests.workers.small_trainings import DIGITS, FACTS, Purse, plan_of, small_plan, train
 from workers.recipes import coefficients, private_steps
 from workers.recipes import records as blocks
 from workers.recipes.coefficients import SeparableWaves
-from workers.recipes.dp_classifier import FeaturesOf
+from workers.recipes.dp_classifier import features_of
 from workers.recipes.interface import TrainingData, TrustedCurator
 from workers.recipes.private_steps import PrivateSteps
 
@@ -187,7 +188,7 @@ def test_a_fault_that_shows_later_is_found_on_the_way_and_when_a_training_goes_o
     def faulty_from(step: int) -> PrivateSteps:
         made = toy_steps(count=80)
         made.task.model.register_forward_hook(
-            lambda _model, _given, output: output * by_place(output) if made.state.step >= step else None
+            lambda _model, _given, output: output * by_place(output) if made.done >= step else None
         )
         return made
 
@@ -271,8 +272,7 @@ def test_one_unit_more_moves_no_other_to_another_rank(monkeypatch):
 # --- fixed features -------------------------------------------------------------------------------------------------
 
 
-def pictures(count: int = 70, side: int = 16) -> npt.NDArray[np.uint8]:
-    return np.random.default_rng(1).integers(0, 256, (count, side, side), dtype=np.uint8)
+pictures = partial(noise_images, 70, 16, 16, seed=1)
 
 
 @pytest.mark.parametrize("architecture", ["scatter_linear", "pretrained_linear"])
@@ -290,7 +290,7 @@ def test_a_fault_of_fixed_features_is_found(architecture, monkeypatch):
         return found * by_place(found) ** 1000  # what is kept is kept in half precision
 
     monkeypatch.setattr(classifier.transform, "forward", lambda images: faulty(forward(images)))
-    found = FeaturesOf(classifier, pictures(), facts, means)(np.arange(70))
+    found = features_of(classifier, pictures(), facts, means)(np.arange(70))
     assert torch.equal(found, alone.float())
 
 
@@ -315,7 +315,7 @@ def test_a_machine_that_is_not_exact_computes_features_one_by_one(kind, monkeypa
             return large.of(pictures(), 0.5)
         return coefficients.MatrixWaves(basis).of(pictures(), 0.25)
 
-    large = SeparableWaves.planned(config, facts)
+    large = SeparableWaves(config, facts)
     honest, product, sums = compute(), coefficients.RoundedMatrix.exact_product, SeparableWaves._integers
 
     def faulty(matrix: Any, rows: Any, largest: float) -> Any:
@@ -339,6 +339,6 @@ def test_of_no_images_features_have_their_shape_and_blocks_are_of_one_size():
         sizes.append(len(images))
         return torch.from_numpy(images[:, :2, 0].astype(np.float32))
 
-    assert blocks.computed_alike(pictures(0), compute, 32).shape == (0, 2)
-    assert torch.equal(blocks.computed_alike(pictures(70), compute, 32), torch.from_numpy(pictures()[:, :2, 0]).float())
+    assert blocks.computed_alike(pictures()[:0], compute, 32).shape == (0, 2)
+    assert torch.equal(blocks.computed_alike(pictures(), compute, 32), torch.from_numpy(pictures()[:, :2, 0]).float())
     assert set(sizes) == {32}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from privacy.errors import BudgetExceeded
-from workers.recipes.ranks import from_first, join_on_first, pay_once, privatise_once, rank, ranks, share, sum_on_first
+from workers.recipes.ranks import from_first, join_on_first, pay_once, privatise_once, rank, ranks, share
 
 Runs = list[dict[str, dict[str, Any]]]
 Both = Callable[[str], tuple[Any, Any, Any]]
@@ -150,7 +150,7 @@ def test_a_rank_that_dies_ends_the_others(tmp_path, warm):
 def test_alone_everything_passes_through():
     values = torch.arange(3.0)
     assert (rank(), ranks(), share(7)) == (0, 1, slice(0, 7))
-    assert all(done(values) is values for done in (sum_on_first, from_first, join_on_first))
+    assert all(done(values) is values for done in (from_first, join_on_first))
     assert privatise_once(values, lambda total: total + 1).tolist() == [1, 2, 3]
 
     def refuse() -> None:

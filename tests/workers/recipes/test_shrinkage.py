@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from workers.recipes.shrinkage import Array, at_least, for_new_records, shrink_counts, shrink_means, shrink_pooled
+from workers.recipes.shrinkage import (
+    Array,
+    at_least,
+    for_new_records,
+    shrink,
+    shrink_counts,
+    shrink_means,
+    shrink_pooled,
+)
 
 RNG = np.random.default_rng(0)
 BEGINNING = RNG.bit_generator.state
@@ -85,6 +93,16 @@ def test_a_shrunk_covariance_is_closer_to_the_truth_and_has_the_priors_shape_whe
     np.testing.assert_allclose(shrink_pooled(truth, prior, 1e-9), truth, atol=1e-6)
 
 
+def test_shrinking_drops_what_noise_explains_and_keeps_the_rest():
+    pooled = np.geomspace(1.0, 0.01, 40)
+    middle, released = np.diag(pooled), noisy(np.diag(pooled), 0.3)
+    shrunk = shrink(released, pooled, 0.3)
+    assert np.linalg.norm(shrunk - middle) < 0.35 * np.linalg.norm(released - middle)
+    np.testing.assert_allclose(shrunk, shrunk.T)
+    np.testing.assert_array_equal(shrink(released, pooled, 1e3), middle)
+    np.testing.assert_allclose(shrink(released, pooled, 1e-9), released)
+
+
 def test_one_coefficient_and_one_class_are_shrunk_too():
     one = np.ones(1)
     assert shrink_pooled(np.array([[2.0]]), one, 0.1).shape == (1, 1)
@@ -93,10 +111,9 @@ def test_one_coefficient_and_one_class_are_shrunk_too():
 
 def test_a_covariance_gets_back_the_directions_that_noise_took():
     pooled = np.geomspace(1.0, 0.01, 40)
-    noise = np.triu(RNG.normal(size=(40, 40)), 1)
-    noisy = np.diag(pooled) + 0.5 * (noise + noise.T) * np.sqrt(np.outer(pooled, pooled))
-    assert np.linalg.eigvalsh(noisy).min() < 0
-    mended = at_least(noisy, pooled)
+    released = noisy(np.eye(40), 0.7) * np.sqrt(np.outer(pooled, pooled))
+    assert np.linalg.eigvalsh(released).min() < 0
+    mended = at_least(released, pooled)
     whitened = mended / np.sqrt(np.outer(pooled, pooled))
     assert np.linalg.eigvalsh(whitened).min() == pytest.approx(0.1)
     np.testing.assert_allclose(mended, mended.T, atol=1e-12)

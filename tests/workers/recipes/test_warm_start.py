@@ -28,14 +28,13 @@ from privacy.plans.warm_start import (
     coefficients_of,
     warm_start_event,
 )
-from tests.workers.recipes.conftest import change_by_one
+from tests.workers.recipes.conftest import change_by_one, noise_images
 from tests.workers.small_trainings import CLUSTERED, Constant, all_digits, secret
 from tests.workers.small_trainings import FACTS as DIGITS
 from tests.workers.small_trainings import THREE as FACTS
 from workers.recipes import released_sums as module
 from workers.recipes.coefficients import MatrixWaves, exact_product, image_basis
 from workers.recipes.released_sums import Kept, noisy_means, noisy_scatter, off_diagonal_stddev
-from workers.recipes.shrinkage import shrink
 from workers.recipes.warm_start import ClassGaussians, warm_start
 
 Q = QUANTISATION
@@ -268,11 +267,11 @@ def test_an_image_attains_the_sensitivity_of_each_sum_and_never_exceeds_it(stage
     """From pixels to integers. The shape of the noise divides before the clip, and products round before it."""
     height, width, channels = shape
     facts = dataclasses.replace(FACTS, height=height, width=width, channels=channels)
-    images = np.random.default_rng(0).integers(0, 256, (4, *shape)).astype(np.uint8)
+    images = noise_images(4, *shape)
     if kind != NOISE:
         images[:] = 255 if kind == WHITE else 0
     config = CONFIG.with_values(shrink=True, **options)
-    change, _ = change_by_one(config, facts, stage, images if channels == 3 else images[..., 0])
+    change, _ = change_by_one(config, facts, stage, images)
     largest = warm_start_event(stage.partition(" ")[0], 9.0).sensitivity
     assert change <= largest
     assert (change > 0.98 * largest) == beyond
@@ -283,8 +282,7 @@ def test_the_basis_is_orthonormal_and_reads_pixels_in_the_generators_order(chann
     facts = dataclasses.replace(FACTS, height=6, width=5, channels=channels)
     basis = image_basis(CONFIG, facts)  # all frequencies: nothing is lost
     np.testing.assert_allclose(basis @ basis.T, np.eye(facts.pixels), atol=1e-12)
-    images = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3)).astype(np.uint8)
-    images = images if channels == 3 else images[..., 0]
+    images = noise_images(4, 6, 5, channels)
     rebuilt = MatrixWaves(basis).of(images, 0.25) @ basis + 0.25
     planes = np.moveaxis(images, 3, 1) if channels == 3 else images
     np.testing.assert_allclose(rebuilt, planes.reshape(4, -1) / 255, atol=1e-4)
@@ -307,7 +305,7 @@ def fit(
 @pytest.mark.parametrize("stddev", [3.0, 1e4, 1e8])
 @pytest.mark.parametrize("n", [0, 1, 2, 40])
 def test_few_records_and_much_noise_leave_valid_gaussians(n, stddev):
-    images = np.random.default_rng(0).integers(0, 256, (n, 8, 8)).astype(np.uint8)
+    images = noise_images(n)
     fit(images, np.zeros(n, dtype=np.int64), stddev=stddev)  # classes b and c are empty
     fit(images, np.arange(n) % 3, stddev=stddev)
 
@@ -331,15 +329,3 @@ def test_with_hardly_any_noise_classes_have_their_means_and_covariances():
         covariance = np.cov(own.T, bias=True)
         error = gaussians.factor[label] @ gaussians.factor[label].T - covariance
         assert np.linalg.norm(error) < 0.1 * np.linalg.norm(covariance)
-
-
-def test_shrinking_drops_what_noise_explains_and_keeps_the_rest():
-    rng = np.random.default_rng(0)
-    pooled = np.geomspace(1.0, 0.01, 40)
-    noise = np.triu(rng.normal(size=(40, 40)) * 0.3, 1)
-    noise = (noise + noise.T) / math.sqrt(2) + np.diag(rng.normal(size=40) * 0.3)
-    shrunk = shrink(np.diag(pooled) + noise, pooled, 0.3)
-    assert np.linalg.norm(shrunk - np.diag(pooled)) < 0.35 * np.linalg.norm(noise)
-    np.testing.assert_allclose(shrunk, shrunk.T)
-    np.testing.assert_array_equal(shrink(np.diag(pooled) + noise, pooled, 1e3), np.diag(pooled))
-    np.testing.assert_allclose(shrink(np.diag(pooled) + noise, pooled, 1e-9), np.diag(pooled) + noise)

@@ -42,8 +42,8 @@ class SeeingTeachers(LinearTeachers):
         self.seen = torch.zeros(self.teachers, INPUTS)
 
     def update(self, real: ShardBatch, fake: torch.Tensor, fake_labels: torch.Tensor) -> None:  # noqa: ARG002
-        records, _, mask = real.read(slice(0, self.teachers))
-        self.seen += (records * mask[..., None]).sum(1)
+        records, _ = real.read(slice(0, self.teachers))
+        self.seen += records.sum(1)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         return {"seen": self.seen}

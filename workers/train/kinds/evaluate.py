@@ -37,7 +37,6 @@ from workers.evaluation.utility import (
     accuracy_by_class,
     are_uneven,
     as_seen,
-    confusion_of,
     seen_size,
     train_and_test,
 )
@@ -264,7 +263,7 @@ def measure_classifier(directory: Path, test: Images, *, device: torch.device, p
     classifier = load_classifier(directory).to(device)
     with between_layers(classifier.modules(), look):
         predicted = classifier.predict(test.images)
-    utility = Utility.of(confusion_of(test.labels, predicted, len(classifier.config.classes)))
+    utility = Utility.of(test.labels, predicted, len(classifier.config.classes))
     balanced = {"classifier": utility.balanced_accuracy}
     return Measured({"classifier": utility.accuracy}, balanced, None, utility.confusion)
 

@@ -29,7 +29,7 @@ from service.errors import LedgerCorruption
 from service.jobs.kinds import preview
 from service.jobs.planning import facts_of
 from workers.evaluation.grid import draw_grid
-from workers.evaluation.utility import Utility, accuracy_by_class, as_seen, confusion_of, train_and_test
+from workers.evaluation.utility import Utility, accuracy_by_class, as_seen, train_and_test
 from workers.recipes.interface import Piece, Progress, Run, Trainer, TrainingData, save_trained
 from workers.recipes.registry import work_of
 from workers.train.drawing import SampleRequest, drawing_work
@@ -168,7 +168,7 @@ def forecast(
     if isinstance(trained, PrivateClassifier):
         with between_layers(trained.modules(), partial(look, MEASURED, 0, 1)):
             predicted = trained.predict(stand_in.test_images)
-        found = Utility.of(confusion_of(stand_in.test_labels, predicted, len(classes)))
+        found = Utility.of(stand_in.test_labels, predicted, len(classes))
     else:
         with tempfile.TemporaryDirectory() as folder:
             save_trained(trained, Path(folder))
