@@ -202,7 +202,7 @@ def recognise(private_hashes: Numbers, project_id: str, key: bytes) -> tuple[Num
     """Return the stored number of each record's subject (n,), and the fingerprints of the subjects. PRIVATE.
 
     Args:
-        private_hashes: (n,), of the ids, by `service.ingest.subjects.hashed_numbers`.
+        private_hashes: (n,), of the ids, by `service.ingest.subjects.subject_numbers`.
         project_id: scope of the ids.
         key: the secret of this installation, 32 bytes.
 
@@ -266,7 +266,7 @@ def look_up(factory: SessionFactory, digests: Fingerprints, subjects: Fingerprin
 
     def holders(part: Part) -> set[str | None]:
         with transaction(factory, read_only=True) as session:
-            return _holders(session, part)
+            return set(session.scalars(_HOLDERS[session.get_bind().dialect.name], part))
 
     return _known(accepted, lambda each: _with_each(factory, holders, each), digests, subjects)
 
@@ -296,7 +296,10 @@ def settle(
     wait_for_others(session)
     accepted = _accepted(session)
     if known.accepted != accepted:
-        known = _known(accepted, lambda each: [_holders(session, part) for part in _parts(each)], digests, subjects)
+        holders = _HOLDERS[session.get_bind().dialect.name]
+        known = _known(
+            accepted, lambda each: [set(session.scalars(holders, part)) for part in _parts(each)], digests, subjects
+        )
     if dataset.account_id is None:
         if known.accounts:
             raise KnownAsPrivate
@@ -348,10 +351,6 @@ def _parts(digests: Fingerprints) -> Iterator[Part]:
     for at in range(0, len(ordered), DIGESTS_PER_TRANSACTION):
         part = ordered[at : at + DIGESTS_PER_TRANSACTION]
         yield {"digests": b"".join(part), "bytes": len(part) * DIGEST_BYTES}
-
-
-def _holders(session: Session, part: Part) -> set[str | None]:
-    return set(session.scalars(_HOLDERS[session.get_bind().dialect.name], part))
 
 
 def _known(
