@@ -26,7 +26,6 @@ from service.api.uploading import UploadLimits
 from service.audit.signing import SigningKeyUnusable, make_signing_key
 from service.background import Background
 from service.datasets import deletion, fingerprints, receiving, states, vault, withdrawal
-from service.datasets.vault import DatasetContext
 from service.db.schema import upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction, with_info
 from service.dependencies import Dependencies, WebRequests
@@ -216,7 +215,7 @@ def _prepare(service: Service) -> str | None:
         return warning
     # Clean up after a crash, and destroy content that must not be readable.
     receiving.clean_up(settings, factory, now=service.clock())
-    receiving.keep_journal(DatasetContext(settings, factory, service.clock))
+    receiving.keep_journal(vault.Vault.of(settings), factory)
     with transaction(factory) as session:
         fingerprints.wait_for_others(session)
         if not fingerprints.any_recorded(session):

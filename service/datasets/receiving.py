@@ -86,15 +86,15 @@ def receive(
     return withdrawal.left_out(context, dataset)
 
 
-def keep_journal(context: DatasetContext) -> None:
+def keep_journal(vault: Vault, factory: SessionFactory) -> None:
     """Append accepted uploads that the journal lacks because of a crash after their commit."""
-    written = read_uploaded(context.vault.storage)
+    written = read_uploaded(vault.storage)
     accepted = select(Dataset, Account.subjects_key_check).join(Account, Account.id == Dataset.account_id)
-    with transaction(context.factory, read_only=True) as session:
+    with transaction(factory, read_only=True) as session:
         rows = session.execute(accepted.where(Dataset.ready_at.is_not(None))).all()
     for dataset, check in rows:
         if dataset.id not in written:
-            _journal(context.vault, dataset, check)
+            _journal(vault, dataset, check)
 
 
 def _journal(vault: Vault, dataset: Dataset, check: str | None) -> None:
@@ -102,10 +102,9 @@ def _journal(vault: Vault, dataset: Dataset, check: str | None) -> None:
     if dataset.account_id is None:
         return
     recognised = dataset.subjects_recognised
+    upload = Uploaded(dataset.account_id, recognised, check if recognised else None)
     try:
-        write_uploaded(
-            vault.storage, dataset.id, Uploaded(dataset.account_id, recognised, check if recognised else None)
-        )
+        write_uploaded(vault.storage, dataset.id, upload)
     except OSError as error:  # it is committed; the next start writes the line
         get_logger(__name__).error("upload_not_journalled", dataset_id=dataset.id, error=type(error).__name__)
 

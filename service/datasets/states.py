@@ -176,7 +176,7 @@ def accept_upload(session: Session, content: reading.Content, known: fingerprint
             require_same_key(session, payer_id, content.sent.subjects_key_check)
     except (AccountClosed, InvalidInput):
         if payer_id != own_id:  # one refusal for all reasons reveals nothing about another account
-            raise fingerprints.OverlapRefused from None
+            raise fingerprints.KnownRefused("overlap") from None
         raise
     if move(session, dataset.id, DatasetState.WITHDRAWING, _has_withdrawals(payer_id)):
         session.refresh(dataset)

@@ -17,14 +17,8 @@ EVERYWHERE = "*"  # the scope of a fault that concerns no single account
 # Findings which say that the database is older than what its storage proves: they lock the whole installation.
 LOCKING = frozenset(
     {
-        "journal_unknown",
-        "journal_ahead",
-        "release_unknown",
-        "dataset_unknown",
-        "older_than_receipt",
-        "older_than_checkpoint",
-        "checkpoint_missing",
-        "restored",
+        *("journal_unknown", "journal_ahead", "release_unknown", "dataset_unknown"),
+        *("older_than_receipt", "older_than_checkpoint", "checkpoint_missing", "restored"),
     }
 )
 
