@@ -149,7 +149,7 @@ def destroy_copies(settings: Settings, factory: SessionFactory) -> None:
     names = {name: dataset_id for name in vault.stored_keys() if (dataset_id := dataset_of(name))}
     with transaction(factory, read_only=True) as session:
         gone = among(session, select(Dataset.id).where(Dataset.state.in_(GONE)), Dataset.id, sorted(names.values()))
-        newest = dict(session.execute(REWRITTEN).tuples().all())
+        newest = dict(session.execute(REWRITTEN).all())
     for name, dataset_id in sorted(names.items()):
         if dataset_id in gone or is_outdated(name, newest):
             destroy_file(vault.key_path(name))

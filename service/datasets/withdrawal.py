@@ -193,7 +193,7 @@ def go_on(settings: Settings, factory: SessionFactory) -> None:
     """Resume withdrawals that waited for a training or were interrupted, and destroy outdated content. Idempotent."""
     with transaction(factory, read_only=True) as session:
         waiting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.WITHDRAWING)).all()
-        newest = dict(session.execute(deletion.REWRITTEN).tuples().all())
+        newest = dict(session.execute(deletion.REWRITTEN).all())
     context = vault.DatasetContext(settings, factory, lambda: datetime.now(UTC))
     for dataset_id in waiting:
         _try(context, dataset_id, patient=False)

@@ -37,17 +37,18 @@ class FolderStorage(Storage):
 
     def publish(self, staged: Path, key: str) -> None:
         target = self._path(key)
-        hour = to_the_hour(datetime.now(UTC)).timestamp()
-        for path in regular_files(staged) if staged.is_dir() else [staged]:
-            if path != staged:
-                os.utime(path, (hour, hour), follow_symlinks=False)
-            with open_regular(path) as file:
-                os.fsync(file.fileno())
         if not staged.is_dir():
+            with open_regular(staged) as file:
+                os.fsync(file.fileno())
             make_private(staged)
             staged.replace(target)
             flush_directory(target.parent)
             return
+        hour = to_the_hour(datetime.now(UTC)).timestamp()
+        for path in regular_files(staged):
+            os.utime(path, (hour, hour), follow_symlinks=False)
+            with open_regular(path) as file:
+                os.fsync(file.fileno())
         for folder, _, _ in os.walk(staged):
             flush_directory(Path(folder))
         try:
