@@ -238,7 +238,7 @@ def look_up(factory: SessionFactory, digests: Fingerprints, subjects: Fingerprin
         with transaction(factory, read_only=True) as session:
             return set(session.scalars(_HOLDERS[session.get_bind().dialect.name], part))
 
-    return _known(accepted, lambda each: _with_each(factory, holders, each), digests, subjects)
+    return _known(accepted, _with_each(factory, holders, digests), _with_each(factory, holders, subjects))
 
 
 def settle(
@@ -266,9 +266,8 @@ def settle(
     accepted = _accepted(session)
     if known.accepted != accepted:
         holders = _HOLDERS[session.get_bind().dialect.name]
-        known = _known(
-            accepted, lambda each: [set(session.scalars(holders, part)) for part in _parts(each)], digests, subjects
-        )
+        found = ([set(session.scalars(holders, part)) for part in _parts(each)] for each in (digests, subjects))
+        known = _known(accepted, *found)
     if dataset.account_id is None:
         if known.accounts:
             raise KnownRefused("known_as_private")
@@ -322,11 +321,6 @@ def _parts(digests: Fingerprints) -> Iterator[Part]:
         yield {"digests": b"".join(part), "bytes": len(part) * DIGEST_BYTES}
 
 
-def _known(
-    accepted: int,
-    find: Callable[[Fingerprints], Iterable[set[str | None]]],
-    digests: Fingerprints,
-    subjects: Fingerprints,
-) -> Known:
-    images, people = (set[str | None]().union(*find(each)) for each in (digests, subjects))
+def _known(accepted: int, of_images: list[set[str | None]], of_subjects: list[set[str | None]]) -> Known:
+    images, people = (set[str | None]().union(*each) for each in (of_images, of_subjects))
     return Known(frozenset(filter(None, images)), None in images, accepted, frozenset(filter(None, people)))
