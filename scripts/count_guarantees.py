@@ -22,6 +22,7 @@ from tests.service.ledger.machine_broken import BROKEN
 from tests.service.test_matrix import cells, routes
 
 ROOT = Path(__file__).resolve().parents[1]
+INVARIANTS = "docs/contribute/architecture.md"
 HOSTILE = (
     "tests/service/ingest", "tests/service/datasets/test_reading.py",
     "tests/service/datasets/test_taken_over_reader.py",
@@ -40,18 +41,10 @@ def functions(module: ModuleType) -> int:
     return sum(not name.startswith("_") for name, _ in found)
 
 
-def invariants() -> int:
-    return len(
-        re.findall(
-            r"^\| I\d+ \|", (ROOT / "docs" / "contribute" / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE
-        )
-    )
-
-
 COUNTS: dict[str, Callable[[], int]] = {
     "ledger findings (`service.audit.findings.FindingCode`)": lambda: len(FindingCode),
     "failpoints (`service.failpoints.NAMES`)": lambda: len(NAMES),
-    "ledger invariants (docs/contribute/architecture.md)": invariants,
+    f"ledger invariants ({INVARIANTS})": lambda: len(re.findall(r"(?m)^\| I\d+ \|", (ROOT / INVARIANTS).read_text())),
     "broken ledgers that the state machine must find": lambda: len(BROKEN),
     "broken mechanisms that the release audit must flag": lambda: functions(broken_mechanisms),
     "broken gradients that the gradient audit must flag": lambda: len(broken_gradients.BROKEN_GRADIENTS),

@@ -104,9 +104,8 @@ def main() -> int:
                 found = re.fullmatch(r"\S+::(\w+)(?:\[.*\])?", verdict)
                 caught += [verdict] if found else []
                 bad += not found
-                sys.stdout.write(
-                    f"| {planted.guarantee} | {planted.fault} | {f'`{found[1]}`' if found else verdict} |\n"
-                )
+                shown = f"`{found[1]}`" if found else verdict
+                sys.stdout.write(f"| {planted.guarantee} | {planted.fault} | {shown} |\n")
                 sys.stdout.flush()
                 sys.stderr.write(f"  {time.monotonic() - started:.0f} s\n")
         status, said = run_tests(Path(name), shlex.join(caught)) if caught else (0, "")

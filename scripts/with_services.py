@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -170,29 +171,14 @@ def private(make: Callable[[Path], Any], start: Callable[[Any], None]) -> Iterat
         except FileNotFoundError:
             pass  # not installed
         except (subprocess.CalledProcessError, TimeoutError) as error:
-            logs = [
-                path.read_text(errors="replace")
-                for path in (Path(folder, "said"), Path(folder, "log"))
-                if path.exists()
-            ]
-            say(f"a server did not start: {error} {''.join(logs).strip()[-200:]}")
+            paths = filter(Path.exists, (Path(folder, "said"), Path(folder, "log")))
+            logs = "".join(path.read_text(errors="replace") for path in paths)
+            say(f"a server did not start: {error} {logs.strip()[-200:]}")
         yield url
-
-
-def private_postgresql() -> contextlib.AbstractContextManager[str | None]:
-    return private(lambda folder: PostgresServer(folder, "-c fsync=off"), PostgresServer.start)
 
 
 def private_redis() -> contextlib.AbstractContextManager[str | None]:
     return private(RedisServer, RedisServer.start)
-
-
-def private_s3() -> contextlib.AbstractContextManager[str | None]:
-    """Start OpenStack Swift, which answers a few seconds later."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from scripts.swift_server import SwiftServer
-
-    return private(SwiftServer, SwiftServer.spawn)
 
 
 @contextlib.contextmanager
@@ -210,12 +196,17 @@ def main(command: list[str]) -> int:
     if not command:
         sys.stderr.write(__doc__ or "")
         return 2
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from scripts.swift_server import SwiftServer  # which imports this file
+
+    postgresql = partial(private, lambda folder: PostgresServer(folder, "-c fsync=off"), PostgresServer.start)
+    s3 = partial(private, SwiftServer, SwiftServer.spawn)  # it answers a few seconds later
     environment = dict(os.environ)
     with contextlib.ExitStack() as stack:
-        for name, variable, usual, answers, private in (
-            ("PostgreSQL", POSTGRESQL_VARIABLE, POSTGRESQL_USUAL, postgresql_answers, private_postgresql),
+        for name, variable, usual, answers, start in (
+            ("PostgreSQL", POSTGRESQL_VARIABLE, POSTGRESQL_USUAL, postgresql_answers, postgresql),
             ("Redis", REDIS_VARIABLE, REDIS_USUAL, redis_answers, private_redis),
-            ("S3", S3_VARIABLE, "", s3_answers, private_s3),
+            ("S3", S3_VARIABLE, "", s3_answers, s3),
         ):
             given = environment.get(variable)
             if given and answers(given):
@@ -228,7 +219,7 @@ def main(command: list[str]) -> int:
                 environment[variable] = usual
                 say(f"{name} answers on its usual port")
                 continue
-            url = stack.enter_context(private())
+            url = stack.enter_context(start())
             if url is None:
                 say(f"no {name}: the tests that need it are left out")
             else:

@@ -197,7 +197,7 @@ def _prepare(service: deps.Service) -> str | None:
         return warning
     # Clean up after a crash, and destroy content that must not be readable.
     receiving.clean_up(settings, factory, now=service.clock())
-    receiving.keep_journal(vault.DatasetContext(settings, factory, service.clock))
+    receiving.keep_journal(vault.Vault.of(settings), factory)
     with transaction(factory) as session:
         fingerprints.wait_for_others(session)
         if not fingerprints.any_recorded(session):

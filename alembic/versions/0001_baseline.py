@@ -151,11 +151,7 @@ def upgrade() -> None:
         two_people="approved_by IS NULL OR approved_by != requested_by",
     )
     index_where("uq_admins_alone", "admins", ["admission"], "admission = 'alone' AND project_id IS NULL", unique=True)
-    create(
-        "arming_stops",
-        "scope id, code str64, sequence bigint?, found_at time",
-        key="scope",
-    )
+    create("arming_stops", "scope id, code str64, sequence bigint?, found_at time", key="scope")
     create(
         "audit_events",
         "id id, at time, action str128, object_id id?, key_id id?, admin_id id?, project_id id?",
@@ -203,23 +199,14 @@ def upgrade() -> None:
         "keys_until time, lapsed_at time?, refresh_token text?, asked_until time?",
         sa.UniqueConstraint("issuer", "subject"),
     )
-    create(
-        "projects",
-        "name str200, created_at time, jobs_max bigint?, turn_at time?",
-        sa.UniqueConstraint("name"),
-    )
+    create("projects", "name str200, created_at time, jobs_max bigint?, turn_at time?", sa.UniqueConstraint("name"))
     create(
         "sign_ins",
         "token_sha256 str64, key_id id, created_at time, expires_at time",
         indexed="key_id",
         key="token_sha256",
     )
-    create(
-        "verifications",
-        "entries bigint, findings int, verified_at time",
-        choice("kind", "full recent"),
-        key="kind",
-    )
+    create("verifications", "entries bigint, findings int, verified_at time", choice("kind", "full recent"), key="kind")
     create(
         "webhooks",
         "project_id id?, url str500, secret str80, made_by id, created_at time, failing_since time?",
@@ -404,10 +391,7 @@ def upgrade() -> None:
         count_positive="count > 0",
         seed_not_negative="seed >= 0",
     )
-    create(
-        "shares",
-        "release_id ->releases, project_id id, decision_id ->decisions, created_at time, ended_at time?",
-    )
+    create("shares", "release_id ->releases, project_id id, decision_id ->decisions, created_at time, ended_at time?")
     index_where("uq_shares_open", "shares", ["release_id", "project_id"], "ended_at IS NULL", unique=True)
 
     on_sqlite = op.get_bind().dialect.name == "sqlite"

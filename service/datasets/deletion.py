@@ -33,6 +33,7 @@ from service.settings import Settings
 GONE = (DatasetState.DELETING, DatasetState.DELETED)
 _JOBS_NAMED_MAX = 5
 ERASED_NAME = "erased"
+REWRITTEN = select(Dataset.id, Dataset.content_name).where(Dataset.content_name.is_not(None))  # after a withdrawal
 _READS_NUMBERS = [kind.name for kind in jobs.KINDS.values() if kind.reads_numbers]
 
 
@@ -86,7 +87,7 @@ def cancel_readers(
         whose: names the datasets at the beginning of its message.
         act: "deletion" or "withdrawal".
     """
-    needing = or_(false(), *map(_needs, dataset_ids))
+    needing = or_(false(), *map(needs, dataset_ids))
     waiting = session.scalars(select(Job.id).where(needing).order_by(Job.id).with_for_update()).all()
     if waiting and not may_cancel:
         raise Conflict(
@@ -103,13 +104,8 @@ def cancel_readers(
 
 def jobs_needing(session: Session, dataset_id: str) -> Sequence[str]:
     """Return the ids of the unfinished jobs that read this dataset, oldest first."""
-    needing = visible(session, Job, select(Job.id)).where(_needs(dataset_id))
+    needing = visible(session, Job, select(Job.id)).where(needs(dataset_id))
     return session.scalars(needing.order_by(Job.created_at)).all()
-
-
-def is_needed(session: Session, dataset_id: str) -> bool:
-    """Return whether an unfinished job reads this dataset, so that its process may have it in memory."""
-    return session.scalar(select(select(Job.id).where(_needs(dataset_id)).exists())) is True
 
 
 def complete(settings: Settings, factory: SessionFactory, dataset_id: str) -> Dataset:
@@ -119,7 +115,7 @@ def complete(settings: Settings, factory: SessionFactory, dataset_id: str) -> Da
     """
     Vault.of(settings).shred_all(dataset_id)
     with transaction(factory) as session:
-        states.move(session, dataset_id, DatasetState.DELETED, ~select(Job.id).where(_needs(dataset_id)).exists())
+        states.move(session, dataset_id, DatasetState.DELETED, ~exists().where(needs(dataset_id)))
         dataset = session.get_one(Dataset, dataset_id)
     if dataset.account_id is None and dataset.state is DatasetState.DELETED:
         fingerprints.forget(factory, dataset_id, dataset.upload_attempt)
@@ -153,21 +149,15 @@ def destroy_copies(settings: Settings, factory: SessionFactory) -> None:
     names = {name: dataset_id for name in vault.stored_keys() if (dataset_id := dataset_of(name))}
     with transaction(factory, read_only=True) as session:
         gone = among(session, select(Dataset.id).where(Dataset.state.in_(GONE)), Dataset.id, sorted(names.values()))
-        newest = contents_written_anew(session)
+        newest = dict(session.execute(REWRITTEN).all())
     for name, dataset_id in sorted(names.items()):
         if dataset_id in gone or is_outdated(name, newest):
             destroy_file(vault.key_path(name))
             get_logger(__name__).info("key_copy_destroyed", dataset_id=dataset_id)
 
 
-def contents_written_anew(session: Session) -> dict[str, str]:
-    """Return the names of rewritten contents, by dataset id."""
-    rows = session.execute(select(Dataset.id, Dataset.content_name).where(Dataset.content_name.is_not(None)))
-    return {row.id: str(row.content_name) for row in rows}
-
-
-def is_outdated(name: str, newest: Mapping[str, str]) -> bool:
-    """Return whether a content was replaced by one of `contents_written_anew`. A newer one is of a lost database."""
+def is_outdated(name: str, newest: Mapping[str, str | None]) -> bool:
+    """Return whether a content was replaced by one of the REWRITTEN. A newer one is of a lost database."""
     present = newest.get(dataset_of(name) or "")
     return present is not None and version_of(name) < version_of(present)
 
@@ -211,10 +201,10 @@ def _options_of(dataset_id: str) -> list[ColumnElement[bool]]:
     return [Job.plan[("config", name)].as_string() == dataset_id for name in PUBLIC_DATASET_OPTIONS]
 
 
-def _needs(dataset_id: str) -> ColumnElement[bool]:
+def needs(dataset_id: str) -> ColumnElement[bool]:
     """Select unfinished trainings on a dataset or with images from it, and other jobs that read it as a public one.
 
-    A training does not need the dataset that its release will be measured on.
+    Their processes may have it in memory. A training does not need the dataset that its release will be measured on.
     """
     training = and_(Job.kind == TRAIN, or_(Job.dataset_id == dataset_id, *_options_of(dataset_id)))
     public = and_(Job.kind != TRAIN, Job.evaluation_dataset_id == dataset_id)

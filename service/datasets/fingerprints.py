@@ -82,61 +82,31 @@ _FORGET = text(
 )
 
 
-class KnownRefused(InvalidInput):
-    """Images or subjects of an upload are known. The answer reveals that, so it is limited (`quotas`).
+# The messages of `KnownRefused`. None says which images or subjects, how many, or whose.
+_REFUSALS = {
+    # No single account may pay for them. The message is the same for all reasons.
+    "overlap": "Images of this upload are in other datasets already, and no single account may pay for all of them. It "
+    "must be yours, accept new data and have the same unit. Its epsilon and delta must not exceed those of the "
+    "account you chose. Upload the known images separately, or into their first account; otherwise ask the "
+    "operator. Nothing was stored.",
+    "known_as_private": "Images of this upload are protected by an account here, so they cannot be public: an accuracy "
+    "measured on them, or a basis computed from them, would be published without noise. Take out what was ever "
+    "uploaded as private. Nothing was stored.",
+    "known_as_public": "Images of this upload are in a public dataset here, on which releases are measured without "
+    "noise. Leave them out if they are public; if they are not, have the public dataset deleted first. Nothing was "
+    "stored.",
+    "known_subjects": "Subjects of this upload are in another account of this project already, and no subject has two "
+    "budgets. Upload their images into that account, and leave them out here. Nothing was stored.",
+}
 
-    No message says which, how many, or whose.
-    """
+
+class KnownRefused(InvalidInput):
+    """Images or subjects of an upload are known. The answer reveals that, so it is limited (`quotas`)."""
 
     code: ClassVar[str] = "upload_refused"
-    fault: ClassVar[str]
-    text: ClassVar[str]
 
-    def __init__(self) -> None:
-        super().__init__(self.text, fault=self.fault)
-
-
-class OverlapRefused(KnownRefused):
-    """The images are known, and no single account may pay for them. The message is the same for all reasons."""
-
-    fault = "overlap"
-    text = (
-        "Images of this upload are in other datasets already, and no single account may pay for all of them. It "
-        "must be yours, accept new data and have the same unit. Its epsilon and delta must not exceed those of the "
-        "account you chose. Upload the known images separately, or into their first account; otherwise ask the "
-        "operator. Nothing was stored."
-    )
-
-
-class KnownAsPrivate(KnownRefused):
-    """A public upload holds an image that an account protects."""
-
-    fault = "known_as_private"
-    text = (
-        "Images of this upload are protected by an account here, so they cannot be public: an accuracy measured on "
-        "them, or a basis computed from them, would be published without noise. Take out what was ever uploaded "
-        "as private. Nothing was stored."
-    )
-
-
-class KnownAsPublic(KnownRefused):
-    """A private upload holds an image of a public dataset."""
-
-    fault = "known_as_public"
-    text = (
-        "Images of this upload are in a public dataset here, on which releases are measured without noise. Leave "
-        "them out if they are public; if they are not, have the public dataset deleted first. Nothing was stored."
-    )
-
-
-class SubjectsKnown(KnownRefused):
-    """Subjects of an upload are in another account."""
-
-    fault = "known_subjects"
-    text = (
-        "Subjects of this upload are in another account of this project already, and no subject has two budgets. "
-        "Upload their images into that account, and leave them out here. Nothing was stored."
-    )
+    def __init__(self, fault: str) -> None:
+        super().__init__(_REFUSALS[fault], fault=fault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +172,7 @@ def recognise(private_hashes: Numbers, project_id: str, key: bytes) -> tuple[Num
     """Return the stored number of each record's subject (n,), and the fingerprints of the subjects. PRIVATE.
 
     Args:
-        private_hashes: (n,), of the ids, by `service.ingest.subjects.hashed_numbers`.
+        private_hashes: (n,), of the ids, by `service.ingest.subjects.subject_numbers`.
         project_id: scope of the ids.
         key: the secret of this installation, 32 bytes.
 
@@ -266,9 +236,9 @@ def look_up(factory: SessionFactory, digests: Fingerprints, subjects: Fingerprin
 
     def holders(part: Part) -> set[str | None]:
         with transaction(factory, read_only=True) as session:
-            return _holders(session, part)
+            return set(session.scalars(_HOLDERS[session.get_bind().dialect.name], part))
 
-    return _known(accepted, lambda each: _with_each(factory, holders, each), digests, subjects)
+    return _known(accepted, _with_each(factory, holders, digests), _with_each(factory, holders, subjects))
 
 
 def settle(
@@ -287,22 +257,23 @@ def settle(
         subjects: fingerprints of recognised subjects. A known one never joins accounts: it would take the others along.
 
     Raises:
-        OverlapRefused: more than one account is concerned, or the other one is of another project, less strict, or
-            protects another unit.
-        KnownAsPrivate: the dataset is public, and an account protects one of its images.
-        KnownAsPublic: the dataset is private, and one of its images is public.
-        SubjectsKnown: one of its subjects is in another account.
+        KnownRefused: overlap: more than one account is concerned, or the other one is of another project, less strict,
+            or protects another unit. known_as_private: the dataset is public, and an account protects one of its
+            images. known_as_public: the dataset is private, and one of its images is public. known_subjects: one of its
+            subjects is in another account.
     """
     wait_for_others(session)
     accepted = _accepted(session)
     if known.accepted != accepted:
-        known = _known(accepted, lambda each: [_holders(session, part) for part in _parts(each)], digests, subjects)
+        holders = _HOLDERS[session.get_bind().dialect.name]
+        found = ([set(session.scalars(holders, part)) for part in _parts(each)] for each in (digests, subjects))
+        known = _known(accepted, *found)
     if dataset.account_id is None:
         if known.accounts:
-            raise KnownAsPrivate
+            raise KnownRefused("known_as_private")
         return None
     if known.public:
-        raise KnownAsPublic
+        raise KnownRefused("known_as_public")
     concerned = set(known.accounts)
     own = session.get_one(Account, dataset.account_id)
     if concerned - {own.id} and own.unit is Unit.SUBJECT:
@@ -311,9 +282,9 @@ def settle(
             concerned.add(own.id)
     payer = session.get_one(Account, concerned.pop()) if concerned else own
     if concerned or payer.project_id != own.project_id or not at_least_as_strict(payer, own):
-        raise OverlapRefused
+        raise KnownRefused("overlap")
     if known.of_subjects - {payer.id}:
-        raise SubjectsKnown
+        raise KnownRefused("known_subjects")
     return payer.id
 
 
@@ -350,15 +321,6 @@ def _parts(digests: Fingerprints) -> Iterator[Part]:
         yield {"digests": b"".join(part), "bytes": len(part) * DIGEST_BYTES}
 
 
-def _holders(session: Session, part: Part) -> set[str | None]:
-    return set(session.scalars(_HOLDERS[session.get_bind().dialect.name], part))
-
-
-def _known(
-    accepted: int,
-    find: Callable[[Fingerprints], Iterable[set[str | None]]],
-    digests: Fingerprints,
-    subjects: Fingerprints,
-) -> Known:
-    images, people = (set[str | None]().union(*find(each)) for each in (digests, subjects))
+def _known(accepted: int, of_images: list[set[str | None]], of_subjects: list[set[str | None]]) -> Known:
+    images, people = (set[str | None]().union(*each) for each in (of_images, of_subjects))
     return Known(frozenset(filter(None, images)), None in images, accepted, frozenset(filter(None, people)))

@@ -39,9 +39,8 @@ from service.db.dataset_tables import Dataset
 from service.dependencies import patient
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
+from service.ingest import faults, formats
 from service.ingest.array_files import QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME, array_names, create_array
-from service.ingest.faults import explain
-from service.ingest.formats import format_named
 from service.ingest.request import IngestLimits, IngestRequest
 from service.logs import get_logger
 from service.sealing import SealedWriter, new_key
@@ -60,9 +59,6 @@ class UploadRefused(InvalidInput):
 class UploadTooLarge(TooLarge):
     """More bytes than `upload_bytes_max` were sent or announced."""
 
-    def __init__(self, limit_bytes: int, size_bytes: int | None = None) -> None:
-        super().__init__("This file", limit_bytes, size_bytes, fault=Fault.TOO_LARGE.value)
-
 
 class UploadFailed(ObscuraError):
     """The service, not the content, is at fault. The dataset stays declared."""
@@ -70,14 +66,6 @@ class UploadFailed(ObscuraError):
 
 class UploadsStopped(ObscuraError):
     """The service lacks the key of fingerprints, which a start with findings does not create."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The service takes no uploads: the key by which it recognises images is missing. A start without findings "
-            "creates it. Ask the operator to run `obscura ledger verify`, to fix what it lists, and to restart the "
-            "service. An earlier key can only be restored from a backup. Nothing was changed: the dataset stays "
-            "declared, and the same upload may be sent again."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +166,7 @@ def _request(settings: Settings, dataset: Dataset, format: str) -> IngestRequest
         subjects_recognised=dataset.subjects_recognised,
         source=settings.quarantine_path / f"{dataset.id}.{dataset.upload_attempt}",
         target=Path(),  # known once it is staged
-        format=format_named(format).name,
+        format=formats.format_named(format).name,
         limits=limits,
         source_key=new_key(),
         target_key=new_key(),
@@ -189,7 +177,7 @@ def _quarantine(sent: Sent, request: IngestRequest) -> tuple[str, int]:
     """Seal the body into a new file, and return its SHA-256 and size in bytes."""
     limit, announced = request.limits.upload_bytes_max, sent.announced_bytes
     if announced is not None and announced > limit:
-        raise UploadTooLarge(limit, announced)
+        raise _error(Fault.TOO_LARGE, request, announced)
     digest, size = hashlib.sha256(), 0
     with _disk_faults(request):
         descriptor = os.open(request.source, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -199,7 +187,7 @@ def _quarantine(sent: Sent, request: IngestRequest) -> tuple[str, int]:
         for block in sent.blocks:
             size += len(block)
             if size > limit:
-                raise UploadTooLarge(limit)
+                raise _error(Fault.TOO_LARGE, request)
             if announced is not None and size > announced:
                 raise _error(Fault.INCOMPLETE, request)
             digest.update(block)
@@ -307,7 +295,12 @@ def secret_of_fingerprints(settings: Settings) -> bytes:
         return read_key(path)
     except NotFound:  # under a new one, known images would pass as new
         get_logger(__name__).error("fingerprint_key_missing", path=str(path))
-        raise UploadsStopped from None
+        raise UploadsStopped(
+            "The service takes no uploads: the key by which it recognises images is missing. A start without findings "
+            "creates it. Ask the operator to run `obscura ledger verify`, to fix what it lists, and to restart the "
+            "service. An earlier key can only be restored from a backup. Nothing was changed: the dataset stays "
+            "declared, and the same upload may be sent again."
+        ) from None
 
 
 def _publish(vault: Vault, request: IngestRequest) -> None:
@@ -321,8 +314,8 @@ def _publish(vault: Vault, request: IngestRequest) -> None:
         failpoint("upload.after")
 
 
-def _error(fault: Fault, request: IngestRequest) -> UploadRefused | UploadTooLarge | UploadFailed:
+def _error(fault: Fault, request: IngestRequest, size_bytes: int | None = None) -> ObscuraError:
     if fault is Fault.TOO_LARGE:
-        return UploadTooLarge(request.limits.upload_bytes_max)
+        return UploadTooLarge("This file", request.limits.upload_bytes_max, size_bytes, fault=fault.value)
     refusal = UploadFailed if fault in (Fault.STORAGE, Fault.INTERNAL) else UploadRefused
-    return refusal(explain(fault, request), fault=fault.value)
+    return refusal(faults.explain(fault, request), fault=fault.value)

@@ -17,9 +17,9 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
+from obscura.wire.words import DatasetState
 from service import quotas
 from service.datasets import fingerprints, reading, states, withdrawal
-from service.datasets.reading import Content, Sent
 from service.datasets.vault import DatasetContext, Vault
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import Account
@@ -35,7 +35,7 @@ from service.storage.journals import Uploaded, read_uploaded, write_uploaded
 
 
 def receive(
-    context: DatasetContext, dataset_id: str, sent: Sent, *, by: str | None = None, pause_seconds: float = 1.0
+    context: DatasetContext, dataset_id: str, sent: reading.Sent, *, by: str | None = None, pause_seconds: float = 1.0
 ) -> Dataset:
     """Receive the content of a declared dataset. A refused upload leaves it declared.
 
@@ -86,15 +86,15 @@ def receive(
     return withdrawal.left_out(context, dataset)
 
 
-def keep_journal(context: DatasetContext) -> None:
+def keep_journal(vault: Vault, factory: SessionFactory) -> None:
     """Append accepted uploads that the journal lacks because of a crash after their commit."""
-    written = read_uploaded(context.vault.storage)
+    written = read_uploaded(vault.storage)
     accepted = select(Dataset, Account.subjects_key_check).join(Account, Account.id == Dataset.account_id)
-    with transaction(context.factory, read_only=True) as session:
+    with transaction(factory, read_only=True) as session:
         rows = session.execute(accepted.where(Dataset.ready_at.is_not(None))).all()
     for dataset, check in rows:
         if dataset.id not in written:
-            _journal(context.vault, dataset, check)
+            _journal(vault, dataset, check)
 
 
 def _journal(vault: Vault, dataset: Dataset, check: str | None) -> None:
@@ -102,15 +102,14 @@ def _journal(vault: Vault, dataset: Dataset, check: str | None) -> None:
     if dataset.account_id is None:
         return
     recognised = dataset.subjects_recognised
+    upload = Uploaded(dataset.account_id, recognised, check if recognised else None)
     try:
-        write_uploaded(
-            vault.storage, dataset.id, Uploaded(dataset.account_id, recognised, check if recognised else None)
-        )
+        write_uploaded(vault.storage, dataset.id, upload)
     except OSError as error:  # it is committed; the next start writes the line
         get_logger(__name__).error("upload_not_journalled", dataset_id=dataset.id, error=type(error).__name__)
 
 
-def accept(context: DatasetContext, content: Content, *, by: str | None = None) -> Dataset:
+def accept(context: DatasetContext, content: reading.Content, *, by: str | None = None) -> Dataset:
     """Record content and its fingerprints, and publish it. May be repeated after an error.
 
     An answer that reveals known images or subjects is counted for the key and its project, and recorded. After too many
@@ -180,7 +179,8 @@ def _leased(context: DatasetContext, snapshot: Dataset, blocks: Iterator[bytes])
             try:
                 with transaction(context.factory) as session:
                     until = context.clock() + timedelta(seconds=settings.lease_seconds)
-                    if not states.renew_upload(session, snapshot.id, snapshot.upload_attempt, until=until):
+                    ours = states.receiving(snapshot.upload_attempt)
+                    if not states.move(session, snapshot.id, DatasetState.RECEIVING, ours, upload_lease_until=until):
                         lost.set()
                         return
             except OperationalError as error:  # the next renewal may be in time

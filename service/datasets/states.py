@@ -16,9 +16,7 @@ from obscura.wire.names import same_names
 from obscura.wire.schemas import DatasetRequest
 from obscura.wire.words import DatasetState, Unit, Visibility
 from service import ledger
-from service.datasets import fingerprints
-from service.datasets.fingerprints import Known
-from service.datasets.reading import Content
+from service.datasets import fingerprints, reading
 from service.datasets.vault import Vault
 from service.db.base import new_id
 from service.db.dataset_tables import KEY_MISSING, Dataset, WithdrawnSubject
@@ -124,7 +122,7 @@ def begin_upload(
     """
     dataset = find(session, Dataset, dataset_id)
     begun = {"upload_attempt": Dataset.upload_attempt + 1, "upload_lease_until": now + timedelta(seconds=lease_seconds)}
-    free = or_(Dataset.state == DatasetState.DECLARED, _given_up(now))
+    free = or_(Dataset.state == DatasetState.DECLARED, receiving(expired_at=now))
     if not move(session, dataset_id, DatasetState.RECEIVING, free, failure_code=None, **begun):
         reasons = {
             DatasetState.READY: "has its content already, which never changes. Declare a new dataset",
@@ -144,12 +142,7 @@ def begin_upload(
     return dataset
 
 
-def renew_upload(session: Session, dataset_id: str, attempt: int, *, until: datetime) -> bool:
-    """Renew the lease of an upload; False if it has ended or another took over."""
-    return move(session, dataset_id, DatasetState.RECEIVING, _under_way(attempt), upload_lease_until=until)
-
-
-def accept_upload(session: Session, content: Content, known: Known, *, now: datetime) -> Dataset:
+def accept_upload(session: Session, content: reading.Content, known: fingerprints.Known, *, now: datetime) -> Dataset:
     """Record that the content was accepted and which account pays; the caller publishes it in the same transaction.
 
     From the commit on its fingerprints count. A private dataset with images of another account joins that account. If
@@ -171,7 +164,7 @@ def accept_upload(session: Session, content: Content, known: Known, *, now: date
     values = {"format": content.sent.format, "content_sha256": content.sha256, "content_bytes": content.bytes}
     values |= {"account_id": payer_id, "joined": payer_id != own_id, "vault_key_id": content.vault_key_id}
     values |= {"ready_at": now, "upload_lease_until": None}
-    if not move(session, dataset.id, DatasetState.READY, _under_way(attempt), **values):
+    if not move(session, dataset.id, DatasetState.READY, receiving(attempt), **values):
         raise Conflict(f"Dataset {dataset.id} is no longer receiving this upload. Upload again.")
     session.refresh(dataset)
     if payer_id is None:
@@ -183,10 +176,9 @@ def accept_upload(session: Session, content: Content, known: Known, *, now: date
             require_same_key(session, payer_id, content.sent.subjects_key_check)
     except (AccountClosed, InvalidInput):
         if payer_id != own_id:  # one refusal for all reasons reveals nothing about another account
-            raise fingerprints.OverlapRefused from None
+            raise fingerprints.KnownRefused("overlap") from None
         raise
-    if _has_withdrawals(session, payer_id):
-        move(session, dataset.id, DatasetState.WITHDRAWING)
+    if move(session, dataset.id, DatasetState.WITHDRAWING, _has_withdrawals(payer_id)):
         session.refresh(dataset)
     return dataset
 
@@ -224,8 +216,7 @@ def check_keys(session: Session, settings: Settings, *, contents: bool = True) -
 
 def uploads(session: Session, *, expired_at: datetime | None = None) -> set[tuple[str, int]]:
     """Return id and attempt of every upload in progress, or of those whose lease has expired."""
-    which = Dataset.state == DatasetState.RECEIVING if expired_at is None else _given_up(expired_at)
-    rows = session.execute(select(Dataset.id, Dataset.upload_attempt).where(which))
+    rows = session.execute(select(Dataset.id, Dataset.upload_attempt).where(receiving(expired_at=expired_at)))
     return {(dataset_id, attempt) for dataset_id, attempt in rows}
 
 
@@ -240,8 +231,8 @@ def end_upload(
     Returns:
         False if it has ended already, or was renewed.
     """
-    which = _under_way(attempt) if expired_at is None else _under_way(attempt) & _given_up(expired_at)
-    if not move(session, dataset_id, DatasetState.DECLARED, which, failure_code=REFUSED, upload_lease_until=None):
+    ended = {"failure_code": REFUSED, "upload_lease_until": None}
+    if not move(session, dataset_id, DatasetState.DECLARED, receiving(attempt, expired_at=expired_at), **ended):
         return False
     vault.shred(dataset_id)  # before the commit: afterwards, another upload may have begun
     return True
@@ -249,7 +240,7 @@ def end_upload(
 
 def require_recognised(session: Session, account_id: str, *, recognised: bool) -> None:
     """Raise InvalidInput if subjects have withdrawn from the account and the dataset does not recognise subjects."""
-    if not recognised and _has_withdrawals(session, account_id):
+    if not recognised and session.scalar(select(_has_withdrawals(account_id))):
         raise InvalidInput(
             "Subjects have withdrawn from this account, so its datasets recognise subjects: otherwise images of theirs "
             "could come back. Declare subjects_recognised, or push with the same --subjects-key."
@@ -278,13 +269,12 @@ def require_same_key(session: Session, account_id: str, check: str | None) -> No
     raise InvalidInput(f"Account *{name}* {wrong}. No subject would be found, so nothing was changed.")
 
 
-def _has_withdrawals(session: Session, account_id: str) -> bool:
-    return session.scalar(select(exists().where(WithdrawnSubject.account_id == account_id))) is True
+def receiving(attempt: int | None = None, *, expired_at: datetime | None = None) -> ColumnElement[bool]:
+    """Select datasets with an upload in progress: this one, and one whose lease has expired, if these are given."""
+    numbered = true() if attempt is None else Dataset.upload_attempt == attempt
+    expired = true() if expired_at is None else Dataset.upload_lease_until <= expired_at
+    return and_(Dataset.state == DatasetState.RECEIVING, numbered, expired)
 
 
-def _under_way(attempt: int) -> ColumnElement[bool]:
-    return and_(Dataset.state == DatasetState.RECEIVING, Dataset.upload_attempt == attempt)
-
-
-def _given_up(now: datetime) -> ColumnElement[bool]:
-    return and_(Dataset.state == DatasetState.RECEIVING, Dataset.upload_lease_until <= now)
+def _has_withdrawals(account_id: str) -> ColumnElement[bool]:
+    return exists().where(WithdrawnSubject.account_id == account_id)

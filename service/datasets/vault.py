@@ -11,6 +11,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -155,13 +156,11 @@ def open_content(
     Raises:
         NotFound: there is no content (SealBroken: the content is not what was stored under this key).
     """
-    folder = _folder(storage, content)
-
-    def read(name: str) -> Array:
+    folder, arrays = _folder(storage, content), list[Array]()
+    for name in (IMAGES_NAME, LABELS_NAME, *((SUBJECTS_NAME,) if with_subjects else ())):
         with SealedArray(folder, content, name, key) as array:
-            return array.read()
-
-    return read(IMAGES_NAME), read(LABELS_NAME), read(SUBJECTS_NAME) if with_subjects else None
+            arrays.append(array.read())
+    return arrays[0], arrays[1], arrays[2] if with_subjects else None
 
 
 def dataset_of(name: str) -> str | None:
@@ -231,7 +230,7 @@ def destroy_file(path: Path) -> None:
     flush_directory(path.parent)
 
 
-class SealedArray:
+class SealedArray(AbstractContextManager["SealedArray"]):
     """A sealed .npy file whose header has been read: its shape and type are known before its values are.
 
     Raises:
@@ -269,9 +268,6 @@ class SealedArray:
             batch = space[: self.shape[0] - start]
             self._fill(batch)
             yield batch
-
-    def __enter__(self) -> SealedArray:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._reader.close()

@@ -21,27 +21,24 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, exists, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.faults import Refused
 from obscura.wire.subjects import SubjectId
 from obscura.wire.words import DatasetState, Unit
-from service.datasets import deletion, fingerprints, reading, states
-from service.datasets.vault import DatasetContext, key_id_of
+from service import dependencies, disk
+from service.datasets import deletion, fingerprints, reading, states, vault
 from service.db.dataset_tables import Dataset, WithdrawnSubject
 from service.db.ledger_tables import Account
 from service.db.session import SessionFactory, transaction
-from service.dependencies import calling
-from service.disk import require_room
 from service.errors import InvalidInput, ObscuraError
 from service.failpoints import failpoint
 from service.identity.access import find, require_project, visible
-from service.ingest.subjects import hashed_numbers
+from service.ingest.subjects import subject_numbers
 from service.logs import get_logger
 from service.settings import Settings
-from service.storage import storage_of
-from service.storage.journals import accounts_withdrawn_from, note_withdrawn, read_withdrawn
+from service.storage import journals, storage_of
 
 _STORED = (DatasetState.READY, DatasetState.WITHDRAWING)
 _LOCK = "withdrawals.lock"  # beside the keys, which all processes that create or destroy keys share
@@ -83,7 +80,7 @@ def withdraw(
         subjects_key_check: of the key under which the ids were keyed; None for plain ids.
     """
     key = reading.secret_of_fingerprints(settings)
-    with calling("storage"):
+    with dependencies.calling("storage"):
         with transaction(factory) as session:
             require_project(session)
             account = find(session, Account, account_id)
@@ -101,7 +98,7 @@ def withdraw(
                 )
             states.require_same_key(session, account_id, subjects_key_check)
             try:
-                hashes = hashed_numbers(private_ids, len(private_ids))
+                hashes = subject_numbers(private_ids, len(private_ids), recognised=True)
             except Refused:
                 raise InvalidInput(
                     'A subject id is a placeholder, such as "unknown": no upload can have held it. Send the ids as '
@@ -111,8 +108,8 @@ def withdraw(
             begun = _begin(session, account, numbers, cancel_jobs=cancel_jobs, now=now)
             everyone = _withdrawn_from(session, account_id)
         failpoint("withdraw.after")
-        context = DatasetContext(settings, factory, lambda: now)
-        note_withdrawn(context.vault.storage, account_id, everyone)
+        context = vault.DatasetContext(settings, factory, lambda: now)
+        journals.note_withdrawn(context.vault.storage, account_id, everyone)
         done = [_try(context, dataset_id) for dataset_id in begun.dataset_ids]
     return replace(begun, waiting=not all(done))
 
@@ -142,7 +139,7 @@ def _begin(
     return Withdrawal(account.id, stored, others)
 
 
-def complete(context: DatasetContext, dataset_id: str, *, patient: bool = True) -> bool:
+def complete(context: vault.DatasetContext, dataset_id: str, *, patient: bool = True) -> bool:
     """Rewrite a dataset without the subjects who have withdrawn, once no training reads it. Idempotent.
 
     Args:
@@ -157,18 +154,18 @@ def complete(context: DatasetContext, dataset_id: str, *, patient: bool = True) 
                 dataset = session.get_one(Dataset, dataset_id)
                 if dataset.state is not DatasetState.WITHDRAWING:
                     return True
-                if dataset.account_id is None or deletion.is_needed(session, dataset_id):
+                if dataset.account_id is None or session.scalar(select(exists().where(deletion.needs(dataset_id)))):
                     return False
                 numbers = _withdrawn_from(session, dataset.account_id)
-            require_room(context.settings)
-            note_withdrawn(context.vault.storage, dataset.account_id, numbers)
+            disk.require_room(context.settings)
+            journals.note_withdrawn(context.vault.storage, dataset.account_id, numbers)
             target, key = context.vault.rewrite(dataset.content, dataset.id, numbers)
             failpoint("anew.before")
             with transaction(context.factory) as session:
                 fingerprints.wait_for_others(session)
                 if _withdrawn_from(session, dataset.account_id) != numbers:
                     continue  # more subjects have withdrawn meanwhile
-                rewritten = {"content_name": target, "content_key_id": key_id_of(key)}
+                rewritten = {"content_name": target, "content_key_id": vault.key_id_of(key)}
                 still = Dataset.state == DatasetState.WITHDRAWING
                 moved = states.move(session, dataset.id, DatasetState.READY, still, **rewritten)
             failpoint("anew.after")
@@ -180,7 +177,7 @@ def complete(context: DatasetContext, dataset_id: str, *, patient: bool = True) 
     return False
 
 
-def left_out(context: DatasetContext, dataset: Dataset) -> Dataset:
+def left_out(context: vault.DatasetContext, dataset: Dataset) -> Dataset:
     """Remove subjects who have withdrawn from an upload that was just accepted.
 
     Silently: a refusal would reveal to the uploader that one of these people has withdrawn, and keep all others out.
@@ -196,8 +193,8 @@ def go_on(settings: Settings, factory: SessionFactory) -> None:
     """Resume withdrawals that waited for a training or were interrupted, and destroy outdated content. Idempotent."""
     with transaction(factory, read_only=True) as session:
         waiting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.WITHDRAWING)).all()
-        newest = deletion.contents_written_anew(session)
-    context = DatasetContext(settings, factory, lambda: datetime.now(UTC))
+        newest = dict(session.execute(deletion.REWRITTEN).all())
+    context = vault.DatasetContext(settings, factory, lambda: datetime.now(UTC))
     for dataset_id in waiting:
         _try(context, dataset_id, patient=False)
     for name in sorted(context.vault.stored_names()) if newest else ():
@@ -211,8 +208,8 @@ def recall(settings: Settings, factory: SessionFactory, *, now: datetime) -> Non
     Call at start-up.
     """
     storage = storage_of(settings)
-    for account_id in accounts_withdrawn_from(storage):
-        noted = read_withdrawn(storage, account_id)
+    for account_id in journals.accounts_withdrawn_from(storage):
+        noted = journals.read_withdrawn(storage, account_id)
         with transaction(factory, read_only=True) as session:
             account = session.get(Account, account_id)
             known = account is None or noted <= _withdrawn_from(session, account_id)
@@ -228,7 +225,7 @@ def _withdrawn_from(session: Session, account_id: str) -> set[int]:
     return set(session.scalars(select(WithdrawnSubject.number).where(WithdrawnSubject.account_id == account_id)))
 
 
-def _try(context: DatasetContext, dataset_id: str, *, patient: bool = True) -> bool:
+def _try(context: vault.DatasetContext, dataset_id: str, *, patient: bool = True) -> bool:
     """Call `complete`; log an error, after which `go_on` retries."""
     try:
         return complete(context, dataset_id, patient=patient)

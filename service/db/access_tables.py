@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy import CheckConstraint, ForeignKey, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service.db.base import Base, Entity, Id, Name, Sha256, ShortText, check, partial_index, values_of
+from service.db.base import Base, Entity, Id, Name, Sha256, ShortText, partial_index, values_of
 
 
 class Person(Entity):
@@ -46,9 +46,9 @@ class Admin(Entity):
 
     __tablename__ = "admins"
     __table_args__ = (
-        check("(admission IN ('machine', 'provider')) = (requested_by IS NULL)", "requested_by_somebody"),
-        check("(admission = 'approved') = (approved_by IS NOT NULL)", "approved_by_somebody"),
-        check("approved_by IS NULL OR approved_by != requested_by", "two_people"),
+        CheckConstraint("(admission IN ('machine', 'provider')) = (requested_by IS NULL)", "requested_by_somebody"),
+        CheckConstraint("(admission = 'approved') = (approved_by IS NOT NULL)", "approved_by_somebody"),
+        CheckConstraint("approved_by IS NULL OR approved_by != requested_by", "two_people"),
         partial_index("uq_admins_alone", "admission", where="admission = 'alone' AND project_id IS NULL", unique=True),
     )
 
@@ -74,28 +74,28 @@ class Decision(Entity):
 
     __tablename__ = "decisions"
     __table_args__ = (
-        check(
+        CheckConstraint(
             "(action = 'raise') = (account_id IS NOT NULL) AND (account_id IS NULL) = (epsilon IS NULL) "
             "AND (epsilon IS NULL) = (epsilon_before IS NULL) AND (epsilon IS NULL) = (name IS NOT NULL)",
             "concerns_account",
         ),
-        check("epsilon_before > 0 AND epsilon > epsilon_before", "epsilon_is_raised"),
-        check(
+        CheckConstraint("epsilon_before > 0 AND epsilon > epsilon_before", "epsilon_is_raised"),
+        CheckConstraint(
             "(action = 'admit') = (key_hash IS NOT NULL) AND (action IN ('admit', 'revoke')) = (key_id IS NOT NULL)",
             "names_key",
         ),
-        check("action IN ('raise', 'admit', 'share', 'accept') OR admin_id IS NOT NULL", "concerns_one"),
-        check(
+        CheckConstraint("action IN ('raise', 'admit', 'share', 'accept') OR admin_id IS NOT NULL", "concerns_one"),
+        CheckConstraint(
             "(action = 'share') = (release_id IS NOT NULL) AND (release_id IS NULL) = (shared_with IS NULL)",
             "concerns_release",
         ),
-        check(
+        CheckConstraint(
             "(state = 'pending') = (decided_at IS NULL) AND (decided_at IS NULL) = (decided_by IS NULL) "
             "AND (decided_by IS NULL) = (decided_with IS NULL)",
             "decided_by_somebody",
         ),
-        check("state != 'approved' OR decided_by != requested_by", "two_people"),
-        check("state != 'approved' OR decided_with != requested_with", "two_keys"),
+        CheckConstraint("state != 'approved' OR decided_by != requested_by", "two_people"),
+        CheckConstraint("state != 'approved' OR decided_with != requested_with", "two_keys"),
     )
 
     action: Mapped[DecisionAction] = mapped_column(values_of(DecisionAction, "action"))
@@ -133,8 +133,8 @@ class ApiKey(Entity):
 
     __tablename__ = "api_keys"
     __table_args__ = (
-        check("(CAST(scopes AS TEXT) LIKE '%\"admin\"%') = (admin_id IS NOT NULL)", "admin_is_somebody"),
-        check("admin_id IS NOT NULL OR project_id IS NOT NULL", "of_a_project"),
+        CheckConstraint("(CAST(scopes AS TEXT) LIKE '%\"admin\"%') = (admin_id IS NOT NULL)", "admin_is_somebody"),
+        CheckConstraint("admin_id IS NOT NULL OR project_id IS NOT NULL", "of_a_project"),
     )
 
     name: Mapped[Name]
@@ -194,7 +194,7 @@ class Installation(Base):
     """
 
     __tablename__ = "installation"
-    __table_args__ = (check("number = 1", "only_one"),)
+    __table_args__ = (CheckConstraint("number = 1", "only_one"),)
 
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False, default=1)
     id: Mapped[Id]

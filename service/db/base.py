@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, DateTime, Dialect, Enum, Index, MetaData, String, text
+from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Enum, Index, MetaData, String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -108,10 +108,6 @@ def values_of(choices: type[enum.StrEnum], name: str) -> Enum:
         length=32,
         values_callable=lambda members: [member.value for member in members],
     )
-
-
-def check(rule: str, name: str) -> CheckConstraint:
-    return CheckConstraint(rule, name=name)
 
 
 def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, false, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, LargeBinary, String, false, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from obscura.wire.words import DatasetState, Visibility
-from service.db.base import Base, Entity, Id, Name, Sha256, ShortText, check, values_of
+from service.db.base import Base, Entity, Id, Name, Sha256, ShortText, values_of
 from service.db.ledger_tables import Account
 from service.db.project_tables import DEFAULT_PROJECT
 
@@ -30,14 +30,16 @@ class Dataset(Entity):
 
     __tablename__ = "datasets"
     __table_args__ = (
-        check("(visibility = 'private') = (account_id IS NOT NULL)", "private_has_account"),
-        check("height > 0 AND width > 0 AND channels IN (1, 3)", "image_shape"),
-        check("records_declared > 0", "records_positive"),
-        check(
+        CheckConstraint("(visibility = 'private') = (account_id IS NOT NULL)", "private_has_account"),
+        CheckConstraint("height > 0 AND width > 0 AND channels IN (1, 3)", "image_shape"),
+        CheckConstraint("records_declared > 0", "records_positive"),
+        CheckConstraint(
             "subjects_declared IS NULL OR (subjects_declared > 0 AND subjects_declared <= records_declared)",
             "subjects_within_records",
         ),
-        check("state != 'ready' OR (content_sha256 IS NOT NULL AND ready_at IS NOT NULL)", "ready_is_complete"),
+        CheckConstraint(
+            "state != 'ready' OR (content_sha256 IS NOT NULL AND ready_at IS NOT NULL)", "ready_is_complete"
+        ),
         Index(None, "state", "created_at"),
         Index(None, "account_id", "created_at"),
     )
@@ -100,7 +102,7 @@ class KnownUploads(Base):
     """
 
     __tablename__ = "known_uploads"
-    __table_args__ = (check("count > 0", "count_positive"),)
+    __table_args__ = (CheckConstraint("count > 0", "count_positive"),)
 
     project_id: Mapped[Id] = mapped_column(primary_key=True)
     key_id: Mapped[Id] = mapped_column(primary_key=True)
@@ -116,7 +118,7 @@ class Fingerprint(Base):
     """
 
     __tablename__ = "fingerprints"
-    __table_args__ = (check("length(digest) = 16", "digest_length"),)
+    __table_args__ = (CheckConstraint("length(digest) = 16", "digest_length"),)
 
     digest: Mapped[bytes] = mapped_column(LargeBinary(16), primary_key=True)
     dataset_id: Mapped[Id] = mapped_column(ForeignKey("datasets.id"), primary_key=True, index=True)

@@ -6,11 +6,11 @@ import enum
 from datetime import datetime
 from typing import Any, Self
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, String
+from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from obscura.wire.words import EarlyEnd, JobState, ReleaseKind, SampleFormat
-from service.db.base import CanonicalJson, Entity, Id, Name, Nano, Sha256, ShortText, check, partial_index, values_of
+from service.db.base import CanonicalJson, Entity, Id, Name, Nano, Sha256, ShortText, partial_index, values_of
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import Account, Hold
 from service.db.project_tables import DEFAULT_PROJECT
@@ -48,7 +48,7 @@ class Sweep(Entity):
     """A sweep: several trainings on one dataset, whose total price was held in one transaction."""
 
     __tablename__ = "sweeps"
-    __table_args__ = (check("cost_nano > 0", "price_positive"),)
+    __table_args__ = (CheckConstraint("cost_nano > 0", "price_positive"),)
 
     account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), index=True)
     dataset_id: Mapped[Id] = mapped_column(ForeignKey("datasets.id"))
@@ -70,16 +70,18 @@ class Job(Entity):
 
     __tablename__ = "jobs"
     __table_args__ = (
-        check("kind <> ''", "kind"),
-        check("attempt >= 0", "attempt_not_negative"),
-        check("attempts_lost >= 0 AND attempts_lost <= attempt", "lost_were_attempts"),
-        check("epsilon IS NULL OR epsilon > 0", "epsilon_positive"),
-        check("(kind = 'train') = (hold_id IS NOT NULL)", "training_has_hold"),
-        check("(state = 'running') = (lease_until IS NOT NULL)", "running_has_lease"),
-        check("(state IN ('succeeded', 'failed', 'cancelled')) = (finished_at IS NOT NULL)", "ended_has_time"),
-        check("(state = 'failed') = (failure_code IS NOT NULL)", "failed_has_code"),
-        check("ended_early IS NULL OR kind = 'train'", "training_ends_early"),
-        check("salvage_attempt IS NULL OR ended_early IS NOT NULL", "salvage_ended_early"),
+        CheckConstraint("kind <> ''", "kind"),
+        CheckConstraint("attempt >= 0", "attempt_not_negative"),
+        CheckConstraint("attempts_lost >= 0 AND attempts_lost <= attempt", "lost_were_attempts"),
+        CheckConstraint("epsilon IS NULL OR epsilon > 0", "epsilon_positive"),
+        CheckConstraint("(kind = 'train') = (hold_id IS NOT NULL)", "training_has_hold"),
+        CheckConstraint("(state = 'running') = (lease_until IS NOT NULL)", "running_has_lease"),
+        CheckConstraint(
+            "(state IN ('succeeded', 'failed', 'cancelled')) = (finished_at IS NOT NULL)", "ended_has_time"
+        ),
+        CheckConstraint("(state = 'failed') = (failure_code IS NOT NULL)", "failed_has_code"),
+        CheckConstraint("ended_early IS NULL OR kind = 'train'", "training_ends_early"),
+        CheckConstraint("salvage_attempt IS NULL OR ended_early IS NOT NULL", "salvage_ended_early"),
         partial_index("ix_jobs_open", "created_at", where="state IN ('queued', 'running')"),
         Index(None, "account_id", "created_at"),
         Index(None, "project_id", "created_at"),
@@ -171,7 +173,7 @@ class Sample(Entity):
     """
 
     __tablename__ = "samples"
-    __table_args__ = (check("count > 0", "count_positive"), check("seed >= 0", "seed_not_negative"))
+    __table_args__ = (CheckConstraint("count > 0", "count_positive"), CheckConstraint("seed >= 0", "seed_not_negative"))
 
     job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), unique=True)
     release_id: Mapped[Id] = mapped_column(ForeignKey("releases.id"), index=True)
@@ -198,9 +200,9 @@ class Evaluation(Entity):
 
     __tablename__ = "evaluations"
     __table_args__ = (
-        check("samples IS NULL OR samples > 0", "samples_positive"),
-        check("seed >= 0", "seed_not_negative"),
-        check("(results IS NULL) = (finished_at IS NULL)", "results_have_time"),
+        CheckConstraint("samples IS NULL OR samples > 0", "samples_positive"),
+        CheckConstraint("seed >= 0", "seed_not_negative"),
+        CheckConstraint("(results IS NULL) = (finished_at IS NULL)", "results_have_time"),
     )
 
     job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), unique=True)
@@ -224,7 +226,7 @@ class Preview(Entity):
     """
 
     __tablename__ = "previews"
-    __table_args__ = (check("(results IS NULL) = (finished_at IS NULL)", "results_have_time"),)
+    __table_args__ = (CheckConstraint("(results IS NULL) = (finished_at IS NULL)", "results_have_time"),)
 
     job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), unique=True)
     results: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))

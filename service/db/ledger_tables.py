@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, String, false, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, String, false, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from obscura.wire.words import Adjacency, EntryKind, HoldState, Unit, VerificationKind
-from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, partial_index, values_of
+from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, partial_index, values_of
 from service.db.project_tables import DEFAULT_PROJECT
 
 _ENDING = "kind IN ('capture', 'return')"
@@ -17,14 +17,8 @@ EVERYWHERE = "*"  # the scope of a fault that concerns no single account
 # Findings which say that the database is older than what its storage proves: they lock the whole installation.
 LOCKING = frozenset(
     {
-        "journal_unknown",
-        "journal_ahead",
-        "release_unknown",
-        "dataset_unknown",
-        "older_than_receipt",
-        "older_than_checkpoint",
-        "checkpoint_missing",
-        "restored",
+        *("journal_unknown", "journal_ahead", "release_unknown", "dataset_unknown"),
+        *("older_than_receipt", "older_than_checkpoint", "checkpoint_missing", "restored"),
     }
 )
 
@@ -40,14 +34,14 @@ class Account(Base):
 
     __tablename__ = "accounts"
     __table_args__ = (
-        check("epsilon > 0", "epsilon_positive"),
-        check("delta > 0 AND delta < 1", "delta_open_unit"),
-        check("capacity_nano > 0", "capacity_positive"),
-        check("spent_nano >= 0", "spent_not_negative"),
-        check("reserved_nano >= 0", "held_not_negative"),
+        CheckConstraint("epsilon > 0", "epsilon_positive"),
+        CheckConstraint("delta > 0 AND delta < 1", "delta_open_unit"),
+        CheckConstraint("capacity_nano > 0", "capacity_positive"),
+        CheckConstraint("spent_nano >= 0", "spent_not_negative"),
+        CheckConstraint("reserved_nano >= 0", "held_not_negative"),
         # A limit lowered below the spend leaves the account frozen, not lying about what was spent (I13).
-        check("frozen OR spent_nano + reserved_nano <= capacity_nano", "within_capacity"),
-        check("head_sequence >= 1", "head_sequence_positive"),
+        CheckConstraint("frozen OR spent_nano + reserved_nano <= capacity_nano", "within_capacity"),
+        CheckConstraint("head_sequence >= 1", "head_sequence_positive"),
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
@@ -98,8 +92,8 @@ class Entry(Base):
 
     __tablename__ = "entries"
     __table_args__ = (
-        check("sequence >= 1", "sequence_positive"),
-        check("amount_nano >= 0", "amount_not_negative"),
+        CheckConstraint("sequence >= 1", "sequence_positive"),
+        CheckConstraint("amount_nano >= 0", "amount_not_negative"),
         # I3: one HOLD and at most one terminal entry for each hold.
         partial_index("uq_entries_one_hold", "hold_id", where="kind = 'hold'", unique=True),
         partial_index("uq_entries_one_terminal", "hold_id", where=_ENDING, unique=True),
@@ -136,13 +130,13 @@ class Hold(Base):
 
     __tablename__ = "holds"
     __table_args__ = (
-        check("amount_nano > 0", "amount_positive"),
-        check("charged_nano >= 0 AND charged_nano <= amount_nano", "charged_within_hold"),
-        check("captured_nano >= 0 AND captured_nano <= amount_nano", "captured_within_hold"),
-        check("charged_nano = 0 OR state IN ('armed', 'captured')", "charged_only_when_armed"),
-        check("captured_nano = 0 OR state = 'captured'", "captured_only_when_captured"),
-        check("attempt >= 0 AND armed_attempt >= 0 AND armed_attempt <= attempt", "attempts_in_order"),
-        check("last_sequence >= 2", "last_sequence_after_opening"),
+        CheckConstraint("amount_nano > 0", "amount_positive"),
+        CheckConstraint("charged_nano >= 0 AND charged_nano <= amount_nano", "charged_within_hold"),
+        CheckConstraint("captured_nano >= 0 AND captured_nano <= amount_nano", "captured_within_hold"),
+        CheckConstraint("charged_nano = 0 OR state IN ('armed', 'captured')", "charged_only_when_armed"),
+        CheckConstraint("captured_nano = 0 OR state = 'captured'", "captured_only_when_captured"),
+        CheckConstraint("attempt >= 0 AND armed_attempt >= 0 AND armed_attempt <= attempt", "attempts_in_order"),
+        CheckConstraint("last_sequence >= 2", "last_sequence_after_opening"),
         partial_index("ix_holds_open", "account_id", "created_at", where="state IN ('held', 'armed')"),
     )
 
@@ -176,7 +170,7 @@ class Checkpoint(Base):
     """
 
     __tablename__ = "checkpoints"
-    __table_args__ = (check("sequence >= 1", "sequence_positive"),)
+    __table_args__ = (CheckConstraint("sequence >= 1", "sequence_positive"),)
 
     sequence: Mapped[Nano] = mapped_column(primary_key=True, autoincrement=False)
     heads: Mapped[dict[str, Any]] = mapped_column(CanonicalJson())

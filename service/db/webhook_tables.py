@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, String, Text
+from sqlalchemy import CheckConstraint, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.base import Entity, Id, check, partial_index
+from service.db.base import Entity, Id, partial_index
 
 
 class Webhook(Entity):
@@ -34,8 +34,8 @@ class Delivery(Entity):
 
     __tablename__ = "deliveries"
     __table_args__ = (
-        check("attempts >= 0", "attempts_not_negative"),
-        check("delivered_at IS NULL OR next_at IS NULL", "delivered_is_over"),
+        CheckConstraint("attempts >= 0", "attempts_not_negative"),
+        CheckConstraint("delivered_at IS NULL OR next_at IS NULL", "delivered_is_over"),
         partial_index("ix_deliveries_due", "next_at", where="next_at IS NOT NULL"),
     )
 

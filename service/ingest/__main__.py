@@ -8,9 +8,7 @@ from __future__ import annotations
 import resource
 import sys
 import warnings
-from collections.abc import Callable
 from io import BufferedReader
-from typing import BinaryIO
 
 from obscura.wire.faults import Fault, Refused
 from service.ingest.array_files import QUARANTINE
@@ -19,10 +17,11 @@ from service.ingest.request import MEBIBYTE, IngestLimits, IngestRequest
 from service.sealing import CHUNK_BYTES, SealedReader
 
 
-def answer(request: IngestRequest, ingest: Ingest, open_source: Callable[[IngestRequest], BinaryIO]) -> str:
-    """Read the upload into `request.target`, and return the answer."""
+def answer(request: IngestRequest, ingest: Ingest) -> str:
+    """Read the sealed upload into `request.target`, and return the answer."""
     try:
-        with open_source(request) as file:
+        sealed = SealedReader(request.source.open("rb"), request.source_key, QUARANTINE)
+        with BufferedReader(sealed, CHUNK_BYTES) as file:
             ingest(file, request)
     except Refused as refused:
         return refused.fault.value
@@ -34,12 +33,6 @@ def answer(request: IngestRequest, ingest: Ingest, open_source: Callable[[Ingest
         # A trace would quote the upload.
         return Fault.INTERNAL.value
     return "ok"
-
-
-def unsealed(request: IngestRequest) -> BinaryIO:
-    """Open the sealed upload."""
-    reader = SealedReader(request.source.open("rb"), request.source_key, QUARANTINE)
-    return BufferedReader(reader, CHUNK_BYTES)
 
 
 def confine(limits: IngestLimits) -> None:
@@ -63,7 +56,7 @@ def main() -> None:
     request = IngestRequest.from_json(sys.stdin.read())
     ingest = format_named(request.format).load()
     confine(request.limits)
-    sys.stdout.write(answer(request, ingest, unsealed) + "\n")
+    sys.stdout.write(answer(request, ingest) + "\n")
 
 
 if __name__ == "__main__":

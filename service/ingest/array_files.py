@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import DTypeLike
 from obscura.wire.faults import Fault, Refused
 from obscura.wire.subjects import SubjectId
 from service.ingest.request import IngestRequest
-from service.ingest.subjects import hashed_numbers, subject_numbers
+from service.ingest.subjects import subject_numbers
 from service.sealing import SealedWriter
 
 IMAGES_NAME, LABELS_NAME, SUBJECTS_NAME = "images.npy", "labels.npy", "subjects.npy"
@@ -33,7 +34,7 @@ def array_names(request: IngestRequest) -> tuple[str, ...]:
     return (IMAGES_NAME, LABELS_NAME, *(() if request.subjects_declared is None else (SUBJECTS_NAME,)))
 
 
-class ArrayFile:
+class ArrayFile(AbstractContextManager["ArrayFile"]):
     """A sealed .npy file of known shape, filled by appending, and durable when the block ends.
 
     Appending instead of memory-mapping keeps the address space small, so that it can be limited.
@@ -55,9 +56,6 @@ class ArrayFile:
             raise ValueError("more values than the shape holds")
         self._sealed.write(raw)
 
-    def __enter__(self) -> ArrayFile:
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -71,7 +69,6 @@ class ArrayFile:
 
 
 def create_array(request: IngestRequest, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> ArrayFile:
-    """Create one of the arrays of an upload."""
     path = request.target / f"{name}{SEALED_SUFFIX}"
     return ArrayFile(path, shape, dtype, key=request.target_key, context=context_of(request.dataset_id, name))
 
@@ -99,8 +96,7 @@ def store(
     with create_array(request, LABELS_NAME, (count,), np.int64) as stored:
         stored.append(private_labels)
     if request.subjects_declared is not None:
-        number = hashed_numbers if request.subjects_recognised else subject_numbers
-        numbers = number(private_ids, request.subjects_declared)
+        numbers = subject_numbers(private_ids, request.subjects_declared, recognised=request.subjects_recognised)
         with create_array(request, SUBJECTS_NAME, (count,), np.int64) as stored:
             stored.append(numbers)
     with create_array(request, IMAGES_NAME, (count, *request.record_shape), np.uint8) as stored:

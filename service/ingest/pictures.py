@@ -6,7 +6,6 @@ import unicodedata
 from typing import Any, BinaryIO
 
 import numpy as np
-from PIL import Image
 
 from obscura.image_types import image_header, open_image
 from obscura.wire.class_folders import class_paths
@@ -14,7 +13,7 @@ from obscura.wire.faults import Fault, Refused
 from service.ingest.array_files import require_count, store
 from service.ingest.request import IngestRequest
 from service.ingest.zip_directory import read_directory
-from service.ingest.zip_member import read_whole
+from service.ingest.zip_member import Member, take_rest
 
 _PLAIN_MODES = frozenset({"1", "L", "P", "RGB"})
 _ALPHA_MODES = frozenset({"LA", "PA", "RGBA"})
@@ -30,7 +29,8 @@ def ingest(file: BinaryIO, request: IngestRequest) -> None:
     classes = {unicodedata.normalize("NFC", name): label for label, name in enumerate(request.classes)}
     names = [entry.private_name for entry in entries]
     paths = class_paths(names, classes, subjects=request.subjects_declared is not None)
-    pixels = (decode_picture(read_whole(file, entry), request) for entry in entries)
+    contents = (take_rest(Member(file, entry), entry.expanded_bytes, Fault.ARCHIVE_BROKEN) for entry in entries)
+    pixels = (decode_picture(content, request) for content in contents)
     if any(path[0] not in classes for path in paths):
         raise Refused(Fault.CLASS_UNDECLARED)
     store(request, np.array([classes[path[0]] for path in paths]), (path[1] for path in paths), pixels)
@@ -56,27 +56,23 @@ def decode_picture(data: bytes, request: IngestRequest) -> np.ndarray[Any, np.dt
         if image.size != (width, height):
             raise Refused(Fault.IMAGE_BROKEN)
         image.load()
-        return _pixels(image, request)
+        if image.mode in _ALPHA_MODES or (image.mode in _PLAIN_MODES and "transparency" in image.info):
+            rgba = image.convert("RGBA")
+            if rgba.getchannel("A").getextrema() != (255, 255):
+                raise Refused(Fault.IMAGE_TRANSPARENT)
+            image = rgba.convert("RGB")
+        elif image.mode not in _PLAIN_MODES:
+            raise Refused(Fault.IMAGE_MODE)
+        if request.channels == 1 and image.mode in ("1", "L"):
+            return np.asarray(image.convert("L"), dtype=np.uint8)  # (h, w)
+        colours = np.asarray(image.convert("RGB"), dtype=np.uint8)  # (h, w, 3)
+        if request.channels == 3:
+            return colours
+        if not (colours == colours[:, :, :1]).all():
+            raise Refused(Fault.IMAGE_MODE)
+        return colours[:, :, 0]
     except (Refused, MemoryError):
         raise
     except Exception:
         # Decoders fail in many ways on hostile bytes, and their messages must not leave.
         raise Refused(Fault.IMAGE_BROKEN) from None
-
-
-def _pixels(image: Image.Image, request: IngestRequest) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    if image.mode in _ALPHA_MODES or (image.mode in _PLAIN_MODES and "transparency" in image.info):
-        rgba = image.convert("RGBA")
-        if rgba.getchannel("A").getextrema() != (255, 255):
-            raise Refused(Fault.IMAGE_TRANSPARENT)
-        image = rgba.convert("RGB")
-    elif image.mode not in _PLAIN_MODES:
-        raise Refused(Fault.IMAGE_MODE)
-    if request.channels == 3:
-        return np.asarray(image.convert("RGB"), dtype=np.uint8)  # (h, w, 3)
-    if image.mode in ("1", "L"):
-        return np.asarray(image.convert("L"), dtype=np.uint8)  # (h, w)
-    colours = np.asarray(image.convert("RGB"), dtype=np.uint8)
-    if not (colours == colours[:, :, :1]).all():
-        raise Refused(Fault.IMAGE_MODE)
-    return colours[:, :, 0]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO, Protocol
+from dataclasses import dataclass
+from typing import BinaryIO
 
 from obscura.wire.faults import Fault, Refused
 from service.ingest.zip_directory import DEFLATED, ZipEntry
@@ -14,29 +15,21 @@ _PIECE_BYTES = 4 * 2**20
 GZIP_WINDOW, _RAW_WINDOW = 31, -15
 
 
-class Reader(Protocol):
-    """A stream that returns `size` bytes a call, and fewer only at its end."""
-
-    def read(self, size: int, /) -> bytes: ...
-
-    def finish(self) -> None:
-        """Refuse the stream unless it has been read to its proper end."""
-        ...
-
-
+@dataclass
 class _Slice:
-    def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
-        self._file, self._offset, self._left = file, offset, size
+    file: BinaryIO
+    offset: int
+    left_bytes: int
 
     def read(self, size: int, /) -> bytes:
-        self._file.seek(self._offset)
-        data = self._file.read(min(size, self._left))
-        self._offset += len(data)
-        self._left -= len(data)
+        self.file.seek(self.offset)
+        data = self.file.read(min(size, self.left_bytes))
+        self.offset += len(data)
+        self.left_bytes -= len(data)
         return data
 
     def finish(self) -> None:
-        if self._left:
+        if self.left_bytes:
             raise Refused(Fault.ARCHIVE_BROKEN)
 
 
@@ -103,12 +96,9 @@ class Member:
             raise Refused(Fault.ARCHIVE_BROKEN)
 
 
-def read_whole(file: BinaryIO, entry: ZipEntry) -> bytes:
-    """Return a whole entry. The caller has bounded `entry.expanded_bytes`."""
-    member = Member(file, entry)
-    data = member.read(entry.expanded_bytes)
-    member.finish()
-    return data
+# Streams that return `size` bytes a call, and fewer only at their end. `finish` refuses one that was not read to its
+# proper end.
+Reader = _Slice | Inflated | Member
 
 
 def take(reader: Reader, size: int, fault: Fault) -> bytes:

@@ -28,7 +28,7 @@ class FolderStorage(Storage):
     def stage(self, key: str, mark: str = "") -> Iterator[Path]:
         target = self._path(key)
         make_private_folder(target.parent)
-        staging = _beside(target, mark)
+        staging = target.with_name(f"{target.name}.{mark or secrets.token_hex(8)}{UNFINISHED}")
         staging.mkdir(mode=0o700)
         try:
             yield staging
@@ -38,7 +38,8 @@ class FolderStorage(Storage):
     def publish(self, staged: Path, key: str) -> None:
         target = self._path(key)
         if not staged.is_dir():
-            _flush_file(staged)
+            with open_regular(staged) as file:
+                os.fsync(file.fileno())
             make_private(staged)
             staged.replace(target)
             flush_directory(target.parent)
@@ -46,7 +47,8 @@ class FolderStorage(Storage):
         hour = to_the_hour(datetime.now(UTC)).timestamp()
         for path in regular_files(staged):
             os.utime(path, (hour, hour), follow_symlinks=False)
-            _flush_file(path)
+            with open_regular(path) as file:
+                os.fsync(file.fileno())
         for folder, _, _ in os.walk(staged):
             flush_directory(Path(folder))
         try:
@@ -112,7 +114,7 @@ class FolderStorage(Storage):
     def remove(self, key: str) -> None:
         doomed = path = self._path(key)
         if path.suffix != UNFINISHED:
-            doomed = _beside(path)
+            doomed = path.with_name(f"{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
             try:
                 path.rename(doomed)
             except FileNotFoundError:
@@ -126,12 +128,3 @@ class FolderStorage(Storage):
     def _path(self, key: str) -> Path:
         require_key(key)
         return self._root / key
-
-
-def _flush_file(path: Path) -> None:
-    with open_regular(path) as file:
-        os.fsync(file.fileno())
-
-
-def _beside(path: Path, mark: str = "") -> Path:
-    return path.with_name(f"{path.name}.{mark or secrets.token_hex(8)}{UNFINISHED}")

@@ -7,11 +7,13 @@ old backup. The lines hold planned numbers only.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from service.errors import NotFound
@@ -76,7 +78,7 @@ def all_journalled(storage: Storage) -> dict[str, Journalled]:
 
 
 def journalled_jobs(storage: Storage) -> list[str]:
-    return [name for name in _listed(storage) if name.startswith("job_")]
+    return [name.removesuffix(_SUFFIX) for name in fnmatch.filter(storage.list(_SHELF), f"job_*{_SUFFIX}")]
 
 
 def note_withdrawn(storage: Storage, account_id: str, numbers: set[int]) -> None:
@@ -100,7 +102,8 @@ def read_withdrawn(storage: Storage, account_id: str) -> set[int]:
 
 def accounts_withdrawn_from(storage: Storage) -> list[str]:
     """Return the ids of the accounts from which subjects were noted as having withdrawn."""
-    return [name.removeprefix(_WITHDRAWN) for name in _listed(storage) if name.startswith(_WITHDRAWN)]
+    names = fnmatch.filter(storage.list(_SHELF), f"{_WITHDRAWN}*{_SUFFIX}")
+    return [name.removeprefix(_WITHDRAWN).removesuffix(_SUFFIX) for name in names]
 
 
 @dataclass(frozen=True)
@@ -124,12 +127,8 @@ def read_uploaded(storage: Storage) -> dict[str, Uploaded]:
     """Return the accepted uploads by dataset; raise NotFound if one of their lists cannot be read."""
     uploads: dict[str, Uploaded] = {}
     for name, text in _texts(storage, _UPLOADED):
-        account_id = name.removeprefix(_UPLOADED)
-
-        def upload(record: dict[str, Any], account_id: str = account_id) -> tuple[str, Uploaded]:
-            return str(record["dataset"]), Uploaded(account_id, record["recognised"], record["check"])
-
-        uploads |= dict(_parsed(text, upload))
+        for dataset_id, recognised, check in _parsed(text, itemgetter("dataset", "recognised", "check")):
+            uploads[dataset_id] = Uploaded(name.removeprefix(_UPLOADED), recognised, check)
     return uploads
 
 
@@ -145,10 +144,6 @@ def _parsed(text: bytes, build: Callable[[dict[str, Any]], T]) -> list[T]:
         with suppress(ValueError, TypeError, KeyError):
             records.append(build(json.loads(line)))
     return records
-
-
-def _listed(storage: Storage) -> list[str]:
-    return [name.removesuffix(_SUFFIX) for name in storage.list(_SHELF) if name.endswith(_SUFFIX)]
 
 
 def _texts(storage: Storage, prefix: str) -> Iterator[tuple[str, bytes]]:

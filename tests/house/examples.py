@@ -15,17 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TOGETHER = tuple(
     f"docs/{page}.md"
     for page in (
-        "reference/api-conventions",
-        "how-to/tune-with-sweeps",
-        "how-to/use-synthetic-images",
-        "how-to/rare-classes",
-        "explanation/ledger-and-receipts",
-        "operate/troubleshooting",
-        "operate/backup-and-restore",
-        "how-to/delete-and-withdraw",
-        "how-to/approve-changes",
-        "how-to/upload-images",
-        "how-to/add-new-people",
+        *("reference/api-conventions", "how-to/tune-with-sweeps", "how-to/use-synthetic-images", "how-to/rare-classes"),
+        *("explanation/ledger-and-receipts", "operate/troubleshooting", "operate/backup-and-restore"),
+        *("how-to/delete-and-withdraw", "how-to/approve-changes", "how-to/upload-images", "how-to/add-new-people"),
     )
 )
 

@@ -32,16 +32,17 @@ def build(project: Path, wheels: Path) -> Path:
     return wheels / built.stdout.split()[-1]
 
 
-def install(environment: Path, *wheels: Path) -> None:
-    """Create an environment with these wheels alone."""
-    venv.create(environment, with_pip=False, symlinks=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin/python"), "install", "--quiet"]
-    subprocess.run([*pip, "--no-index", "--no-deps", "--no-compile", *map(str, wheels)], check=True)
-
-
 def site_packages(environment: Path) -> Path:
     (found,) = environment.glob("lib/python3*/site-packages")
     return found
+
+
+def install(environment: Path, others: Path | str, *arguments: Path | str) -> None:
+    """Create an environment that sees a folder of packages, and install wheels without an index."""
+    venv.create(environment, with_pip=False, symlinks=True)
+    (site_packages(environment) / "others.pth").write_text(f"{others}\n", "utf-8")
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin/python"), "install", "--quiet"]
+    subprocess.run([*pip, "--no-index", *map(str, arguments)], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +55,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     library, server = build(source / "obscura", place), build(source, place)
-    install(place / "venv", library)
-    install(place / "server", library, server)
     shutil.rmtree(source)
-    client = link_packages(place / "client", LIBRARY)
-    (site_packages(place / "venv") / "others.pth").write_text(f"{client}\n", "utf-8")
-    (site_packages(place / "server") / "others.pth").write_text(
-        f"{metadata.distribution('sqlalchemy').locate_file('')}\n", "utf-8"
-    )
+    alone = ("--no-deps", "--no-compile", "--ignore-installed", library)
+    install(place / "venv", link_packages(place / "client", LIBRARY), *alone)
+    install(place / "server", str(metadata.distribution("sqlalchemy").locate_file("")), *alone, server)
     return place
 
 
@@ -97,14 +94,9 @@ def test_both_wheels_bring_the_licence(place):
 
 def test_the_server_wheel_resolves_to_our_library_without_an_index(place, tmp_path):
     """The name `obscura` on the package index is not ours: a dependency on it would install another package."""
-    environment = tmp_path / "environment"
-    venv.create(environment, with_pip=False, symlinks=True)
-    others = link_packages(tmp_path / "others", SERVER_NAME)
-    (site_packages(environment) / "others.pth").write_text(f"{others}\n", "utf-8")
     (wheel,) = place.glob("obscura_images_server-*.whl")
-    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin/python"), "install", "--quiet", "--dry-run"]
-    options = ["--no-index", "--find-links", str(place), "--report", str(tmp_path / "report.json"), str(wheel)]
-    subprocess.run([*pip, *options], check=True)
+    options = ("--dry-run", "--find-links", place, "--report", tmp_path / "report.json", wheel)
+    install(tmp_path / "environment", link_packages(tmp_path / "others", SERVER_NAME), *options)
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
     found = {item["metadata"]["name"]: item["download_info"]["url"] for item in report["install"]}
     assert set(found) == {LIBRARY, SERVER_NAME}

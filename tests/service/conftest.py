@@ -12,7 +12,7 @@ from obscura.wire.faults import Fault
 from service.audit.signing import make_signing_key
 from service.datasets import reading
 from service.db.session import SessionFactory, open_sessions
-from service.ingest.__main__ import answer, unsealed
+from service.ingest.__main__ import answer
 from service.ingest.formats import format_named
 from service.ingest.request import IngestRequest
 from service.settings import Settings
@@ -49,7 +49,7 @@ def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read uploads in this process instead of a confined one, which takes longer."""
 
     def run(request: IngestRequest) -> None:
-        word = answer(request, format_named(request.format).load(), unsealed)
+        word = answer(request, format_named(request.format).load())
         if word != "ok":
             raise reading._error(Fault(word), request)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import botocore.session
 from botocore import exceptions
@@ -98,8 +98,6 @@ _SYNONYMS |= {"IllegalLocationConstraintException": "PermanentRedirect", "TokenR
 for _noisy in ("botocore", "urllib3"):  # on DEBUG they log whole requests, with signatures
     logging.getLogger(_noisy).setLevel(logging.WARNING)
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class Listed:
@@ -151,15 +149,16 @@ class Bucket:
                     if not tries_left:
                         raise
 
-        return self._unless_missing(read)
+        content: bytes | None = self._ask(read, missing_ok=True)
+        return content
 
     def is_there(self, name: str) -> bool:
         """Return whether there is an object of that name."""
-        return self._unless_missing(lambda client: client.head_object(**self._at(name))) is not None
+        return self._ask(lambda client: client.head_object(**self._at(name)), missing_ok=True) is not None
 
     def delete(self, name: str) -> None:
         """Remove an object, if there is one."""
-        self._unless_missing(lambda client: client.delete_object(**self._at(name)))
+        self._ask(lambda client: client.delete_object(**self._at(name)), missing_ok=True)
 
     def list(self, prefix: str, *, deep: bool = True) -> Iterator[Listed]:
         """Yield the objects whose names begin with a prefix; not `deep`: folders instead of their objects."""
@@ -180,41 +179,34 @@ class Bucket:
     def _at(self, name: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._prefix + name}
 
-    def _unless_missing(self, request: Callable[[Any], T]) -> T | None:
-        try:
-            return self._ask(request)
-        except _Refused as refusal:
-            if refusal.answer in _MISSING:
-                return None
-            raise
-
-    def _ask(self, request: Callable[[Any], T]) -> T:
-        client = self._client(WEB_PATIENCE if in_web_request() else self.patience)
-        try:
-            answer = request(client)
-        except (BotoCoreError, ClientError) as error:
-            raise self._explained(error) from None
-        progressed("storage")
-        return answer
-
-    def _client(self, patience: Patience) -> Any:
+    def _ask(self, request: Callable[[Any], Any], *, missing_ok: bool = False) -> Any:
+        """Return the answer to a request; with `missing_ok`, None if there is no such object."""
+        patience = WEB_PATIENCE if in_web_request() else self.patience
         key = os.getpid(), patience  # a forked process must not share its parent's connections
         with self._creating:
             if key not in self._clients:
                 self._clients[key] = _new_client(patience)
-            return self._clients[key]
+            client = self._clients[key]
+        try:
+            answer = request(client)
+        except (BotoCoreError, ClientError) as error:
+            code = str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+            if missing_ok and code in _MISSING:
+                return None
+            raise self._explained(error, code) from None
+        progressed("storage")
+        return answer
 
-    def _explained(self, error: BotoCoreError | ClientError) -> StorageUnavailable:
+    def _explained(self, error: BotoCoreError | ClientError, code: str) -> StorageUnavailable:
         """Return an error that names the bucket and quotes nothing else: the original may hold credentials."""
         if isinstance(error, ClientError):
-            code = str(error.response.get("Error", {}).get("Code", ""))
             status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             if code in _TEMPORARY or status >= 500 or status == 429:
                 return _away(f"answers {code or status}")
             refused = "refused", "The storage refuses the request ({code})"
             why, sentence = _EXPLANATIONS.get(_SYNONYMS.get(code, code), refused)
-            return _Refused(code, why, f"{sentence.format(bucket=self._bucket, code=code)}.")
-        if isinstance(error, exceptions.SSLError):
+            sentence = sentence.format(bucket=self._bucket, code=code)
+        elif isinstance(error, exceptions.SSLError):
             why, sentence = _EXPLANATIONS["tls"]
         elif isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
             why, sentence = _EXPLANATIONS["credentials"]
@@ -222,15 +214,7 @@ class Bucket:
             return _away("does not answer")
         else:
             why, sentence = "refused", f"The storage cannot be used ({type(error).__name__})"
-        return _Refused("", why, f"{sentence}.")
-
-
-class _Refused(StorageUnavailable):
-    """The storage has answered, and a retry would not help."""
-
-    def __init__(self, code: str, why: str, message: str) -> None:
-        super().__init__(message, why=why)
-        self.answer = code
+        return StorageUnavailable(f"{sentence}.", why=why)
 
 
 def _away(what: str) -> StorageUnavailable:

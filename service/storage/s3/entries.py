@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from service.errors import NotFound
 from service.storage.interface import UNFINISHED, StorageUnavailable
@@ -29,11 +29,7 @@ KEYS, PARTS, SEGMENT, _CLAIMS = "keys/", "parts/", "~", "claims/"
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 3.0  # between two claims
 
 
-class _Json(BaseModel):
-    model_config = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
-
-
-class File(_Json):
+class File(BaseModel, frozen=True, ser_json_bytes="base64", val_json_bytes="base64"):
     """A published file: its content, or the digests of the parts that hold it, empty until they are written."""
 
     size: int
@@ -47,7 +43,7 @@ class File(_Json):
         return cls(size=len(content), sha256=sha256_of(content), content=content)
 
 
-class Entry(_Json):
+class Entry(BaseModel, frozen=True, ser_json_bytes="base64", val_json_bytes="base64"):
     """A publication."""
 
     id: str
@@ -64,9 +60,6 @@ class Entry(_Json):
         """Return the names of all objects that hold its files."""
         files = enumerate(self.files.values())
         return [self.part_name(number, part) for number, file in files for part in range(len(file.parts))]
-
-    def digests(self) -> dict[str, str]:
-        return {name: file.sha256 for name, file in self.files.items()}
 
     def sources(self, name: str) -> dict[str, Source]:
         """Return its files by path; `name` is used instead of an empty path."""
@@ -93,13 +86,15 @@ def new_id() -> str:
     return f"{time.time_ns():016x}{secrets.token_hex(6)}"
 
 
+@dataclass(frozen=True)
 class Entries:
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
+    """The entries of a bucket."""
+
+    bucket: Bucket
 
     def entry(self, key: str) -> Entry | None:
         """Return what is published under exactly this key, or about to be; raise NotFound if it is damaged."""
-        content = self._bucket.get(KEYS + key)
+        content = self.bucket.get(KEYS + key)
         try:
             return None if content is None else Entry.model_validate_json(content)
         except ValueError:
@@ -108,7 +103,7 @@ class Entries:
     def at_and_below(self, key: str) -> Iterator[Listed]:
         """Yield the objects of a key and of the keys below it."""
         name = KEYS + key
-        for listed in self._bucket.list(name):
+        for listed in self.bucket.list(name):
             if listed.name == name or listed.name.startswith(f"{name}/"):
                 yield listed
 
@@ -139,7 +134,7 @@ class Entries:
                 for file, source in entry.sources(last_of(name)).items():
                     sources[below(name, file).removeprefix(f"{path}/")] = source
         for name, segments in grown_files(listed.name for listed in self.at_and_below(path)).items():
-            whole = File.holding(b"".join(self._bucket.get(each) or b"" for each in segments))
+            whole = File.holding(b"".join(self.bucket.get(each) or b"" for each in segments))
             source = Source(whole.sha256, last_of(name), 0, whole, ())
             sources[name.removeprefix(path).lstrip("/")] = source
         return sources or None

@@ -48,6 +48,7 @@ KEPT_SECONDS = 3600.0  # since a copy was last asked for
 _SWEEP_SECONDS = 60.0  # between two sweeps; a younger staging folder may not be locked yet
 _READ_TRIES = 3  # of content that is replaced meanwhile
 _PARALLEL_READS = 16
+_NOTE = ".sent"  # ends the name of the file with the entry of what was sent
 
 
 class S3Storage(Storage):
@@ -81,11 +82,11 @@ class S3Storage(Storage):
 
     def send(self, staged: Path, key: str) -> None:
         require_key(key)
-        _note_of(staged).write_text(self._sent(staged, key).model_dump_json())
+        staged.with_name(f"{staged.name}{_NOTE}").write_text(self._sent(staged, key).model_dump_json())
 
     def publish(self, staged: Path, key: str) -> None:
         require_key(key)
-        note = _note_of(staged)
+        note = staged.with_name(f"{staged.name}{_NOTE}")
         entry = Entry.model_validate_json(note.read_bytes()) if note.is_file() else self._sent(staged, key)
         if entry.is_folder:  # published once
             with alone(self.bucket, key, lambda: self._entries.entry(key) is not None) as free:
@@ -106,7 +107,8 @@ class S3Storage(Storage):
             self._copies.keep(staged, {staged / name if name else staged: each for name, each in sources.items()})
             return
         self.remove(_unfinished(staged, key))
-        if published.digests() != entry.digests():
+        digests = [{name: file.sha256 for name, file in each.files.items()} for each in (published, entry)]
+        if digests[0] != digests[1]:
             raise Conflict("Another content has already been published under this identifier.")
 
     def append(self, key: str, content: bytes) -> None:
@@ -208,7 +210,15 @@ class S3Storage(Storage):
         for name in {*entries, *others} - set(doomed):
             self.bucket.delete(KEYS + name)
         for name, entry in doomed.items():
-            self._remove_parts(entry)
+            # Older parts of its key go, too, that no entry names: a crash, or two processes that wrote the same file at
+            # once, leave such parts.
+            current = self._entries.entry(entry.origin)
+            kept = f"{PARTS}{entry.origin}/{current.id if current else ''}/"
+            last = f"{PARTS}{entry.origin}/{entry.id}/~"
+            parts = {*entry.parts(), *(listed.name for listed in self.bucket.list(f"{PARTS}{entry.origin}/"))}
+            for part in sorted(parts):
+                if part <= last and not part.startswith(kept):
+                    self.bucket.delete(part)
             self.bucket.delete(KEYS + name)
 
     def _write(self, key: str, entry: Entry) -> None:
@@ -239,19 +249,6 @@ class S3Storage(Storage):
             whole = File(size=size, sha256=digest.hexdigest(), parts=tuple(parts))
             sent[name] = whole if parts else File.holding(b"")
         return entry.model_copy(update={"files": sent})
-
-    def _remove_parts(self, entry: Entry) -> None:
-        """Remove the parts of a publication, and older ones of its key that no entry names.
-
-        A crash, or two processes that wrote the same file at once, leave such parts.
-        """
-        current = self._entries.entry(entry.origin)
-        kept = f"{PARTS}{entry.origin}/{current.id if current else ''}/"
-        last = f"{PARTS}{entry.origin}/{entry.id}/~"
-        names = {*entry.parts(), *(listed.name for listed in self.bucket.list(f"{PARTS}{entry.origin}/"))}
-        for name in sorted(names):
-            if name <= last and not name.startswith(kept):
-                self.bucket.delete(name)
 
 
 class Copies:
@@ -362,7 +359,3 @@ def _unfinished(staged: Path, key: str) -> str:
     """Return the key of the entry of what is being sent from a staging folder."""
     folder = staged if staged.is_dir() else staged.parent
     return below(key.rpartition("/")[0], folder.name)
-
-
-def _note_of(staged: Path) -> Path:
-    return staged.with_name(f"{staged.name}.sent")

@@ -14,14 +14,14 @@ from sqlalchemy import Engine, text
 
 from obscura.wire.words import DatasetState
 from service.datasets import fingerprints, receiving, states
-from service.datasets.fingerprints import KnownAsPublic, OverlapRefused
+from service.datasets.fingerprints import KnownRefused
 from service.datasets.reading import Sent, UploadFailed
 from service.datasets.vault import DatasetContext, Vault
 from service.db.dataset_tables import Dataset
 from service.db.session import DatabaseBusy, SessionFactory, open_sessions, transaction
 from service.errors import AccountClosed, Conflict
 from service.settings import Settings
-from tests.service.datasets.uploading import npz, pictures
+from tests.service.datasets.uploading import known_refused, npz, pictures
 from tests.together import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.usefixtures("read_here")
@@ -220,7 +220,7 @@ def test_closing_while_an_upload_arrives_refuses_it_in_the_same_words(world, ima
     assert world.has_nothing_of(dataset_id)
     world.close(account_id, closed=False)
     if images is KNOWN:
-        with pytest.raises(KnownAsPublic):
+        with known_refused("known_as_public"):
             world.send(dataset_id, images)
 
 
@@ -245,10 +245,10 @@ def test_an_upload_that_would_join_a_closed_account_is_refused_as_where_none_may
     world.send(world.declare(first), KNOWN)
     world.close(first)
     dataset_id = world.declare(second)
-    with pytest.raises(OverlapRefused) as caught:
+    with known_refused("overlap") as caught:
         world.send(dataset_id, np.concatenate([FRESH, KNOWN[:1]]))
     assert "2025" not in str(caught.value)
-    assert str(caught.value) == str(OverlapRefused()), "the words are those of every other reason"
+    assert str(caught.value) == str(KnownRefused("overlap")), "the words are those of every other reason"
     assert world.has_nothing_of(dataset_id)
     world.close(first, closed=False)
     assert world.send(dataset_id, np.concatenate([FRESH, KNOWN[:1]])).joined

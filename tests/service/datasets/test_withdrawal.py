@@ -13,7 +13,6 @@ from sqlalchemy import select
 from obscura.wire.words import DatasetState
 from service import ledger
 from service.datasets import deletion, withdrawal
-from service.datasets.fingerprints import SubjectsKnown
 from service.datasets.vault import Vault
 from service.datasets.withdrawal import Withdrawal
 from service.db.base import new_id
@@ -23,7 +22,7 @@ from service.errors import Conflict, InvalidInput, NotFound
 from service.sealing import new_key
 from service.storage import storage_of
 from service.storage.journals import read_withdrawn
-from tests.service.datasets.uploading import pictures, stored_subjects
+from tests.service.datasets.uploading import known_refused, pictures, stored_subjects
 
 pytestmark = pytest.mark.usefixtures("read_here")
 
@@ -131,7 +130,7 @@ def test_later_uploads_are_accepted_without_them_and_other_accounts_refuse_them_
     deletion.destroy_copies(people.settings, people.factory)
     assert not key.exists()
     assert len(people.records(later)) == 1
-    with pytest.raises(SubjectsKnown):  # no second budget
+    with known_refused("known_subjects"):  # no second budget
         people.upload(people.account("patients of 2026"), ["anna"])
     assert people.findings() == ()
 

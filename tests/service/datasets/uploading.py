@@ -1,13 +1,16 @@
 """Storing content without a database: what `service.datasets.receiving` does between lease and acceptance."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
+from service.datasets.fingerprints import KnownRefused
 from service.datasets.reading import Content, Sent, staged
 from service.datasets.vault import DatasetContext, Subjects, Vault
 from service.db.dataset_tables import Dataset
@@ -37,6 +40,14 @@ def receive(
     with staged(context, dataset, Sent(iter(blocks), format, announced_bytes)) as content:
         content.publish()
         return content
+
+
+@contextmanager
+def known_refused(fault: str) -> Iterator[pytest.ExceptionInfo[KnownRefused]]:
+    """Expect that an upload is refused because of known images or subjects."""
+    with pytest.raises(KnownRefused) as refused:
+        yield refused
+    assert refused.value.numbers == {"fault": fault}
 
 
 def stored_subjects(settings: Settings, name: str) -> Subjects:

@@ -14,9 +14,10 @@ from hypothesis import settings as hypothesis_settings
 
 from service.datasets.vault import SealedArray
 from service.ingest.__main__ import answer
-from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME
+from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME
 from service.ingest.formats import FORMATS
 from service.ingest.request import IngestLimits, IngestRequest
+from service.sealing import SealedWriter
 from tests.pictures import archive, idx_file, picture
 
 Ingest = Callable[..., str]
@@ -52,7 +53,11 @@ def ingest(declare: Callable[..., IngestRequest], tmp_path: Path) -> Ingest:
         for name in (IMAGES_NAME, LABELS_NAME, SUBJECTS_NAME):
             (tmp_path / f"{name}{SEALED_SUFFIX}").unlink(missing_ok=True)
         request = declare(**changes)
-        return answer(request, FORMATS[request.format].load(), lambda _: io.BytesIO(data))
+        with request.source.open("wb") as file:
+            writer = SealedWriter(file, request.source_key, QUARANTINE)
+            writer.write(data)
+            writer.finish()
+        return answer(request, FORMATS[request.format].load())
 
     return run
 

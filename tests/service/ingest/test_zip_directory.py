@@ -52,15 +52,6 @@ def single(name: bytes, data: bytes, *, local_name: bytes | None = None, **facts
     return listing(header + data, central_row(name, data, 0, **facts))
 
 
-def test_class_folders_become_arrays_in_directory_order(ingest, stored):
-    data = archive(("dog/1.png", picture(value=9)), ("cat/1.png", picture(value=3)), method=zipfile.ZIP_DEFLATED)
-    assert ingest(data) == "ok"
-    images, labels = stored()
-    assert (images.shape, images.dtype, labels.dtype) == ((2, 4, 6), np.uint8, np.int64)
-    assert images[:, 0, 0].tolist() == [9, 3]
-    assert labels.tolist() == [1, 0]
-
-
 def test_zip64_fields_are_understood(ingest):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file, file.open("cat/1.png", "w", force_zip64=True) as member:
@@ -194,7 +185,7 @@ def test_the_declared_number_is_an_upper_bound(ingest):
 
 @SHARED
 @given(st.data())
-def test_pictures_come_back_as_they_were(ingest, stored, data):
+def test_pictures_come_back_as_they_were_in_directory_order(ingest, stored, data):
     channels = data.draw(st.sampled_from([1, 3]))
     count = data.draw(st.integers(1, 6))
     shape = (count, 4, 6) if channels == 1 else (count, 4, 6, 3)
@@ -208,7 +199,7 @@ def test_pictures_come_back_as_they_were(ingest, stored, data):
     assert ingest(archive(*members, method=zipfile.ZIP_DEFLATED), channels=channels) == "ok"
     back, back_labels = stored()
     assert (back == images).all()
-    assert back_labels.tolist() == labels
+    assert (back.dtype, back_labels.dtype, back_labels.tolist()) == (np.uint8, np.int64, labels)
 
 
 @SHARED
