@@ -24,7 +24,7 @@ from service.jobs.lifecycle import (
     stop_request,
 )
 from service.jobs.lookup import get_job, get_own_release, get_release, made_by, secret_of, trained_on
-from service.jobs.planning import charged_before_useful, plan_job
+from service.jobs.planning import charged_before_useful, facts_of, plan_job
 from service.jobs.sharing import SHARE_EFFECTS, end_share, request_share, shares
 from service.jobs.submission import submit
 from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, plan_trials, submit_sweep, trials_asked
