@@ -11,9 +11,8 @@ from obscura.wire.words import DatasetState, ReleaseKind
 from service import ledger
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Release
+from service.db.job_tables import Job, Release, Sample
 from service.db.session import transaction
-from service.jobs import kinds
 from service.jobs.kinds.evaluate import samples_for
 from service.main import utc_now
 from tests.service.holds import charge
@@ -90,7 +89,7 @@ def test_a_sample_whose_files_were_removed_says_how_to_have_it_again(served, rel
     sample = draw(served, release)
     served.finish_sample(sample, CONTENT, "images.zip")
     with transaction(served.factory) as session:
-        kinds.sample.let_go(session, [sample["id"]], now=utc_now())
+        session.get_one(Sample, sample["id"]).removed_at = utc_now()
     answer = served.client("read").get(f"/v1/samples/{sample['id']}/content")
     assert (answer.status_code, answer.json()["code"]) == (410, "sample_removed")
     assert (answer.json()["release_id"], answer.json()["seed"]) == (release, sample["seed"])
