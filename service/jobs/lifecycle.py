@@ -22,7 +22,7 @@ from service import ledger, queue, quotas
 from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
 from service.identity.access import find
-from service.jobs.endings import end_job, end_unpublished, may_publish, settle, tries_left
+from service.jobs.endings import end_job, end_unpublished, may_publish, tries_left
 from service.jobs.lookup import get_job, stale_attempt
 from service.ledger.stops import InstallationLocked, lock_of, locked, stop_of, stopped
 
@@ -114,8 +114,7 @@ def claim(
 
 def heartbeat(session: Session, *, job_id: str, attempt: int, now: datetime, lease_seconds: float) -> bool:
     """Extend the lease of a running attempt; return whether cancellation was requested. After StaleAttempt, stop."""
-    beat = _of_attempt(job_id, attempt).values(lease_until=now + timedelta(seconds=lease_seconds))
-    _change(session, beat, job_id, attempt)
+    _change(session, job_id, attempt, lease_until=now + timedelta(seconds=lease_seconds))
     return bool(session.scalar(select(Job.cancel_requested).where(Job.id == job_id)))
 
 
@@ -131,8 +130,7 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
         is_absent = name == "eta_seconds" and value is None
         if name not in PROGRESS_KEYS or not (is_text or is_absent or (is_number and math.isfinite(value))):
             raise InvalidInput(f"Progress may not carry {name!r}: only {', '.join(sorted(PROGRESS_KEYS))}.")
-    report = _of_attempt(job_id, attempt).values(progress=dict(progress), progress_version=Job.progress_version + 1)
-    _change(session, report, job_id, attempt)
+    _change(session, job_id, attempt, progress=dict(progress), progress_version=Job.progress_version + 1)
 
 
 def reported_silence(silent_seconds: float, silent_seconds_max: float) -> int | None:
@@ -186,8 +184,7 @@ def cancel(session: Session, job: Job, *, now: datetime, discard: bool = False) 
         job.progress_version += 1
         session.flush()
     if job.state is JobState.QUEUED and not may_publish(session, job):
-        settle(session, job, reason="cancelled before it started", now=now)
-        end_job(session, job, JobState.CANCELLED, now=now)
+        end_job(session, job, JobState.CANCELLED, reason="cancelled before it started", now=now)
 
 
 def stop_request(session: Session, *, job_id: str, attempt: int) -> StopRequest | None:
@@ -218,10 +215,9 @@ def end_early(session: Session, *, job_id: str, attempt: int, why: EarlyEnd) -> 
 
 def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> None:
     """Queue a job again because its worker shuts down. Its hold stays, and the attempt does not count as lost."""
-    requeue = _of_attempt(job_id, attempt).values(
-        state=JobState.QUEUED, lease_owner=None, lease_until=None, progress_version=Job.progress_version + 1
-    )
-    _change(session, requeue, job_id, attempt)
+    no_lease = {"lease_owner": None, "lease_until": None}
+    version = Job.progress_version + 1
+    _change(session, job_id, attempt, state=JobState.QUEUED, progress_version=version, **no_lease)
     queue.ring(session, job_id, now=now)
 
 
@@ -269,12 +265,9 @@ def _take(
     return Claim(job.id, job.attempt, job.kind, job.account_id, job.hold_id)
 
 
-def _of_attempt(job_id: str, attempt: int) -> Update:
-    return update(Job).where(Job.id == job_id, Job.attempt == attempt, Job.state == JobState.RUNNING)
-
-
-def _change(session: Session, statement: Update, job_id: str, attempt: int) -> None:
-    if _changed(session, statement) != 1:
+def _change(session: Session, job_id: str, attempt: int, **values: Any) -> None:
+    this = Job.id == job_id, Job.attempt == attempt, Job.state == JobState.RUNNING
+    if _changed(session, update(Job).where(*this).values(**values)) != 1:
         job = get_job(session, job_id)
         session.refresh(job)
         raise stale_attempt(job, attempt)

@@ -72,12 +72,13 @@ def refund_of_an_armed_hold(patch: Patch) -> None:
 def refund_on_expiry(patch: Patch) -> None:
     """A job whose worker was lost gets its charges back."""
 
-    def broken(session: Session, job: Job, *, reason: str, now: datetime) -> None:
+    def broken(session: Session, job: Job, state: JobState, *, reason: str, now: datetime) -> None:
         if job.hold_id is not None:
             _return_all(session, rows.lock_hold(session, job.hold_id), now)
+        endings.end_job(session, job, state, now=now)
 
     patch.setattr(rows, "check_hold", lambda *_: None)
-    patch.setattr(lifecycle, "settle", broken)
+    patch.setattr(lifecycle, "end_job", broken)
 
 
 def capture_that_keeps_the_rest(patch: Patch) -> None:
