@@ -99,7 +99,10 @@ class Shop(Steps):
     # What workers do.
 
     def claim(self, job_id: str | None = None, **more: Any) -> jobs.Claim | None:
-        return self.do(jobs.claim, worker="w", lease_seconds=LEASE, job_id=job_id, **more)
+        """Claim a job, or the first that can be claimed."""
+        waiting = self.read(jobs.claimable, now=self.now) if job_id is None else [job_id]
+        claims = (self.do(jobs.claim, worker="w", lease_seconds=LEASE, job_id=each, **more) for each in waiting)
+        return next(filter(None, claims), None)
 
     def claimed(self, job_id: str | None = None) -> jobs.Claim:
         claim = self.claim(job_id)
