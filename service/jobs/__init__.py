@@ -10,7 +10,6 @@ from service.jobs.endings import finish_cancelled, finish_failed, finish_unsaved
 from service.jobs.kinds import KINDS
 from service.jobs.kinds.train import publish
 from service.jobs.lifecycle import (
-    Claim,
     StopRequest,
     claim,
     claimable,

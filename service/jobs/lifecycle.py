@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -44,17 +43,6 @@ class StopRequest(enum.StrEnum):
     STOP = "stop"  # at once, without publishing
 
 
-@dataclass(frozen=True)
-class Claim:
-    """The right to run one attempt of a job until the lease ends or a later attempt takes over."""
-
-    job_id: str
-    attempt: int
-    kind: str
-    account_id: str | None
-    hold_id: str | None
-
-
 def claimable(session: Session, *, now: datetime, kind: str | None = None) -> Sequence[str]:
     """Return the ids of jobs that `claim` may take, in turn; trainings of a stopped account wait."""
     waiting = quotas.in_turn(select(Job.id).where(_claimable(now)), now)
@@ -65,8 +53,11 @@ def claimable(session: Session, *, now: datetime, kind: str | None = None) -> Se
 
 def claim(
     session: Session, *, job_id: str, worker: str, now: datetime, lease_seconds: float, attempts_max: int = 3
-) -> Claim | None:
-    """Claim a job that is queued, or running with an expired lease; return None if it is not, or another claims it.
+) -> int | None:
+    """Claim a job that is queued, or running with an expired lease.
+
+    Return the number of the attempt, which may run the job until the lease ends or a later one takes over; None if the
+    job cannot be claimed, or another worker claims it now.
 
     A job that lost its worker too often, or whose lost worker never saw its cancellation, is ended instead: captured
     when armed, returned when held. A training that has paid for something is claimed again before that, as often, only
@@ -113,13 +104,12 @@ def claim(
     if job.hold_id is not None:
         ledger.fence(session, hold_id=job.hold_id, attempt=job.attempt, now=now)
     quotas.take_turn(session, job.project_id, now=now)
-    return Claim(job.id, job.attempt, job.kind, job.account_id, job.hold_id)
+    return job.attempt
 
 
-def heartbeat(session: Session, *, job_id: str, attempt: int, now: datetime, lease_seconds: float) -> bool:
-    """Extend the lease of a running attempt; return whether cancellation was requested. After StaleAttempt, stop."""
+def heartbeat(session: Session, *, job_id: str, attempt: int, now: datetime, lease_seconds: float) -> None:
+    """Extend the lease of a running attempt. After StaleAttempt, stop."""
     _change(session, job_id, attempt, lease_until=now + timedelta(seconds=lease_seconds))
-    return bool(session.scalar(select(Job.cancel_requested).where(Job.id == job_id)))
 
 
 def report_progress(session: Session, *, job_id: str, attempt: int, progress: Mapping[str, Any]) -> None:

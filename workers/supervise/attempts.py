@@ -77,7 +77,7 @@ def claim_job(
         return None
     with transaction(factory) as session:
         ledger.require_clock(session, now)  # a wrong clock misjudges leases
-        claim = jobs.claim(
+        number = jobs.claim(
             session,
             worker=worker,
             now=now,
@@ -87,7 +87,7 @@ def claim_job(
         )
         failpoint("claim.before")
     failpoint("claim.after")
-    return None if claim is None else Attempt(claim.job_id, claim.attempt)
+    return None if number is None else Attempt(job_id, number)
 
 
 def has_files(session: Session, settings: Settings, job: Job) -> bool:

@@ -118,10 +118,9 @@ def claim_that_fences_nobody(patch: Patch) -> None:
 def heartbeat_without_fencing(patch: Patch) -> None:
     """Any worker's heartbeat renews the lease."""
 
-    def broken(session: Session, *, job_id: str, attempt: int, now: datetime, lease_seconds: float) -> bool:
+    def broken(session: Session, *, job_id: str, attempt: int, now: datetime, lease_seconds: float) -> None:
         running = update(Job).where(Job.id == job_id, Job.state == JobState.RUNNING)
         session.execute(running.values(lease_until=now + timedelta(seconds=lease_seconds)))
-        return bool(session.scalar(select(Job.cancel_requested).where(Job.id == job_id)))
 
     patch.setattr(jobs, "heartbeat", broken)
 

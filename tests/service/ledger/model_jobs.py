@@ -111,11 +111,8 @@ class Model(LedgerModel):
 
     def heartbeat(
         self, *, job_id: str, attempt: int, now: datetime, lease_seconds: float = LEASE_SECONDS, **_: Any
-    ) -> bool:
-        job = self._running(job_id, attempt)
-        job["lease_until"] = now + timedelta(seconds=lease_seconds)
-        cancel: bool = job["cancel_requested"]
-        return cancel
+    ) -> None:
+        self._running(job_id, attempt)["lease_until"] = now + timedelta(seconds=lease_seconds)
 
     def drop_lease(self, *, job_id: str, attempt: int, now: datetime, **_: Any) -> None:
         self.heartbeat(job_id=job_id, attempt=attempt, now=now, lease_seconds=0)
