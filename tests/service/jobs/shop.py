@@ -119,13 +119,14 @@ class Shop(Steps):
         assert claim is not None
         return claim
 
+    def held_by(self, claim: Claim) -> dict[str, Any]:
+        return {"hold_id": self.job(claim.job_id).hold_id, "attempt": claim.attempt}
+
     def arm(self, claim: Claim) -> None:
-        self.do(ledger.arm, hold_id=self.job(claim.job_id).hold_id or "", attempt=claim.attempt)
+        self.do(ledger.arm, **self.held_by(claim))
 
     def charge(self, claim: Claim, amount_nano: int) -> int:
-        return self.do(
-            charge, hold_id=self.job(claim.job_id).hold_id or "", attempt=claim.attempt, amount_nano=amount_nano
-        )
+        return self.do(charge, **self.held_by(claim), amount_nano=amount_nano)
 
     def charged(self, amount_nano: int = 10, job_id: str | None = None) -> Claim:
         """A claimed training that has armed and charged so much."""
