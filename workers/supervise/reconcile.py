@@ -36,8 +36,6 @@ SWEEP_SECONDS = 900.0
 SAMPLES_A_SWEEP_MAX = 1000
 OUTBOX_DAYS = 1.0
 STALE_FOLDER_SECONDS = 3600.0  # an unfinished folder that nobody has written to for this long
-_MESSAGES = select(Outbox.args, Outbox.created_at).where(Outbox.task == queue.TASK_RUN_JOB)
-_LEASES = select(Job.id, Job.lease_until)
 
 
 def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, now: datetime) -> None:
@@ -199,12 +197,14 @@ def _silent(session: Session, settings: Settings, now: datetime) -> list[str]:
     starts the oldest.
     """
     since = now - timedelta(seconds=settings.lease_seconds)
-    messages = _MESSAGES.where(Outbox.created_at > since).order_by(Outbox.created_at, Outbox.id)
+    messages = select(Outbox.args, Outbox.created_at).order_by(Outbox.created_at, Outbox.id)
+    messages = messages.where(Outbox.task == queue.TASK_RUN_JOB, Outbox.created_at > since)
     rung = {str(message.args[0]): message.created_at for message in session.execute(messages) if message.args}
     waiting = [*jobs.claimable(session, now=now, kind=TRAIN)[:1]]
     free = [kind for kind in jobs.KINDS if kind != TRAIN]
     waiting += [job_id for kind in free for job_id in jobs.claimable(session, now=now, kind=kind)]
-    leases = {row.id: row.lease_until for row in session.execute(_LEASES.where(Job.id.in_(waiting)))}
+    leased = select(Job.id, Job.lease_until).where(Job.id.in_(waiting))
+    leases = {row.id: row.lease_until for row in session.execute(leased)}
     return [job_id for job_id in waiting if job_id not in rung or rung[job_id] < (leases[job_id] or since)]
 
 
