@@ -68,7 +68,7 @@ def claim(
         attempts_max: how many attempts may lose their worker; the job ends with the last of them (`tries_left`).
     """
     # A row that is locked by another claimer is skipped, so claimers never wait for each other.
-    waiting = select(Job).where(Job.id == job_id, _claimable(now)).with_for_update(skip_locked=True)
+    waiting = select(Job).where(Job.id == job_id, _claimable(now)).with_for_update(skip_locked=True, of=Job)
     job = session.scalar(waiting.execution_options(populate_existing=True))
     if job is None:
         return None
