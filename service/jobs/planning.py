@@ -132,7 +132,7 @@ def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, 
 
 
 def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
-    """As `plan_job`, on a loaded training set."""
+    """Compute a plan as `plan_job` does, for a loaded training set."""
     budget_nano = trained.budget_nano(epsilon)
     try:
         written = canonical_json(dict(options))
