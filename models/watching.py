@@ -9,7 +9,7 @@ from torch import nn
 
 
 @contextmanager
-def between_layers(modules: Iterable[nn.Module], look: Callable[[], None]) -> Iterator[None]:
+def between_layers(modules: Iterable[nn.Module], look: Callable[[], object]) -> Iterator[None]:
     """Have `look` called before each layer of a network computes.
 
     Args:

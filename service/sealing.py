@@ -42,7 +42,7 @@ def new_key() -> bytes:
     return secrets.token_bytes(KEY_BYTES)
 
 
-class SealedWriter:
+class SealedWriter(io.RawIOBase):
     """Writes a sealed file from front to back.
 
     Args:
@@ -57,7 +57,10 @@ class SealedWriter:
         self._index, self._waiting = 0, bytearray()
         self._put(_MAGIC + salt)
 
-    def write(self, data: bytes) -> None:
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
         rest = memoryview(data)
         while len(self._waiting) + len(rest) > CHUNK_BYTES:  # the last chunk waits for `finish`: it is marked as last
             missing = CHUNK_BYTES - len(self._waiting)
@@ -69,6 +72,7 @@ class SealedWriter:
                 self._seal(rest[:missing], last=False)
             rest = rest[missing:]
         self._waiting += rest
+        return len(data)
 
     def finish(self) -> None:
         """Write the last chunk. Without it the file does not open."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, select
@@ -88,7 +89,7 @@ def roles_of(settings: Settings, groups: Collection[str]) -> dict[str | None, fr
 def unknown_projects(session: Session, settings: Settings) -> list[str]:
     """Return the projects in the settings that do not exist."""
     named = {project_id for roles in settings.oidc_groups.values() for project_id in roles}
-    return sorted(project_id for project_id in named if not _exists(session, project_id))
+    return sorted(project_id for project_id in named if session.get(Project, project_id) is None)
 
 
 def sign_in(session: Session, settings: Settings, claims: Claims, refresh_token: str, *, now: datetime) -> Person:
@@ -169,7 +170,11 @@ def _find(session: Session, issuer: str, subject: str) -> Person | None:
 
 
 def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[Scope]], now: datetime) -> None:
-    wished = {project_id: scopes for project_id, scopes in wished.items() if _exists(session, project_id)}
+    wished = {
+        project_id: scopes
+        for project_id, scopes in wished.items()
+        if project_id is None or session.get(Project, project_id) is not None
+    }
     owned = {project_id for project_id, scopes in wished.items() if Scope.ADMIN in scopes}
     admins = {project_id: admit_person(session, person, project_id, now=now).id for project_id in owned}
     for key in roles(session, person):
@@ -192,10 +197,6 @@ def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[
     session.flush()
 
 
-def _exists(session: Session, project_id: str | None) -> bool:
-    return project_id is None or session.get(Project, project_id) is not None
-
-
 class Confirming(Background):
     """Asks the provider, at least every minute, whether it still vouches for each person who may use the service.
 
@@ -216,16 +217,8 @@ class Confirming(Background):
             waiting = due(session, now, self._interval)
             gone = long_lapsed(session, now=now)
 
-        def ask(person_id: str) -> bool:
-            try:
-                return not away.is_set() and self._ask(person_id)
-            except ProviderUnavailable as error:
-                if not error.answered:  # one timeout is enough: do not wait for one per person
-                    away.set()
-                return False
-
         with ThreadPoolExecutor(ASKED_AT_ONCE_MAX) as pool:
-            answered = sum(pool.map(ask, waiting))
+            answered = sum(pool.map(partial(self._ask, away), waiting))
         if gone:
             with transaction(self._factory) as session:
                 end_lapsed(session, now=now)
@@ -240,7 +233,9 @@ class Confirming(Background):
         while not self._stopping.wait(min(ROUND_SECONDS_MAX, self._interval.total_seconds() / 4)):
             self.round()
 
-    def _ask(self, person_id: str) -> bool:
+    def _ask(self, away: threading.Event, person_id: str) -> bool:
+        if away.is_set():
+            return False
         now = self._clock()
         free = Person.asked_until.is_(None) | (Person.asked_until <= now)
         old = Person.confirmed_at <= now - self._interval  # again, because another process may have asked since
@@ -261,8 +256,8 @@ class Confirming(Background):
                     lapse(session, person, now=now)
                 elif person is not None:  # an invalid answer says nothing about the person
                     person.asked_until = None
-            if isinstance(error, ProviderUnavailable):
-                raise
+            if isinstance(error, ProviderUnavailable) and not error.answered:
+                away.set()  # one timeout is enough: do not wait for one per person
             return isinstance(error, NotVouchedFor)
         with transaction(self._factory) as session:
             person = session.scalar(same)

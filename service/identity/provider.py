@@ -71,8 +71,8 @@ class Provider:
             answer = await client.authorize_redirect(request, f"{self._settings.public_url}/login/callback", **extra)
             return str(answer.headers["location"])
 
-        address = self._ask(redirect)
-        return address, self._cookies.encrypt_at_time(json.dumps(pending).encode(), self._seconds()).decode("ascii")
+        address, seconds = self._ask(redirect), int(self._clock().timestamp())
+        return address, self._cookies.encrypt_at_time(json.dumps(pending).encode(), seconds).decode("ascii")
 
     def finish(self, request: Request, cookie: str) -> tuple[Claims, str, str]:
         """Return the person who has signed in, their sealed refresh token, and the path to open.
@@ -84,8 +84,9 @@ class Provider:
         Raises:
             SignInRefused: the sign-in was not begun in this browser, or the provider did not confirm it.
         """
+        seconds = int(self._clock().timestamp())
         try:
-            pending = json.loads(self._cookies.decrypt_at_time(cookie.encode(), PENDING_SECONDS, self._seconds()))
+            pending = json.loads(self._cookies.decrypt_at_time(cookie.encode(), PENDING_SECONDS, seconds))
         except (InvalidToken, UnicodeEncodeError):
             raise SignInRefused(
                 f"No sign-in was begun in this browser within the last {PENDING_SECONDS // 60} minutes. Begin again."
@@ -207,6 +208,3 @@ class Provider:
 
     def _seal(self, refresh_token: str) -> str:
         return self._tokens.encrypt(refresh_token.encode()).decode("ascii")
-
-    def _seconds(self) -> int:
-        return int(self._clock().timestamp())

@@ -10,7 +10,6 @@ from service.jobs.endings import finish_cancelled, finish_failed, finish_unsaved
 from service.jobs.kinds import KINDS
 from service.jobs.kinds.train import publish
 from service.jobs.lifecycle import (
-    Claim,
     StopRequest,
     claim,
     claimable,
@@ -24,7 +23,7 @@ from service.jobs.lifecycle import (
     stop_request,
 )
 from service.jobs.lookup import get_job, get_own_release, get_release, made_by, secret_of, trained_on
-from service.jobs.planning import charged_before_useful, plan_job
+from service.jobs.planning import charged_before_useful, facts_of, plan_job
 from service.jobs.sharing import SHARE_EFFECTS, end_share, request_share, shares
 from service.jobs.submission import submit
 from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, plan_trials, submit_sweep, trials_asked

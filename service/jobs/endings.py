@@ -14,12 +14,11 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import TRAIN, EarlyEnd, JobState, NoticeKind
 from service import ledger, queue
 from service.db.job_tables import FailureCode, Job
-from service.errors import Conflict, InvalidInput
+from service.errors import Conflict
 from service.identity.access import find
 from service.jobs.lookup import stale_attempt
 from service.notices import notify
 
-SHA256_CHARACTERS = frozenset("0123456789abcdef")
 # Failures after which a training still publishes its paid results. After others it would fail again, or lacks data.
 SALVAGED = {code: EarlyEnd(code.value) for code in FailureCode if code.value in {early.value for early in EarlyEnd}}
 
@@ -64,8 +63,7 @@ def finish_cancelled(session: Session, *, job_id: str, attempt: int, now: dateti
     if job.state is JobState.RUNNING:
         if not job.cancel_requested or may_publish(session, job):
             raise Conflict("No stop without publishing was requested for this job.", job_id=job_id)
-        settle(session, job, reason="cancelled", now=now)
-        end_job(session, job, JobState.CANCELLED, now=now)
+        end_job(session, job, JobState.CANCELLED, reason="cancelled", now=now)
     return job
 
 
@@ -89,25 +87,24 @@ def end_unpublished(session: Session, job: Job, code: FailureCode, *, now: datet
     """End a locked job that publishes nothing. The reason of an early end takes precedence over `code`."""
     early = job.ended_early
     if early in (EarlyEnd.CANCELLED, EarlyEnd.DISCARDED) or (early is None and job.cancel_requested):
-        settle(session, job, reason="cancelled", now=now)
-        end_job(session, job, JobState.CANCELLED, now=now)
+        end_job(session, job, JobState.CANCELLED, reason="cancelled", now=now)
         return
     code = code if early is None else FailureCode(early.value)
-    settle(session, job, reason=f"failed: {code.value}", now=now)
-    end_job(session, job, JobState.FAILED, now=now, failure_code=code)
+    end_job(session, job, JobState.FAILED, reason=f"failed: {code.value}", now=now, failure_code=code)
 
 
-def settle(session: Session, job: Job, *, reason: str, now: datetime) -> None:
-    """Close the hold, if any, of a job that publishes nothing."""
-    if job.hold_id is not None:
-        ledger.settle(session, hold_id=job.hold_id, attempt=job.attempt, reason=reason, now=now)
-
-
-def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **facts: Any) -> None:
-    """Write the final state of a locked job whose hold is closed.
+def end_job(
+    session: Session, job: Job, state: JobState, *, now: datetime, reason: str | None = None, **facts: Any
+) -> None:
+    """Write the final state of a locked job, and the columns `facts`.
 
     It ends no earlier than its hold, whose last entry another process may have dated by a clock that is ahead.
+
+    Args:
+        reason: closes the hold of a job that publishes nothing; None if the hold is closed.
     """
+    if reason is not None and job.hold_id is not None:
+        ledger.settle(session, hold_id=job.hold_id, attempt=job.attempt, reason=reason, now=now)
     held_until = now if job.hold_id is None else ledger.get_hold(session, job.hold_id).updated_at
     job.state, job.finished_at = state, max(now, held_until)
     job.lease_owner = job.lease_until = None
@@ -127,8 +124,3 @@ def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, 
     if kind is not None and job.kind != kind:
         raise Conflict(f"This is a {job.kind} job.", job_id=job_id)
     return job
-
-
-def require_sha256(text: str) -> None:
-    if len(text) != 64 or not set(text) <= SHA256_CHARACTERS:
-        raise InvalidInput("A SHA-256 is 64 lowercase hex digits.")

@@ -80,7 +80,7 @@ class Kind:
         planned: it carries out a training's plan.
         reads_numbers: it reads only the declaration of a dataset, so ended jobs do not prevent that it is erased.
         gives_way: its process takes only idle cores.
-        module: of the worker, whose `run(context)` does the work of an attempt.
+        module: of the worker, whose `run(context)` does the work of an attempt; by default `workers.train.kinds.NAME`.
     """
 
     name: str
@@ -119,9 +119,6 @@ class Kind:
         for column, value in results.items():
             setattr(made, column, value)
         end_job(session, job, JobState.SUCCEEDED, now=now)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "module", self.module or f"workers.train.kinds.{self.name}")
 
 
 def failure_of(job: Any) -> FailureFacts | None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, Update, and_, or_, select, update
+from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import FailureFacts
@@ -22,12 +21,13 @@ from service import ledger, queue, quotas
 from service.db.job_tables import FailureCode, Job
 from service.errors import Conflict, InvalidInput
 from service.identity.access import find
-from service.jobs.endings import end_job, end_unpublished, may_publish, settle, tries_left
+from service.jobs.endings import end_job, end_unpublished, may_publish, tries_left
 from service.jobs.lookup import get_job, stale_attempt
 from service.ledger.stops import LOCKED, InstallationLocked, lock_of, stop_of, stopped
 
-CANDIDATES, LISTED_MAX = 16, 64  # jobs that one claim examines, and that are listed
+LISTED_MAX = 64
 TEXT_CHARACTERS_MAX = 64
+_NO_SYNC = {"synchronize_session": False}  # changed rows are refreshed where they are read
 SILENT_MINUTES = "silent_minutes"  # in a job's progress, beside the report of its runner
 # The allow-list of a running job's report: steps and prices that follow from the plan, and the time still needed.
 PROGRESS_KEYS = frozenset(
@@ -43,17 +43,6 @@ class StopRequest(enum.StrEnum):
     STOP = "stop"  # at once, without publishing
 
 
-@dataclass(frozen=True)
-class Claim:
-    """The right to run one attempt of a job until the lease ends or a later attempt takes over."""
-
-    job_id: str
-    attempt: int
-    kind: str
-    account_id: str | None
-    hold_id: str | None
-
-
 def claimable(session: Session, *, now: datetime, kind: str | None = None) -> Sequence[str]:
     """Return the ids of jobs that `claim` may take, in turn; trainings of a stopped account wait."""
     waiting = quotas.in_turn(select(Job.id).where(_claimable(now)), now)
@@ -63,15 +52,12 @@ def claimable(session: Session, *, now: datetime, kind: str | None = None) -> Se
 
 
 def claim(
-    session: Session,
-    *,
-    worker: str,
-    now: datetime,
-    lease_seconds: float,
-    job_id: str | None = None,
-    attempts_max: int = 3,
-) -> Claim | None:
-    """Claim the next job to run: queued, or running with an expired lease.
+    session: Session, *, job_id: str, worker: str, now: datetime, lease_seconds: float, attempts_max: int = 3
+) -> int | None:
+    """Claim a job that is queued, or running with an expired lease.
+
+    Return the number of the attempt, which may run the job until the lease ends or a later one takes over; None if the
+    job cannot be claimed, or another worker claims it now.
 
     A job that lost its worker too often, or whose lost worker never saw its cancellation, is ended instead: captured
     when armed, returned when held. A training that has paid for something is claimed again before that, as often, only
@@ -79,44 +65,51 @@ def claim(
 
     Args:
         lease_seconds: how long the lease lasts without a heartbeat.
-        job_id: claim this job or none.
         attempts_max: how many attempts may lose their worker; the job ends with the last of them (`tries_left`).
     """
-    # Rows that are locked by other claimers are skipped, so claimers never wait for each other.
-    waiting = (
-        quotas.in_turn(select(Job).where(_claimable(now)), now)
-        .limit(CANDIDATES)
-        .with_for_update(skip_locked=True, of=Job)
-        .execution_options(populate_existing=True)
+    # A row that is locked by another claimer is skipped, so claimers never wait for each other.
+    waiting = select(Job).where(Job.id == job_id, _claimable(now)).with_for_update(skip_locked=True, of=Job)
+    job = session.scalar(waiting.execution_options(populate_existing=True))
+    if job is None:
+        return None
+    early, lost = job.ended_early, job.state is JobState.RUNNING
+    if lost:
+        last = not tries_left(job, attempts_max)
+        over = job.salvage_attempt == job.attempt and last
+        if (job.cancel_requested or early is not None or last) and (over or not may_publish(session, job)):
+            job.attempts_lost += 1
+            end_unpublished(session, job, FailureCode.WORKER_LOST, now=now)
+            return None
+        if early is None and last:
+            early = EarlyEnd.WORKER_LOST
+    taken = (
+        update(Job)
+        .where(Job.id == job.id, Job.attempt == job.attempt, Job.state == job.state, _claimable(now))
+        .values(
+            state=JobState.RUNNING,
+            attempt=job.attempt + 1,
+            attempts_lost=job.attempts_lost + lost,
+            lease_owner=worker,
+            lease_until=now + timedelta(seconds=lease_seconds),
+            ended_early=early,
+            salvage_attempt=None if early is None else job.attempt + 1,
+            started_at=job.started_at or now,
+            progress=_without_silence(job.progress),
+            progress_version=Job.progress_version + 1,
+        )
     )
-    if job_id is not None:
-        waiting = waiting.where(Job.id == job_id)
-    ended = False
-    for job in session.scalars(waiting).all():
-        early = job.ended_early
-        if job.state is JobState.RUNNING:  # its worker was lost
-            last = not tries_left(job, attempts_max)
-            over = job.salvage_attempt == job.attempt and last
-            if (job.cancel_requested or early is not None or last) and (over or not may_publish(session, job)):
-                if not ended:  # one per transaction, because ending locks an account, and two could deadlock
-                    job.attempts_lost += 1
-                    end_unpublished(session, job, FailureCode.WORKER_LOST, now=now)
-                    ended = True
-                continue
-            if early is None and last:
-                early = EarlyEnd.WORKER_LOST
-        lease_until = now + timedelta(seconds=lease_seconds)
-        taken = _take(session, job, worker=worker, now=now, lease_until=lease_until, early=early)
-        if taken is not None:
-            return taken
-    return None
+    if session.scalar(taken.returning(Job.id), execution_options=_NO_SYNC) is None:
+        return None
+    session.refresh(job)
+    if job.hold_id is not None:
+        ledger.fence(session, hold_id=job.hold_id, attempt=job.attempt, now=now)
+    quotas.take_turn(session, job.project_id, now=now)
+    return job.attempt
 
 
-def heartbeat(session: Session, *, job_id: str, attempt: int, now: datetime, lease_seconds: float) -> bool:
-    """Extend the lease of a running attempt; return whether cancellation was requested. After StaleAttempt, stop."""
-    beat = _of_attempt(job_id, attempt).values(lease_until=now + timedelta(seconds=lease_seconds))
-    _change(session, beat, job_id, attempt)
-    return bool(session.scalar(select(Job.cancel_requested).where(Job.id == job_id)))
+def heartbeat(session: Session, *, job_id: str, attempt: int, now: datetime, lease_seconds: float) -> None:
+    """Extend the lease of a running attempt. After StaleAttempt, stop."""
+    _change(session, job_id, attempt, lease_until=now + timedelta(seconds=lease_seconds))
 
 
 def report_progress(session: Session, *, job_id: str, attempt: int, progress: Mapping[str, Any]) -> None:
@@ -131,8 +124,7 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
         is_absent = name == "eta_seconds" and value is None
         if name not in PROGRESS_KEYS or not (is_text or is_absent or (is_number and math.isfinite(value))):
             raise InvalidInput(f"Progress may not carry {name!r}: only {', '.join(sorted(PROGRESS_KEYS))}.")
-    report = _of_attempt(job_id, attempt).values(progress=dict(progress), progress_version=Job.progress_version + 1)
-    _change(session, report, job_id, attempt)
+    _change(session, job_id, attempt, progress=dict(progress), progress_version=Job.progress_version + 1)
 
 
 def reported_silence(silent_seconds: float, silent_seconds_max: float) -> int | None:
@@ -186,8 +178,7 @@ def cancel(session: Session, job: Job, *, now: datetime, discard: bool = False) 
         job.progress_version += 1
         session.flush()
     if job.state is JobState.QUEUED and not may_publish(session, job):
-        settle(session, job, reason="cancelled before it started", now=now)
-        end_job(session, job, JobState.CANCELLED, now=now)
+        end_job(session, job, JobState.CANCELLED, reason="cancelled before it started", now=now)
 
 
 def stop_request(session: Session, *, job_id: str, attempt: int) -> StopRequest | None:
@@ -218,10 +209,9 @@ def end_early(session: Session, *, job_id: str, attempt: int, why: EarlyEnd) -> 
 
 def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> None:
     """Queue a job again because its worker shuts down. Its hold stays, and the attempt does not count as lost."""
-    requeue = _of_attempt(job_id, attempt).values(
-        state=JobState.QUEUED, lease_owner=None, lease_until=None, progress_version=Job.progress_version + 1
-    )
-    _change(session, requeue, job_id, attempt)
+    no_lease = {"lease_owner": None, "lease_until": None}
+    version = Job.progress_version + 1
+    _change(session, job_id, attempt, state=JobState.QUEUED, progress_version=version, **no_lease)
     queue.ring(session, job_id, now=now)
 
 
@@ -241,45 +231,10 @@ def _claimable(now: datetime) -> ColumnElement[bool]:
     return and_(or_(Job.state == JobState.QUEUED, expired), armable, ~LOCKED)
 
 
-def _take(
-    session: Session, job: Job, *, worker: str, now: datetime, lease_until: datetime, early: EarlyEnd | None
-) -> Claim | None:
-    taken = (
-        update(Job)
-        .where(Job.id == job.id, Job.attempt == job.attempt, Job.state == job.state, _claimable(now))
-        .values(
-            state=JobState.RUNNING,
-            attempt=job.attempt + 1,
-            attempts_lost=job.attempts_lost + (job.state is JobState.RUNNING),
-            lease_owner=worker,
-            lease_until=lease_until,
-            ended_early=early,
-            salvage_attempt=None if early is None else job.attempt + 1,
-            started_at=job.started_at or now,
-            progress=_without_silence(job.progress),
-            progress_version=Job.progress_version + 1,
-        )
-    )
-    if _changed(session, taken) != 1:
-        return None
-    session.refresh(job)
-    if job.hold_id is not None:
-        ledger.fence(session, hold_id=job.hold_id, attempt=job.attempt, now=now)
-    quotas.take_turn(session, job.project_id, now=now)
-    return Claim(job.id, job.attempt, job.kind, job.account_id, job.hold_id)
-
-
-def _of_attempt(job_id: str, attempt: int) -> Update:
-    return update(Job).where(Job.id == job_id, Job.attempt == attempt, Job.state == JobState.RUNNING)
-
-
-def _change(session: Session, statement: Update, job_id: str, attempt: int) -> None:
-    if _changed(session, statement) != 1:
+def _change(session: Session, job_id: str, attempt: int, **values: Any) -> None:
+    this = Job.id == job_id, Job.attempt == attempt, Job.state == JobState.RUNNING
+    changed = update(Job).where(*this).values(**values).returning(Job.id)
+    if session.scalar(changed, execution_options=_NO_SYNC) is None:
         job = get_job(session, job_id)
         session.refresh(job)
         raise stale_attempt(job, attempt)
-
-
-def _changed(session: Session, statement: Update) -> int:
-    result = session.execute(statement, execution_options={"synchronize_session": False})
-    return cast("CursorResult[Any]", result).rowcount

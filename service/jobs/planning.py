@@ -88,7 +88,15 @@ def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> Tr
             f"Account *{account.name}* protects whole subjects, but this dataset carries no subject ids: a training "
             "on it would protect single records only. Declare it again with subjects_declared, and upload the ids."
         )
-    n = _units_declared(session, dataset, account)
+    # The delta covers everything that the account ever publishes. So n sums the declared numbers of this dataset and of
+    # all others of the account that have content, or had content and a training that was begun. A unit in two datasets
+    # counts twice, because comparing them would read private data.
+    begun = exists().where(Job.dataset_id == Dataset.id, Job.kind == TRAIN, Job.attempt > 0)
+    kept = or_(Dataset.state != DatasetState.DELETED, begun)
+    covered = and_(Dataset.account_id == account.id, Dataset.ready_at.is_not(None), kept)
+    by_subject = func.coalesce(Dataset.subjects_declared, Dataset.records_declared)
+    units = func.sum(by_subject if account.unit is Unit.SUBJECT else Dataset.records_declared)
+    n = session.scalar(select(units).where(or_(Dataset.id == dataset.id, covered))) or 0
     trained = TrainingSet(dataset, account, ledger.filter_of(account), n)
     if account.delta > 1 / n:
         raise InvalidInput(
@@ -98,21 +106,6 @@ def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> Tr
             **{"delta": account.delta, "delta_max": 1 / n, f"{trained.units}_declared": n},
         )
     return trained
-
-
-def _units_declared(session: Session, dataset: Dataset, account: Account) -> int:
-    # The delta covers everything that the account ever publishes. So n sums the declared numbers of this dataset and of
-    # all others of the account that have content, or had content and a training that was begun. A unit in two datasets
-    # counts twice, because comparing them would read private data.
-    begun = exists().where(Job.dataset_id == Dataset.id, Job.kind == TRAIN, Job.attempt > 0)
-    covered = and_(
-        Dataset.account_id == account.id,
-        Dataset.ready_at.is_not(None),
-        or_(Dataset.state != DatasetState.DELETED, begun),
-    )
-    by_subject = func.coalesce(Dataset.subjects_declared, Dataset.records_declared)
-    units = func.sum(by_subject if account.unit is Unit.SUBJECT else Dataset.records_declared)
-    return session.scalar(select(units).where(or_(Dataset.id == dataset.id, covered))) or 0
 
 
 def facts_of(dataset: Dataset, account: Account) -> PublicFacts:
@@ -139,7 +132,7 @@ def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, 
 
 
 def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
-    """As `plan_job`, on a loaded training set."""
+    """Compute a plan as `plan_job` does, for a loaded training set."""
     budget_nano = trained.budget_nano(epsilon)
     try:
         written = canonical_json(dict(options))

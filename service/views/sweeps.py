@@ -18,7 +18,7 @@ from service.db.job_tables import Evaluation, Job, Release, Sweep
 from service.errors import LedgerCorruption
 from service.identity.access import find, visible
 from service.jobs.kind import failure_of
-from service.jobs.kinds.evaluate import newest_on_own_dataset, with_figures
+from service.jobs.kinds.evaluate import newest_evaluations, with_figures
 from service.jobs.sweeps import sweeps_measured
 from service.ledger import Hold
 from service.views.accounts import Payer, Payments
@@ -109,7 +109,8 @@ def _trials(session: Session, rows: Sequence[Sweep]) -> Sequence[Row[Any]]:
 
 
 def _records(session: Session, rows: Sequence[Sweep], trials: Sequence[Row[Any]], paid: Payments) -> list[SweepRecord]:
-    newest = newest_on_own_dataset(session, trials)
+    named = {job.release_id: job.evaluation_dataset_id for job in trials if job.release_id is not None}
+    newest = newest_evaluations(session, named, named)
     measuring = sweeps_measured(session, [row.id for row in rows])
     shown = []
     for row in rows:

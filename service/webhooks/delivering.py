@@ -94,13 +94,28 @@ class Deliveries(Background):
 
 
 def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetime]) -> int:
-    """Send due deliveries, record the results, and return the number of requests."""
-    now = clock()
+    """Send due deliveries, record the results, and return the number of requests.
+
+    Deliveries of webhooks whose creator is gone are cancelled.
+    """
+    now, taken = clock(), list[Outgoing]()
+    due = select(Delivery.webhook_id).where(Delivery.next_at <= now)
     with transaction(factory, read_only=True) as session:  # usually nothing is due, and no write lock is needed
-        if session.scalar(select(Delivery.id).where(Delivery.next_at <= now).limit(1)) is None:
+        if session.scalar(due.limit(1)) is None:
             return 0
     with transaction(factory) as session:
-        taken = _claim(session, now)
+        waiting = set(session.scalars(due.distinct().limit(WEBHOOKS_A_ROUND_MAX)))
+        ours = Webhook.id.in_(waiting), not_(is_of_somebody_gone(now))
+        live = session.scalars(select(Webhook).where(*ours)).all()
+        gone = waiting - {webhook.id for webhook in live}
+        session.execute(update(Delivery).where(Delivery.webhook_id.in_(gone)).values(next_at=None))
+        for webhook in live:
+            first = select(Delivery).where(Delivery.webhook_id == webhook.id, Delivery.next_at <= now)
+            first = first.order_by(Delivery.next_at, Delivery.id).limit(OF_ONE_MAX).with_for_update(skip_locked=True)
+            for delivery in session.scalars(first).all():
+                delivery.next_at, delivery.attempts = now + TAKEN, delivery.attempts + 1
+                taken.append(Outgoing(delivery.id, webhook.url, delivery.body, webhook.secret))
+        session.flush()
     answers = sender.send(taken)
     with transaction(factory) as session:
         now_answered = clock()
@@ -117,24 +132,6 @@ def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetim
         session.flush()
         session.execute(delete(Delivery).where(Delivery.next_at.is_(None), Delivery.created_at < now - KEPT))
     return len(taken)
-
-
-def _claim(session: Session, now: datetime) -> list[Outgoing]:
-    """Claim due deliveries; cancel those of webhooks whose creator is gone."""
-    due = select(Delivery.webhook_id).where(Delivery.next_at <= now).distinct().limit(WEBHOOKS_A_ROUND_MAX)
-    waiting = session.scalars(due).all()
-    live = session.scalars(select(Webhook).where(Webhook.id.in_(waiting), not_(is_of_somebody_gone(now)))).all()
-    gone = set(waiting) - {webhook.id for webhook in live}
-    session.execute(update(Delivery).where(Delivery.webhook_id.in_(gone)).values(next_at=None))
-    taken = []
-    for webhook in live:
-        first = select(Delivery).where(Delivery.webhook_id == webhook.id, Delivery.next_at <= now)
-        first = first.order_by(Delivery.next_at, Delivery.id).limit(OF_ONE_MAX).with_for_update(skip_locked=True)
-        for delivery in session.scalars(first).all():
-            delivery.next_at, delivery.attempts = now + TAKEN, delivery.attempts + 1
-            taken.append(Outgoing(delivery.id, webhook.url, delivery.body, webhook.secret))
-    session.flush()
-    return taken
 
 
 async def try_out(factory: SessionFactory, sender: Sender, webhook_id: str, clock: Callable[[], datetime]) -> Answer:

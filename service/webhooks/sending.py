@@ -178,15 +178,17 @@ class Sender:
         places = anyio.CapacityLimiter(AT_A_TIME_MAX)
         trusted = self.trusted or _machine_trust()
         # No proxy and no redirect: only checked addresses are asked.
-        async with httpx.AsyncClient(trust_env=False, follow_redirects=False, verify=trusted) as client:
+        async with (
+            httpx.AsyncClient(trust_env=False, follow_redirects=False, verify=trusted) as client,
+            anyio.create_task_group() as group,
+        ):
 
             async def send_one(request: Outgoing) -> None:
                 async with places:
                     answers[request.id] = await self._answer(client, request)
 
-            async with anyio.create_task_group() as group:
-                for request in requests:
-                    group.start_soon(send_one, request)
+            for request in requests:
+                group.start_soon(send_one, request)
         return answers
 
     async def _answer(self, client: httpx.AsyncClient, request: Outgoing) -> Answer:

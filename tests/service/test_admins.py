@@ -1,8 +1,6 @@
 """Admins are people: who admits and removes them, and that nobody becomes two alone."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,13 @@ from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
 from service.identity import admins, auth, decisions
 from service.identity.access import Principal, Scope
+from tests.service.steps import Steps
 from tests.together import at_once
 
 LATER = timedelta(hours=1)
 
 
-class Council:
+class Council(Steps):
     """An installation with its first admin, and short names for what admins do."""
 
     def __init__(self, factory: SessionFactory, now: datetime, folder: Path) -> None:
@@ -32,27 +31,20 @@ class Council:
             self.first = session.scalars(select(Admin.id)).one()
         self.tokens[self.first] = (folder / "admin.key").read_text("ascii").strip()
 
-    def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        with transaction(self.factory) as session:
-            return act(session, *given, **more)
-
-    def read(self, ask: Callable[..., Any], *given: Any) -> Any:
-        with transaction(self.factory, read_only=True) as session:
-            return ask(session, *given)
-
     def ask(self, name: str, *, by: str | None, **changes: str) -> Admin | Decision:
         self.tokens[name], introduction = admins.introduce()
         facts = {"name": name, "introduction": introduction, "reason": "needed", "requested_with": self.key_of(by)}
-        return self.do(admins.request_admission, now=self.now, **facts | changes)
+        return self.do(admins.request_admission, **facts | changes)
 
     def remove(self, admin_id: str, *, by: str) -> Decision:
-        return self.do(
-            admins.request_removal, admin_id=admin_id, reason="left", requested_with=self.key_of(by), now=self.now
-        )
+        return self.do(admins.request_removal, admin_id=admin_id, reason="left", requested_with=self.key_of(by))
 
     def approve(self, request: Any, *, by: str | None, after: timedelta = LATER, approved: bool = True) -> Decision:
-        facts = (request.id, self.key_of(by), self.now + after, admins.EFFECTS)
-        return self.do(decisions.decide, *facts, approved=approved)
+        return self.decide(request, self.key_of(by), self.now + after, approved=approved)
+
+    def decide(self, request: Any, key_id: str, now: datetime, **more: Any) -> Decision:
+        facts = {"now": now, "effects": admins.EFFECTS, **more}
+        return self.do(decisions.decide, request.id, key_id, **facts)
 
     def decline(self, request: Any, *, by: str) -> Decision:
         return self.approve(request, by=by, approved=False)
@@ -63,7 +55,7 @@ class Council:
         return self.read(lambda session: session.scalar(key)) or "key_x"
 
     def who(self, name: str) -> Principal:
-        return self.read(partial(auth.authenticate, now=self.now), self.tokens[name])
+        return self.read(auth.authenticate, self.tokens[name], now=self.now)
 
     def second(self) -> str:
         made = self.ask("bob", by=self.first)
@@ -136,7 +128,7 @@ def test_one_alone_never_becomes_the_only_two(council):
         with pytest.raises(Forbidden, match="two people"):
             council.approve(asked, by=council.first)
         council.decline(asked, by=council.first)
-    council.do(auth.revoke, ApiKey.admin_id != council.first, now=council.now)  # even without the others' keys
+    council.do(auth.revoke, ApiKey.admin_id != council.first)  # even without the others' keys
     puppet = council.ask("puppet", by=council.first)
     assert isinstance(puppet, Decision)
     with pytest.raises(Forbidden):
@@ -193,12 +185,10 @@ def test_no_request_is_approved_whose_asker_could_no_longer_ask(council, open_ac
         person.lapsed_at = later if since == "lapsed" else None
     done = []
     for action, request in asked.items():
-        facts = (request.id, council.key_of(bob), later, {action: lambda *_: done.append(1)})
-        with pytest.raises(
-            Conflict, match=r"key that asked for this was revoked or has expired, or .* no longer vouches"
-        ):
-            council.do(decisions.decide, *facts, approved=True)
-        assert council.do(decisions.decide, *facts, approved=False).state is DecisionState.DECLINED
+        deciding, effects = (request, council.key_of(bob), later), {action: lambda *_: done.append(1)}
+        with pytest.raises(Conflict, match=r"key .* was revoked or has expired, or .* no longer vouches"):
+            council.decide(*deciding, effects=effects, approved=True)
+        assert council.decide(*deciding, effects=effects, approved=False).state is DecisionState.DECLINED
     assert done == []
 
 
@@ -216,9 +206,8 @@ def test_a_request_without_an_effect_here_is_not_approved(council):
 def test_another_key_of_who_approved_changes_nothing(council):
     bob = council.second()
     asked = council.approve(council.ask("carol", by=council.first), by=bob)
-    with transaction(council.factory) as session:
-        other = auth.create_key(session, name="other", scopes=["admin"], admin_id=bob, now=council.now)[0].id
-    again = council.do(decisions.decide, asked.id, other, council.now + LATER, admins.EFFECTS, approved=True)
+    other = council.do(auth.create_key, name="other", scopes=["admin"], admin_id=bob)[0].id
+    again = council.decide(asked, other, council.now + LATER, approved=True)
     assert (again.decided_with, again.decided_at) == (asked.decided_with, asked.decided_at)
 
 
@@ -251,8 +240,8 @@ def test_the_database_refuses_what_one_person_decided_alone(council):
         text(f"INSERT INTO admins {columns} VALUES ('adm_x', 'x', 'alone', '{bob}', '2030-01-02 03:04:05')"),
     )
     for forged in forgeries:
-        with pytest.raises(IntegrityError):
-            council.do(lambda session, forged=forged: session.execute(forged))
+        with pytest.raises(IntegrityError), transaction(council.factory) as session:
+            session.execute(forged)
 
 
 def test_requests_grow_old_and_one_waits_at_a_time(council):
@@ -304,11 +293,10 @@ def test_nobody_and_strangers_decide_nothing(council):
 
 
 def test_the_operator_is_outside_of_the_rule(council, now, tmp_path):
-    with transaction(council.factory) as session:
-        restored, _token = admins.admit_on_machine(session, name="restored", now=now)
-        assert restored.admission is Admission.MACHINE
-        with pytest.raises(Conflict):
-            admins.admit_on_machine(session, name="restored", now=now)
+    restored, _token = council.do(admins.admit_on_machine, name="restored")
+    assert restored.admission is Admission.MACHINE
+    with pytest.raises(Conflict):
+        council.do(admins.admit_on_machine, name="restored")
     assert isinstance(council.ask("puppet", by=council.first), Decision), "there have been two: nobody is alone"
     with transaction(council.factory) as session:
         auth.revoke(session, ApiKey.id.is_not(None), now=now)

@@ -16,154 +16,147 @@ from service.identity.access import Principal, Scope
 from service.identity.admins import bootstrap_admin
 from service.identity.auth import KeyUses, add_key, authenticate, create_key, is_usable, revoke, revoke_key
 from service.times import to_the_hour
-from tests.conftest import NOW
 from tests.service import people
+from tests.service.steps import Steps
 from tests.together import at_once, wait_until
 
 
-def make_key(factory: SessionFactory, now: datetime, *scopes: str) -> tuple[str, str]:
-    with transaction(factory) as session:
-        key, token = people.make_key(session, name="a key", scopes=scopes, now=now)
+class Keys(Steps):
+    def __init__(self, factory: SessionFactory, now: datetime) -> None:
+        self.factory, self.now = factory, now
+
+    def make(self, *scopes: str) -> tuple[str, str]:
+        key, token = self.do(people.make_key, name="a key", scopes=scopes)
         return key.id, token
 
+    def made_by(self, key_id: str, admin_id: str | None) -> str:
+        facts = {"name": "made", "scopes": ["admin"], "created_by": key_id, "admin_id": admin_id}
+        return self.do(create_key, **facts)[0].id
 
-def who(factory: SessionFactory, token: str, *, now: datetime = NOW) -> Principal:
-    with transaction(factory, read_only=True) as session:
-        return authenticate(session, token, now=now)
+    def who(self, token: str) -> Principal:
+        return self.read(authenticate, token, now=self.now)
+
+    def row(self, key_id: str) -> ApiKey:
+        return self.read(lambda session: session.get_one(ApiKey, key_id))
 
 
-def test_a_token_is_new_finds_its_principal_and_is_stored_nowhere(factory, now):
-    key_id, token = make_key(factory, now, "train", "read", "train")
+@pytest.fixture
+def keys(factory: SessionFactory, now: datetime) -> Keys:
+    return Keys(factory, now)
+
+
+def test_a_token_is_new_finds_its_principal_and_is_stored_nowhere(keys):
+    key_id, token = keys.make("train", "read", "train")
     secret = token.rsplit("_", 1)[1]
     assert token == f"obs_{key_id.removeprefix('key_')}_{secret}"
     assert len(secret) == 64  # 256 bits
-    assert who(factory, token) == Principal(key_id, frozenset({Scope.TRAIN, Scope.READ}), project_id="prj_default")
-    with transaction(factory, read_only=True) as session:
-        assert secret not in repr(tuple(session.execute(text("SELECT * FROM api_keys")).one()))
-        key = session.scalars(select(ApiKey)).one()
+    assert keys.who(token) == Principal(key_id, frozenset({Scope.TRAIN, Scope.READ}), project_id="prj_default")
+    stored = keys.read(lambda session: tuple(session.execute(text("SELECT * FROM api_keys")).one()))
+    assert secret not in repr(stored)
+    key = keys.row(key_id)
     assert key.hash not in repr(key)
-    assert make_key(factory, now, "read")[1].rsplit("_", 1)[1] != secret
+    assert keys.make("read")[1].rsplit("_", 1)[1] != secret
 
 
-def test_every_other_token_is_refused_alike(factory, now):
-    key_id, token = make_key(factory, now, "admin")
+def test_every_other_token_is_refused_alike(keys):
+    key_id, token = keys.make("admin")
     last = "0" if token[-1] != "0" else "1"
     near = [token[:-1] + last, token + "0", token.upper(), " " + token]
     other = ["", "obs_", key_id, f"obs_{'a' * 20}_{'0' * 64}", "\ud800", "é" * 50, "x" * 100_000]
     messages = set()
     for wrong in near + other:
         with pytest.raises(Unauthorized) as caught:
-            who(factory, wrong)
+            keys.who(wrong)
         messages.add(caught.value.message)
         assert token not in str(caught.value)
     assert len(messages) == 1
 
 
-def test_a_revoked_key_opens_nothing(factory, now):
-    key_id, token = make_key(factory, now, "admin")
+def test_a_revoked_key_opens_nothing(keys, now):
+    key_id, token = keys.make("admin")
+    owner = keys.row(key_id).admin_id
     for later in (0, 5):
-        with transaction(factory) as session:
-            owner = session.get_one(ApiKey, key_id).admin_id
-            revoked, others = revoke_key(session, key_id=key_id, admin_id=owner, now=now + timedelta(days=later))
-            assert (revoked.revoked_at, others) == (now, 0)
+        when = now + timedelta(days=later)
+        revoked, others = keys.do(revoke_key, key_id=key_id, admin_id=owner, now=when)
+        assert (revoked.revoked_at, others) == (now, 0)
     with pytest.raises(Unauthorized):
-        who(factory, token)
-    with pytest.raises(NotFound), transaction(factory) as session:
-        revoke_key(session, key_id="key_none", admin_id=None, now=now)
+        keys.who(token)
+    with pytest.raises(NotFound):
+        keys.do(revoke_key, key_id="key_none", admin_id=None)
 
 
 @pytest.mark.parametrize(
     ("name", "scopes"), [("k", []), ("k", ["root"]), ("", ["read"]), ("x" * 201, ["read"]), ("nobody's", ["admin"])]
 )
-def test_a_key_without_name_or_scope_is_refused(factory, now, name, scopes):
-    with pytest.raises(InvalidInput), transaction(factory) as session:
-        create_key(session, name=name, scopes=scopes, now=now)
+def test_a_key_without_name_or_scope_is_refused(keys, name, scopes):
+    with pytest.raises(InvalidInput):
+        keys.do(create_key, name=name, scopes=scopes)
 
 
-def test_the_first_admin_key_is_written_for_its_owner_alone(factory, now, tmp_path):
+def test_the_first_admin_key_is_written_for_its_owner_alone(keys, tmp_path):
     path = tmp_path / "data" / "admin.key"
-    with transaction(factory) as session:
-        assert bootstrap_admin(session, path=path, now=now)
+    assert keys.do(bootstrap_admin, path=path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert who(factory, path.read_text().strip()).scopes == {Scope.ADMIN}
+    assert keys.who(path.read_text().strip()).scopes == {Scope.ADMIN}
     written = path.read_text()
-    with transaction(factory) as session:
-        assert not bootstrap_admin(session, path=path, now=now)
+    assert not keys.do(bootstrap_admin, path=path)
     assert path.read_text() == written
     assert [file.name for file in path.parent.iterdir()] == ["admin.key"]
 
 
-def test_a_bootstrap_that_was_not_committed_is_done_again(factory, now, tmp_path):
+def test_a_bootstrap_that_was_not_committed_is_done_again(keys, now, tmp_path):
     path = tmp_path / "admin.key"
-    with factory() as session:
+    with keys.factory() as session:
         bootstrap_admin(session, path=path, now=now)
         session.rollback()
     dead = path.read_text().strip()
     path.chmod(0o644)
-    with transaction(factory) as session:
-        assert bootstrap_admin(session, path=path, now=now)
+    assert keys.do(bootstrap_admin, path=path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert who(factory, path.read_text().strip()).scopes == {Scope.ADMIN}
+    assert keys.who(path.read_text().strip()).scopes == {Scope.ADMIN}
     with pytest.raises(Unauthorized):
-        who(factory, dead)
+        keys.who(dead)
 
 
-def made_by(factory: SessionFactory, now: datetime, key_id: str, admin_id: str | None) -> str:
-    with transaction(factory) as session:
-        made = create_key(session, name="made", scopes=["admin"], created_by=key_id, admin_id=admin_id, now=now)
-        return made[0].id
-
-
-def test_a_key_that_is_being_made_goes_with_its_maker(factory, now):
+def test_a_key_that_is_being_made_goes_with_its_maker(keys, now):
     """A thief makes keys as fast as they can while the stolen one is revoked: none is left."""
-    key_id, _token = make_key(factory, now, "admin")
-    with transaction(factory, read_only=True) as session:
-        owner = session.get_one(ApiKey, key_id).admin_id
+    key_id, _token = keys.make("admin")
+    owner = keys.row(key_id).admin_id
 
     def steal() -> None:
         last = key_id
         for _ in range(10):
-            last = made_by(factory, now, last, owner)
+            last = keys.made_by(last, owner)
 
-    def stop() -> None:
-        with transaction(factory) as session:
-            revoke(session, ApiKey.id == key_id, now=now)
-
-    ends = at_once(steal, steal, stop, steal)
-    assert ends[2] is None, ends
+    ends = at_once(steal, steal, lambda: keys.do(revoke, ApiKey.id == key_id), steal)
+    assert isinstance(ends.pop(2), int), ends
     assert all(end is None or isinstance(end, Unauthorized) for end in ends), ends
-    with transaction(factory, read_only=True) as session:
-        assert session.scalars(select(ApiKey.id).where(is_usable(now))).all() == []
+    assert keys.read(lambda session: session.scalars(select(ApiKey.id).where(is_usable(now))).all()) == []
     with pytest.raises(Unauthorized):
-        made_by(factory, now, key_id, owner)
+        keys.made_by(key_id, owner)
 
 
-def test_an_open_making_is_waited_for(factory, now):
+def test_an_open_making_is_waited_for(keys, now):
     """The worst moment: the new key is written and not yet committed when its maker is revoked."""
-    if factory.kw["bind"].dialect.name == "sqlite":
+    if keys.sqlite:
         pytest.skip("SQLite's writers take turns")
-    key_id, _token = make_key(factory, now, "admin")
-
-    def stop() -> int:
-        with transaction(factory) as session:
-            return revoke(session, ApiKey.id == key_id, now=now)
-
+    key_id, _token = keys.make("admin")
+    owner = keys.row(key_id).admin_id
     with ThreadPoolExecutor(1) as pool:
-        with transaction(factory) as session:
-            owner = session.get_one(ApiKey, key_id).admin_id
+        with transaction(keys.factory) as session:
             create_key(session, name="made", scopes=["admin"], created_by=key_id, admin_id=owner, now=now)
-            stopping = pool.submit(stop)
+            stopping = pool.submit(keys.do, revoke, ApiKey.id == key_id)
             waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
             wait_until(lambda: bool(session.scalar(waiting)), "nobody waits")
         assert stopping.result() == 2
 
 
 @pytest.mark.parametrize("ends", ["expired", "revoked"])
-def test_a_start_after_all_admin_keys_have_ended_makes_one(factory, now, tmp_path, ends):
-    make_key(factory, now, "read")
-    key_id, _token = make_key(factory, now, "admin")
+def test_a_start_after_all_admin_keys_have_ended_makes_one(keys, now, tmp_path, ends):
+    keys.make("read")
+    key_id, _token = keys.make("admin")
     path, end = tmp_path / "admin.key", now + timedelta(days=1)
-    with transaction(factory) as session:
+    with transaction(keys.factory) as session:
         if ends == "expired":
             session.get_one(ApiKey, key_id).expires_at = end
         assert not bootstrap_admin(session, path=path, now=end - timedelta(seconds=1))
@@ -175,42 +168,29 @@ def test_a_start_after_all_admin_keys_have_ended_makes_one(factory, now, tmp_pat
 # --- when keys were last used: to the hour, once an hour for each, and never in the way of a request ---
 
 
-def test_a_use_is_written_once_an_hour_and_never_put_back(factory, now):
-    key_id, _token = make_key(factory, now, "read")
+def test_a_use_is_written_once_an_hour_and_never_put_back(keys, now):
+    key_id, _token = keys.make("read")
     written: list[str] = []
-    event.listen(factory.kw["bind"], "before_cursor_execute", lambda *said: written.append(said[2]))
-
-    def last_used():
-        with transaction(factory, read_only=True) as session:
-            return session.scalar(select(ApiKey.last_used_at).where(ApiKey.id == key_id))
-
-    def updates() -> int:
-        return sum(statement.startswith("UPDATE") for statement in written)
-
-    uses, later = KeyUses(factory), now + timedelta(hours=1)
+    event.listen(keys.factory.kw["bind"], "before_cursor_execute", lambda *said: written.append(said[2]))
+    uses, later = KeyUses(keys.factory), now + timedelta(hours=1)
     for moment, count in ((now, 1), (now + timedelta(minutes=40), 1), (later, 2), (later, 2)):
         uses.note(key_id, moment)
         assert uses.write()
-        assert updates() == count
-    assert last_used() == to_the_hour(later)
-    slow = KeyUses(factory)
+        assert sum(statement.startswith("UPDATE") for statement in written) == count
+    assert keys.row(key_id).last_used_at == to_the_hour(later)
+    slow = KeyUses(keys.factory)
     slow.note(key_id, now)
     assert slow.write()
-    assert last_used() == to_the_hour(later), "what another process has written since stays"
+    assert keys.row(key_id).last_used_at == to_the_hour(later), "what another process has written since stays"
 
 
-def test_a_note_is_written_beside_whoever_makes_it(factory, now):
-    key_id, _token = make_key(factory, now, "read")
-    uses = KeyUses(factory)
+def test_a_note_is_written_beside_whoever_makes_it(keys, now):
+    key_id, _token = keys.make("read")
+    uses = KeyUses(keys.factory)
     uses.start()
-    with transaction(factory):  # on SQLite nobody else writes meanwhile
+    with transaction(keys.factory):  # on SQLite nobody else writes meanwhile
         uses.note(key_id, now)
-
-    def is_written() -> bool:
-        with transaction(factory, read_only=True) as session:
-            return session.get_one(ApiKey, key_id).last_used_at == to_the_hour(now)
-
-    wait_until(is_written, "not written")
+    wait_until(lambda: keys.row(key_id).last_used_at == to_the_hour(now), "not written")
     uses.stop()
 
 

@@ -9,10 +9,10 @@ import fcntl
 import multiprocessing
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import IO, Any
 
 from celery import Celery
@@ -21,20 +21,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from obscura.private_files import keep_new_files_private
 from obscura.wire.words import TRAIN
-from service import jobs, queue
+from service import disk, inspection, installation, jobs, queue
 from service.datasets import deletion
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, open_sessions, transaction
-from service.disk import short_of_room
 from service.errors import ClockRefused, DatabaseUnsuitable, InvalidInput
 from service.failpoints import failpoint
-from service.inspection import inspect_at_start, may_remove, require_clock
-from service.installation import pair
 from service.logs import configure_logging, get_logger
-from service.queue import TASK_RUN_JOB
 from service.settings import Settings
-from service.storage import is_elsewhere
-from service.storage.interface import StorageUnavailable
+from service.storage import interface, is_elsewhere
 from service.times import WatchedClock
 from workers.supervise.attempts import Attempt, claim_job, claim_next, worker_name
 from workers.supervise.reconcile import RECONCILE_SECONDS, reconcile, sweep
@@ -71,34 +66,26 @@ def make_app(settings: Settings) -> Celery:
     draining = multiprocessing.get_context("fork").Event()
     slot = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
     weakref.finalize(app, slot.close)
-
-    def send(name: str, arguments: Any) -> None:
-        app.send_task(name, args=list(arguments), ignore_result=True, retry=False)
-
+    send = partial(app.send_task, ignore_result=True, retry=False)
     register(app, Workplace(settings, slot, draining=draining.is_set, send=send))
-
-    def drain(**_: Any) -> None:
-        draining.set()
-
-    def log(**_: Any) -> None:
-        configure_logging(settings.log_level)
 
     def inspect(**_: Any) -> None:
         keep_new_files_private()
         now = datetime.now(UTC)
         try:
             with open_sessions(settings.database_url) as factory:
-                require_clock(factory, now=now)
-                pair(settings, factory, now=now)
-                inspect_at_start(settings, factory, now=now)
-        except (ClockRefused, DatabaseUnsuitable, StorageUnavailable, InvalidInput) as error:
+                inspection.require_clock(factory, now=now)
+                installation.pair(settings, factory, now=now)
+                inspection.inspect_at_start(settings, factory, now=now)
+        except (ClockRefused, DatabaseUnsuitable, interface.StorageUnavailable, InvalidInput) as error:
             raise SystemExit(error.message) from None
         except SQLAlchemyError as error:  # without a database, nothing is armed
             get_logger(__name__).error("ledger_not_verified", error=type(error).__name__)
 
     worker_init.connect(inspect, weak=False)
-    worker_shutting_down.connect(drain, weak=False)
-    setup_logging.connect(log, weak=False)  # a receiver keeps Celery from setting up its own
+    worker_shutting_down.connect(lambda **_: draining.set(), weak=False)
+    # A receiver keeps Celery from setting up its own logging.
+    setup_logging.connect(lambda **_: configure_logging(settings.log_level), weak=False)
     return app
 
 
@@ -133,7 +120,7 @@ def register(app: Celery, workplace: Workplace) -> None:
     """Add the tasks to a Celery application."""
     watched = WatchedClock(datetime.now(UTC))  # forked processes inherit it
 
-    @app.task(name=TASK_RUN_JOB, shared=False)  # type: ignore[untyped-decorator]  # celery has no types
+    @app.task(name=queue.TASK_RUN_JOB, shared=False)  # type: ignore[untyped-decorator]  # celery has no types
     def run_job(job_id: str) -> None:
         failpoint("ack.after")  # Celery has acknowledged the message and will not deliver it again
         # Each task has its own connections, because forked processes must not share them.
@@ -155,42 +142,32 @@ def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
     """
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, job_id)
-        may_destroy = is_elsewhere(workplace.settings) and may_remove(session, workplace.settings)
+        may_destroy = is_elsewhere(workplace.settings) and inspection.may_remove(session, workplace.settings)
     if may_destroy:
         deletion.destroy_copies(workplace.settings, factory)
-    if job is None or workplace.draining() or short_of_room(workplace.settings):
+    if job is None or workplace.draining() or disk.short_of_room(workplace.settings):
         return  # the reconciler sends another message
     settings, name, now = workplace.settings, worker_name("celery"), datetime.now(UTC)
     if job.kind != TRAIN:
         _run(workplace, factory, claim_job(settings, factory, job_id=job_id, worker=name, now=now))
         return
-    attempt = None
-    with _training_slot(workplace.slot) as free:
-        if free:
-            attempt = claim_next(settings, factory, kind=TRAIN, worker=name, now=now)
-            _run(workplace, factory, attempt)
+    try:
+        fcntl.lockf(workplace.slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return  # a training runs, and its process rings for the next one
+    try:
+        attempt = claim_next(settings, factory, kind=TRAIN, worker=name, now=now)
+        _run(workplace, factory, attempt)
+    finally:
+        fcntl.lockf(workplace.slot, fcntl.LOCK_UN)
     if attempt is not None and not workplace.draining():  # the messages of trainings that waited are gone by now
         with transaction(factory, read_only=True) as session:
             waiting = jobs.claimable(session, now=datetime.now(UTC), kind=TRAIN)
         for next_id in waiting[:1]:
-            workplace.send(TASK_RUN_JOB, [next_id])
+            workplace.send(queue.TASK_RUN_JOB, [next_id])
 
 
 def _run(workplace: Workplace, factory: SessionFactory, attempt: Attempt | None) -> None:
     if attempt is not None:
         supervise(workplace.settings, factory, attempt, draining=workplace.draining, command=workplace.command)
         queue.deliver(factory, workplace.send, now=datetime.now(UTC))  # such as for the evaluation of a release
-
-
-@contextmanager
-def _training_slot(slot: IO[bytes]) -> Iterator[bool]:
-    """Try to lock the worker's slot for a training; the lock ends with this process."""
-    try:
-        fcntl.lockf(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        fcntl.lockf(slot, fcntl.LOCK_UN)

@@ -72,12 +72,12 @@ def claim_job(
         job = session.get(Job, job_id)
         fit = belongs(session, settings)
         if fit and job is not None and job.ended_early is not EarlyEnd.DISCARDED:  # to end a job, nothing is needed
-            fit = has_keys(session, settings, job) and has_extractor(settings, job)
+            fit = has_files(session, settings, job)
     if not fit:
         return None
     with transaction(factory) as session:
         ledger.require_clock(session, now)  # a wrong clock misjudges leases
-        claim = jobs.claim(
+        number = jobs.claim(
             session,
             worker=worker,
             now=now,
@@ -87,40 +87,32 @@ def claim_job(
         )
         failpoint("claim.before")
     failpoint("claim.after")
-    return None if claim is None else Attempt(claim.job_id, claim.attempt)
+    return None if number is None else Attempt(job_id, number)
 
 
-def has_keys(session: Session, settings: Settings, job: Job) -> bool:
-    """Return whether this machine has the keys that a job needs; without them the job waits instead of failing.
+def has_files(session: Session, settings: Settings, job: Job) -> bool:
+    """Return whether this machine has the keys of a job, and the extractor that it was begun with; else the job waits.
 
-    Machines that share no folder receive keys with a delay, and the disk of the keys may not be mounted.
+    Machines that share no folder receive keys with a delay, and the disk of the keys may not be mounted. A job that was
+    not begun fails for want of an extractor, with a message.
     """
+    config = {} if job.plan is None else job.plan.get("config", {})
+    name = "" if job.attempt == 0 else config.get("extractor", "")
+    files = [settings.extractors_path / f"{name}{suffix}" for suffix in (".json", ".safetensors") if name]
+    if lacking := [path.name for path in files if not path.is_file()]:
+        get_logger(__name__).warning("extractor_missing", job_id=job.id, files=lacking)
+        return False
     mounted = (settings.keys_path / "datasets").is_dir() and settings.ledger_key_path.exists()
     if mounted and not is_elsewhere(settings):
         return True
-    config = {} if job.plan is None else job.plan.get("config", {})
     reads = [config.get(name) for name in PUBLIC_DATASET_OPTIONS]
     reads.append(job.dataset_id if job.kind == TRAIN else job.evaluation_dataset_id)
     content = select(func.coalesce(Dataset.content_name, Dataset.id))
     ready = content.where(Dataset.state == DatasetState.READY)  # the keys of others are destroyed
     wanted = among(session, ready, Dataset.id, [each for each in reads if each])
     paths = [settings.ledger_key_path, *(Vault.of(settings).key_path(name) for name in sorted(wanted))]
-    missing = [path.name for path in paths if not path.exists()]
-    if missing:
+    if missing := [path.name for path in paths if not path.exists()]:
         get_logger(__name__).warning("keys_missing", job_id=job.id, files=missing, folder=str(settings.keys_path))
-    return not missing
-
-
-def has_extractor(settings: Settings, job: Job) -> bool:
-    """Return whether this machine has the extractor of a job that was begun with it; without it, the job waits.
-
-    A job that was not begun fails with a message instead.
-    """
-    name = "" if job.attempt == 0 or job.plan is None else job.plan.get("config", {}).get("extractor", "")
-    paths = [settings.extractors_path / f"{name}{suffix}" for suffix in (".json", ".safetensors") if name]
-    missing = [path.name for path in paths if not path.is_file()]
-    if missing:
-        get_logger(__name__).warning("extractor_missing", job_id=job.id, files=missing)
     return not missing
 
 

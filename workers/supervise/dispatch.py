@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from service.db.session import SessionFactory
 from service.jobs.kinds import KINDS
@@ -48,14 +47,10 @@ class Dispatcher:
         for lane in self._lanes:
             lane.start()
 
-    def wake(self) -> None:
-        """Look for jobs now."""
+    def send(self, *_message: object) -> None:
+        """Deliver a message of the outbox (`service.queue.Send`): in the embedded mode it wakes all threads."""
         for bell in self._bells.values():
             bell.set()
-
-    def send(self, task: str, args: Sequence[Any]) -> None:  # noqa: ARG002 - the signature of service.queue.Send
-        """Deliver a message of the outbox: in the embedded mode it wakes the threads."""
-        self.wake()
 
     def stop(self) -> None:
         """Stop all runners at their next step, queue their jobs again, and return when no runner is left.
@@ -63,7 +58,7 @@ class Dispatcher:
         No job is cancelled, and held budget stays held.
         """
         self._draining.set()
-        self.wake()
+        self.send()
         for lane in self._lanes:
             lane.join()
         self._reconciler.stop()

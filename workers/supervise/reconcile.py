@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import ENDED, TRAIN, JobState
-from service import jobs, queue
+from service import disk, inspection, installation, jobs, queue
 from service.audit.data_folder import read_accepted
 from service.background import Background
 from service.datasets import deletion, receiving, states, withdrawal
@@ -24,16 +24,10 @@ from service.db.access_tables import Outbox
 from service.db.base import is_id, release_id_of
 from service.db.job_tables import Job, Release, Sample
 from service.db.session import SessionFactory, among, transaction
-from service.disk import short_of_room
 from service.identity import recording
-from service.inspection import may_remove, verify_again, watch_over
-from service.installation import belongs
-from service.jobs import kinds
-from service.jobs.kinds import KINDS
 from service.logs import get_logger
 from service.settings import Settings
-from service.storage import is_elsewhere, storage_of, trash
-from service.storage.interface import UNFINISHED, Storage, work_key
+from service.storage import interface, is_elsewhere, storage_of, trash
 from service.times import SETTLED, WatchedClock
 from workers.supervise.attempts import claim_job
 
@@ -42,8 +36,6 @@ SWEEP_SECONDS = 900.0
 SAMPLES_A_SWEEP_MAX = 1000
 OUTBOX_DAYS = 1.0
 STALE_FOLDER_SECONDS = 3600.0  # an unfinished folder that nobody has written to for this long
-_MESSAGES = select(Outbox.args, Outbox.created_at).where(Outbox.task == queue.TASK_RUN_JOB)
-_LEASES = select(Job.id, Job.lease_until)
 
 
 def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, now: datetime) -> None:
@@ -51,19 +43,24 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
 
     Nothing is done for a database that does not belong to the data folder, and nothing is removed after a finding.
     """
-    if folder := short_of_room(settings):
+    if folder := disk.short_of_room(settings):
         get_logger(__name__).warning("out_of_disk", folder=folder)  # jobs wait
     with transaction(factory, read_only=True) as session:
-        sound = may_remove(session, settings)
-        ours = sound or belongs(session, settings)
+        sound = inspection.may_remove(session, settings)
+        ours = sound or installation.belongs(session, settings)
     if not ours:
         return
     _end_hopeless(settings, factory, now=now)
-    _ring_waiting(settings, factory, now=now)
+    with transaction(factory, read_only=True) as session:  # usually, no write lock is needed
+        silent = _silent(session, settings, now)
+    if silent:
+        with transaction(factory) as session:
+            for job_id in _silent(session, settings, now):
+                queue.ring(session, job_id, now=now)
     queue.deliver(factory, send, now=now)
     with transaction(factory) as session:
         queue.forget_sent(session, before=now - timedelta(days=OUTBOX_DAYS))
-    watch_over(settings, factory, now=now)
+    inspection.watch_over(settings, factory, now=now)
     if sound:
         deletion.go_on(settings, factory)
         withdrawal.go_on(settings, factory)
@@ -92,20 +89,6 @@ def _end_hopeless(settings: Settings, factory: SessionFactory, *, now: datetime)
                 jobs.give_back(session, job_id=attempt.job_id, attempt=attempt.number, now=now)
 
 
-def _ring_waiting(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
-    """Send messages for waiting jobs that have none.
-
-    A message counts for as long as a lease lasts, because its reader may have died before it claimed the job. Of the
-    trainings only the oldest gets a message, because any message starts the oldest.
-    """
-    with transaction(factory, read_only=True) as session:
-        if not _silent(session, settings, now):
-            return  # usually, without a write lock
-    with transaction(factory) as session:
-        for job_id in _silent(session, settings, now):
-            queue.ring(session, job_id, now=now)
-
-
 def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved: bool = False) -> int:
     """Put folders into the trash that no job will use again, and empty the trash; return how many were put there.
 
@@ -126,7 +109,7 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
     # In a snapshot: a job that publishes between two reads would be neither live nor published.
     with transaction(factory, read_only=True, snapshot=True) as session:
         ended = among(session, select(Job.id).where(Job.state.in_(ENDED)), Job.id, work)
-        doomed = [work_key(job_id) for job_id in work if job_id in ended]
+        doomed = [interface.work_key(job_id) for job_id in work if job_id in ended]
         doomed += [f"releases/{name}" for name in _unpublished_releases(session, releases, idle_releases)]
         doomed += [f"samples/{name}" for name in _unpublished_samples(session, samples, idle_samples)]
     overdue = trash.waiting_since(storage, now - timedelta(days=settings.trash_days))
@@ -135,20 +118,22 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime, proved:
     old: list[str] = []
     if settings.samples_days:
         before = now - timedelta(days=settings.samples_days)
+        drawn = select(Sample.id).join(Job, Job.id == Sample.job_id).order_by(Job.finished_at, Sample.id)
+        drawn = drawn.where(Sample.sha256.is_not(None), Sample.removed_at.is_(None), Job.finished_at < before)
         with transaction(factory, read_only=True) as session:
-            old = list(kinds.sample.due(session, before=before, limit=SAMPLES_A_SWEEP_MAX))
+            old = list(session.scalars(drawn.limit(SAMPLES_A_SWEEP_MAX)))
     if old and not (proved or _agrees(factory, now, settings.samples_days)):
         old = []
     if not doomed and not overdue and not old:
         return 0
     with transaction(factory, read_only=True) as session:
-        allowed = may_remove(session, settings)
-    if not allowed or not verify_again(settings, factory, full=False, now=now).clean:
+        allowed = inspection.may_remove(session, settings)
+    if not allowed or not inspection.verify_again(settings, factory, full=False, now=now).clean:
         get_logger(__name__).warning("sweep_withheld", folders=len(doomed) + len(old), trash=len(overdue))
         return 0
     if old:  # recorded first: after a crash in between, the next sweep finds them
         with transaction(factory) as session:
-            kinds.sample.let_go(session, old, now=now)
+            session.execute(update(Sample).where(Sample.id.in_(old)).values(removed_at=now))
         doomed += [f"samples/{sample_id}" for sample_id in old]
     for key in overdue:
         trash.remove_for_good(storage, key)
@@ -164,12 +149,12 @@ def _agrees(factory: SessionFactory, now: datetime, days: int) -> bool:
         return session.scalar(made.limit(1)) is not None
 
 
-def _finished_and_idle(storage: Storage, shelf: str, prefix: str) -> tuple[list[str], list[str]]:
-    """Return the names of finished folders, and of unfinished ones that no process has written to for long."""
-    names = [name for name in storage.list(shelf) if is_id(_identifier(name), prefix)]
-    unfinished = [name for name in names if name.endswith(UNFINISHED)]
+def _finished_and_idle(storage: interface.Storage, shelf: str, prefix: str) -> tuple[list[str], dict[str, str]]:
+    """Return the names of finished folders, and unfinished ones that no process has written to for long, with ids."""
+    ids = {name: name.split(".", 1)[0] for name in storage.list(shelf)}  # an unfinished folder has more after its id
+    unfinished = [name for name, of in ids.items() if is_id(of, prefix) and name.endswith(interface.UNFINISHED)]
     idle = [name for name in unfinished if storage.idle_seconds(f"{shelf}/{name}") > STALE_FOLDER_SECONDS]
-    return [name for name in names if is_id(name, prefix)], idle
+    return [name for name in ids if is_id(name, prefix)], {name: ids[name] for name in idle}
 
 
 class Reconciler(Background):
@@ -205,34 +190,37 @@ class Reconciler(Background):
 
 
 def _silent(session: Session, settings: Settings, now: datetime) -> list[str]:
-    """Return waiting jobs without a recent message. A message from before the job's lease ended does not count."""
+    """Return the waiting jobs that need a message.
+
+    A message counts for as long as a lease lasts, because its reader may have died before it claimed the job. A message
+    from before the job's lease ended does not count. Of the trainings only the oldest needs one, because any message
+    starts the oldest.
+    """
     since = now - timedelta(seconds=settings.lease_seconds)
-    messages = _MESSAGES.where(Outbox.created_at > since).order_by(Outbox.created_at, Outbox.id)
+    messages = select(Outbox.args, Outbox.created_at).order_by(Outbox.created_at, Outbox.id)
+    messages = messages.where(Outbox.task == queue.TASK_RUN_JOB, Outbox.created_at > since)
     rung = {str(message.args[0]): message.created_at for message in session.execute(messages) if message.args}
     waiting = [*jobs.claimable(session, now=now, kind=TRAIN)[:1]]
-    free = [kind for kind in KINDS if kind != TRAIN]
+    free = [kind for kind in jobs.KINDS if kind != TRAIN]
     waiting += [job_id for kind in free for job_id in jobs.claimable(session, now=now, kind=kind)]
-    leases = {row.id: row.lease_until for row in session.execute(_LEASES.where(Job.id.in_(waiting)))}
+    leased = select(Job.id, Job.lease_until).where(Job.id.in_(waiting))
+    leases = {row.id: row.lease_until for row in session.execute(leased)}
     return [job_id for job_id in waiting if job_id not in rung or rung[job_id] < (leases[job_id] or since)]
 
 
-def _unpublished_releases(session: Session, finished: list[str], idle: list[str]) -> list[str]:
+def _unpublished_releases(session: Session, finished: list[str], idle: dict[str, str]) -> list[str]:
     unpublished = set(finished) - among(session, select(Release.id), Release.id, finished)
     if not unpublished and not idle:
         return []
     states = {release_id_of(job_id): state for job_id, state in session.execute(select(Job.id, Job.state))}
     unpublished -= read_accepted(session).releases  # paid for, and lacking in a restored database
     doomed = [name for name in finished if name in unpublished and states.get(name) in ENDED]
-    return doomed + [name for name in idle if _identifier(name) in states]
+    return doomed + [name for name, release_id in idle.items() if release_id in states]
 
 
-def _unpublished_samples(session: Session, finished: list[str], idle: list[str]) -> list[str]:
+def _unpublished_samples(session: Session, finished: list[str], idle: dict[str, str]) -> list[str]:
     lost = select(Sample.id).join(Job, Job.id == Sample.job_id)
     lost = lost.where(or_(Job.state.in_((JobState.FAILED, JobState.CANCELLED)), Sample.removed_at.is_not(None)))
     doomed = among(session, lost, Sample.id, finished)
-    known = among(session, select(Sample.id), Sample.id, [_identifier(name) for name in idle])
-    return [name for name in finished if name in doomed] + [name for name in idle if _identifier(name) in known]
-
-
-def _identifier(name: str) -> str:
-    return name.split(".", 1)[0]  # an unfinished folder has more after its id
+    known = among(session, select(Sample.id), Sample.id, list(idle.values()))
+    return [name for name in finished if name in doomed] + [name for name, of in idle.items() if of in known]

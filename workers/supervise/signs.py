@@ -47,10 +47,6 @@ class Listener:
             os.set_blocking(descriptor, False)
         self._listened, self.silent_seconds = clock(), 0.0
 
-    def hand_over(self) -> None:
-        """Close the runner's end in this process, after the runner has inherited it."""
-        self._close(self.theirs)
-
     def listen(self) -> float:
         """Return the seconds without a sign, at first since the start.
 
@@ -65,11 +61,8 @@ class Listener:
         self.silent_seconds = 0.0 if heard else self.silent_seconds + passed
         return self.silent_seconds
 
-    def close(self) -> None:
-        for descriptor in tuple(self._open):
-            self._close(descriptor)
-
-    def _close(self, descriptor: int) -> None:
-        if descriptor in self._open:
+    def close(self, *descriptors: int) -> None:
+        """Close the given ends in this process, or both. Idempotent."""
+        for descriptor in self._open.intersection(descriptors or self._open):
             self._open.remove(descriptor)
             os.close(descriptor)

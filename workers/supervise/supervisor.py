@@ -29,12 +29,10 @@ from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, NotFound, StaleAttempt
 from service.failpoints import failpoint
 from service.inspection import may_remove
-from service.jobs.kinds import KINDS
 from service.logs import get_logger
 from service.settings import Settings
-from service.storage import storage_of
+from service.storage import storage_of, trash
 from service.storage.interface import work_key
-from service.storage.trash import put_away
 from workers.supervise.attempts import Attempt, drop_lease
 from workers.supervise.signs import Listener
 
@@ -95,7 +93,7 @@ def supervise(
         raise
     with suppress(SQLAlchemyError, OSError), transaction(factory, read_only=True) as session:
         job = session.get(Job, attempt.job_id)
-        if job is not None and KINDS[job.kind].gives_way:
+        if job is not None and jobs.KINDS[job.kind].gives_way:
             os.setpriority(os.PRIO_PROCESS, process.pid, SPARE_CORES_NICENESS)
     log.info("runner_started", pid=process.pid)
     failpoint("spawn.after")
@@ -121,7 +119,7 @@ def supervise(
         job = session.get(Job, attempt.job_id)
         over = job is not None and job.finished_at is not None and may_remove(session, settings)
     if over:  # its checkpoints are needed no more; after a finding a later sweep puts them away
-        put_away(storage_of(settings), work_key(attempt.job_id), now=datetime.now(UTC))
+        trash.put_away(storage_of(settings), work_key(attempt.job_id), now=datetime.now(UTC))
 
 
 class _Watch:
@@ -271,7 +269,7 @@ def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str], listene
         )
     finally:
         os.close(log)
-        listener.hand_over()
+        listener.close(listener.theirs)  # the runner has inherited it
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -51,15 +51,15 @@ class SampleRequest:
 
 
 def draw(
-    generator: ReleasedGenerator, request: SampleRequest, *, on_drawn: Callable[[int], None] = lambda _drawn: None
+    generator: ReleasedGenerator, request: SampleRequest, progress: Progress = lambda **_: None, stage: str = DRAWING
 ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
     """Yield batches of `(b, h, w, c)` uint8 images and their `(b,)` int64 labels, `request.count` in all.
 
     On a CPU batches are drawn in parallel, each on one thread: every batch has a random stream of its own and adds in
     its own order. So equal seeds give equal bytes, however many threads there are.
 
-    `on_drawn` receives the number of images drawn and taken, before every layer of the network and after every batch,
-    never by two threads at once; an exception from it ends the drawing.
+    `progress` gets the number of images drawn and taken, before every layer of the network and after every batch, never
+    from two threads at once; an exception from it ends the drawing.
     """
     generator.eval()
     device, drawn, turn, over = device_of(generator), 0, Lock(), Event()
@@ -68,7 +68,7 @@ def draw(
         if over.is_set():
             raise CancelledError
         with turn:
-            on_drawn(drawn)
+            progress(stage=stage, step=drawn, steps=request.count)
 
     def draw_batch(labels: torch.Tensor, stream: torch.Generator) -> npt.NDArray[np.uint8]:
         with torch.inference_mode():
@@ -103,16 +103,5 @@ def device_of(generator: ReleasedGenerator) -> torch.device:
 
 
 def drawing_work(plan: Plan, facts: PublicFacts, count: int) -> Piece:
-    """Return the piece of drawing so many images, as `draw_with_progress` reports it."""
+    """Return the piece of drawing so many images, as `draw` reports it."""
     return Piece(DRAWING, count, count * plan.config.drawing_seconds * facts.size)
-
-
-def draw_with_progress(
-    generator: ReleasedGenerator, request: SampleRequest, progress: Progress
-) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
-    """Yield batches as `draw` does, and report progress."""
-
-    def tell(drawn: int) -> None:
-        progress(stage=DRAWING, step=drawn, steps=request.count)
-
-    return draw(generator, request, on_drawn=tell)

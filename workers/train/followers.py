@@ -16,18 +16,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import BinaryIO
+from typing import Any
 
 import torch
 
 from obscura.private_files import make_private_folder
 from obscura.wire.words import HoldState
-from privacy.accounting.events import Event
 from privacy.plans.plan import Recipe
 from service import ledger
 from service.db.session import open_sessions, transaction
@@ -37,8 +36,9 @@ from service.settings import Settings
 from workers.recipes.ranks import meet, object_from_first, part
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
-from workers.train.orders import Context, Training, open_run, public_parts, read_dataset_key, read_training
-from workers.train.process import begin_process, device_kind, share_cores, trace_of
+from workers.train.inputs import open_run, public_parts, read_dataset_key
+from workers.train.orders import Context, Training, read_training
+from workers.train.process import begin_process, share_cores, trace_of
 
 FOLLOWER_COMMAND = (sys.executable, "-P", "-m", "workers.train.followers")
 _LOOK_SECONDS = 0.5
@@ -59,11 +59,6 @@ def processes_wanted(settings: Settings, recipe: Recipe, device: torch.device) -
     return min(settings.processes or gpus, gpus)
 
 
-def device_of(rank: int, device: torch.device) -> torch.device:
-    """Return the device of one rank, given the runner's kind of device."""
-    return torch.device("cuda", rank) if device.type == "cuda" else device
-
-
 @contextmanager
 def followed(context: Context, processes: int) -> Iterator[torch.device]:
     """Run the block as rank 0 of so many processes, on the yielded device; the hold is armed.
@@ -77,7 +72,7 @@ def followed(context: Context, processes: int) -> Iterator[torch.device]:
     make_private_folder(scratch)
     meeting = Path(mkdtemp(prefix=f"meeting.{context.attempt.number}.", dir=scratch))  # readable by this user alone
     followers: list[subprocess.Popen[bytes]] = []
-    over, device = threading.Event(), device_of(0, context.device)
+    over, device = threading.Event(), torch.device("cuda", 0) if context.device.type == "cuda" else context.device
     watch = threading.Thread(target=_watch, args=(context, followers, over), name="obscura-ranks-watch", daemon=True)
     try:
         for rank in range(1, processes):
@@ -133,20 +128,11 @@ def _watch(
         return
 
 
-_FAILED = 1
-
-
 class RankZeroOnly:
     """The budget and the checkpoints of a follower, which has neither; using them is a recipe's mistake."""
 
-    def charge(self, event: Event, stage: str) -> None:  # noqa: ARG002 - the protocol's
-        raise AssertionError("only rank 0 pays")
-
-    def replace(self, write: Callable[[BinaryIO], None]) -> None:  # noqa: ARG002 - the protocol's
-        raise AssertionError("only rank 0 keeps checkpoints")
-
-    def open(self) -> BinaryIO | None:
-        raise AssertionError("only rank 0 reads checkpoints")
+    def __getattr__(self, verb: str) -> Any:
+        raise AssertionError(f"only rank 0 pays and keeps checkpoints: {verb}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -167,15 +153,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = begin_process(given.processes)
     stop = threading.Event()
     watch_parent(stop, parent=given.runner, grace_seconds=0.0)
-    device = device_of(given.rank, device_kind())
+    device = torch.device("cuda", given.rank) if torch.cuda.is_available() else torch.device("cpu")
     with open_sessions(settings.database_url) as factory:
         context = Context(settings, factory, Attempt(given.job, given.attempt), stop, device)
         training = read_armed_training(context)
-        dataset_key = read_dataset_key(settings, training.dataset)
+        dataset_key = read_dataset_key(context, training.dataset)
     meet(given.rank, given.processes, given.meeting, device=device, seconds=settings.job_seconds_max)
     public = public_parts(context, training.plan, training.anchors)
-    run = open_run(context, training, dataset_key, public, RankZeroOnly(), lambda **_: None)
-    TRAINERS[training.plan.recipe](replace(run, checkpoints=RankZeroOnly()))
+    none: Any = RankZeroOnly()
+    run = open_run(context, training, dataset_key, public, none, lambda **_: None)
+    TRAINERS[training.plan.recipe](replace(run, checkpoints=none))
     object_from_first(None)  # the runner's farewell
     part()
     return 0
@@ -196,5 +183,5 @@ if __name__ == "__main__":
     except Exception as error:
         sys.stderr.write(trace_of(error) + "\n")
         sys.stderr.flush()
-        os._exit(_FAILED)  # at once: a process group that has lost somebody may keep an orderly exit waiting
+        os._exit(1)  # at once: a process group that has lost somebody may keep an orderly exit waiting
     sys.exit(status)

@@ -1,51 +1,33 @@
-"""A training as it was accepted: its rows, its budget and checkpoint, and the inputs of its recipe.
-
-A charge is a transaction, committed before the release that it pays for; between the two a line goes to the job's
-journal (`service.storage.journals`). Checkpoints are sealed under the dataset's key, so they die with the images.
-"""
+"""One attempt at a job, and a training as it was accepted: its rows, plan and facts. No private data is read."""
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from io import BufferedReader, BufferedWriter, RawIOBase
-from typing import Any, BinaryIO, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from sqlalchemy.orm import Session
 
-from models.extractor import ExtractorUnusable, read_extractor
-from obscura.wire.words import DatasetState, EntryKind, Visibility
-from privacy.accounting.events import Event
+from obscura.wire.words import DatasetState, Visibility
 from privacy.accounting.filter import Filter
-from privacy.errors import BudgetExceeded, EventRefused
-from privacy.mechanisms.noise import derive_key
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.datasets.vault import Vault, key_id_of, open_content, read_key
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.errors import Conflict, HoldExhausted, LedgerCorruption, NotFound
+from service.errors import Conflict, LedgerCorruption, NotFound
 from service.failpoints import failpoint
-from service.jobs.planning import facts_of
-from service.sealing import CHUNK_BYTES, SealBroken, SealedReader, SealedWriter
 from service.settings import Settings
-from service.storage import storage_of
-from service.storage.files import open_regular
-from service.storage.interface import Storage, work_key
-from service.storage.journals import Journal
-from workers.recipes.interface import Budget, CheckpointDamaged, Progress, Run, Trainer, TrainingData
+from service.storage import interface, storage_of
+from workers.recipes.interface import Trainer
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt
 
-_PAGE_ROWS = 1000
 Ended = TypeVar("Ended")
-CHECKPOINT_FILE = "checkpoint.sealed"
 
 
 class MissingPrerequisite(Conflict):
@@ -82,7 +64,7 @@ class Context:
         return ended
 
     @property
-    def storage(self) -> Storage:
+    def storage(self) -> interface.Storage:
         return storage_of(self.settings)
 
 
@@ -126,7 +108,7 @@ def read_training(session: Session, attempt: Attempt) -> Training:
         dataset=dataset,
         anchors=anchors_of(session, plan),
         plan=plan,
-        facts=facts_of(dataset, account),
+        facts=jobs.facts_of(dataset, account),
         hold_id=job.hold_id,
         privacy_filter=ledger.filter_of_hold(session, job.hold_id),
         charged_nano=ledger.get_hold(session, job.hold_id).charged_nano,
@@ -146,194 +128,3 @@ def public_dataset(session: Session, dataset_id: str) -> Dataset:
     if dataset.visibility is not Visibility.PUBLIC:
         raise LedgerCorruption("A dataset that a job reads as public is not.", dataset_id=dataset_id)
     return dataset
-
-
-def read_dataset_key(settings: Settings, dataset: Dataset) -> bytes:
-    """Return the key of a dataset's content; raise NotFound if it is gone.
-
-    Raise LedgerCorruption if it is not the key that the content arrived under: other arrays might be sealed under it.
-    """
-    key = read_key(Vault.of(settings).key_path(dataset.content))
-    if dataset.key_id != key_id_of(key):
-        raise LedgerCorruption("The key of a dataset is not the one that it was stored under.", dataset_id=dataset.id)
-    return key
-
-
-def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> dict[str, Any]:
-    """Read the free inputs of a plan, before anything is armed, opened or paid; return fields of `TrainingData`.
-
-    They are the extractor, or MissingPrerequisite if it is missing or unusable, and the content of `anchors`.
-    """
-    settings = context.settings
-    name = plan.config.needed_extractor
-    try:
-        extractor = read_extractor(settings.extractors_path, name) if name else None
-    except ExtractorUnusable as error:
-        raise MissingPrerequisite(f"The training cannot begin: {error}.", extractor=name) from None
-    parts: dict[str, Any] = {"public_extractor": extractor}
-    if anchors is not None:
-        images, labels, _ = open_content(context.storage, anchors.content, read_dataset_key(settings, anchors))
-        parts |= {"public_anchors": images, "public_anchor_labels": labels}
-        parts["public_anchor_classes"] = tuple(anchors.classes)
-    return parts
-
-
-def open_run(
-    context: Context,
-    training: Training,
-    dataset_key: bytes,
-    public: Mapping[str, Any],
-    budget: Budget,
-    progress: Progress,
-) -> Run:
-    """Open the private data of an armed hold, and return the recipe's input.
-
-    `public` comes from `public_parts`; `budget` refuses where another process pays.
-    """
-    job_id, key = training.job.id, dataset_key
-    with_subjects = training.facts.unit == "subject"
-    images, labels, subjects = open_content(context.storage, training.dataset.content, key, with_subjects=with_subjects)
-    data = TrainingData(images, labels, training.facts.classes, subjects, **public)
-    return Run(
-        plan=training.plan,
-        facts=training.facts,
-        data=data,
-        budget=budget,
-        # Without the key, what the database holds does not tell the noise: it can be computed no more than the images.
-        secret=derive_key(training.secret + key, "training", job_id),
-        attempt=context.attempt.number,
-        progress=progress,
-        checkpoints=SealedFolder(context.storage, work_key(job_id), key, f"checkpoint {job_id}"),
-        device=context.device,
-    )
-
-
-@dataclass(frozen=True)
-class SealedFolder:
-    """The checkpoint of one job (`workers.recipes.interface.CheckpointFolder`), sealed under the dataset's key.
-
-    `folder` is a storage key, shared by the job's attempts. `context` names the job, so that another job's checkpoint
-    does not open here.
-    """
-
-    storage: Storage
-    folder: str
-    key: bytes = field(repr=False)
-    context: str
-
-    def replace(self, write: Callable[[BinaryIO], None]) -> None:
-        """Replace the checkpoint atomically; when the disk fails, the old one is still there."""
-        key = f"{self.folder}/{CHECKPOINT_FILE}"
-        with self.storage.stage(key) as staging:
-            path = staging / CHECKPOINT_FILE
-            with path.open("xb") as file:
-                sealed = SealedWriter(file, self.key, self.context)
-                with BufferedWriter(_Sealing(sealed), CHUNK_BYTES) as stream:
-                    write(stream)
-                sealed.finish()
-            failpoint("checkpoint.before")
-            self.storage.publish(path, key)
-        failpoint("checkpoint.after")
-
-    def open(self) -> BinaryIO | None:
-        """Open the checkpoint after verifying all of it; None before the first one.
-
-        Raise CheckpointDamaged if it is not what was written, or was written under another key.
-        """
-        try:
-            file = open_regular(self.storage.open(self.folder, CHECKPOINT_FILE))
-        except NotFound:
-            return None
-        try:
-            sealed = BufferedReader(SealedReader(file, self.key, self.context), CHUNK_BYTES)
-            while sealed.read(CHUNK_BYTES):
-                pass
-        except SealBroken:
-            file.close()
-            raise CheckpointDamaged from None
-        sealed.seek(0)
-        return sealed
-
-
-class _Sealing(RawIOBase):
-    def __init__(self, sealed: SealedWriter) -> None:
-        super().__init__()
-        self._sealed = sealed
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        self._sealed.write(data)
-        return len(data)
-
-
-class HeldBudget:
-    """The hold of one job, as its recipe sees it (`workers.recipes.interface.Budget`).
-
-    Once `closed` it refuses every charge; it is from the start if this attempt only publishes what was paid for. The
-    job's journal gets a line for every charge before anything is released for it.
-    """
-
-    def __init__(self, context: Context, training: Training) -> None:
-        self._context, self._training = context, training
-        self._journal = Journal(context.storage, training.job.id, context.attempt.number, training.account.id)
-        self.charged_nano = training.charged_nano
-        self.closed = training.job.ended_early is not None
-
-    def charge(self, event: Event, stage: str) -> None:
-        """Pay for `event.count` releases; durable when this returns.
-
-        Raises:
-            BudgetExceeded: the hold does not cover the event, or the budget is closed; nothing was charged.
-            EventRefused: the plan has no such stage, or announced it with another event.
-            OSError: the journal cannot be written; nothing may be released.
-        """
-        training, planned = self._training, self._training.plan.stage(stage)
-        if planned is None or not planned.announces(event):
-            raise EventRefused(stage, event)
-        amount_nano = planned.price_of(event.count)
-        if self.closed:
-            raise BudgetExceeded(amount_nano, 0)
-        try:
-            with transaction(self._context.factory) as session:
-                charged_nano = ledger.charge(
-                    session,
-                    hold_id=training.hold_id,
-                    attempt=self._context.attempt.number,
-                    amount_nano=amount_nano,
-                    stage=stage,
-                    event=event.to_json(),
-                    paid_as_whole=planned.paid_as_whole,
-                    now=datetime.now(UTC),
-                )
-                failpoint("charge.before")
-        except HoldExhausted as error:
-            left_nano = error.numbers.get("left_nano")
-            raise BudgetExceeded(amount_nano, left_nano if isinstance(left_nano, int) else 0) from None
-        failpoint("charge.after")
-        paid_nano, self.charged_nano = charged_nano - self.charged_nano, charged_nano
-        self._journal.write(stage=stage, count=event.count, cost_nano=paid_nano)
-        failpoint("journal.after")
-
-    def in_numbers(self) -> dict[str, float]:
-        """Return the charged and planned amounts for reports."""
-        charged_nano, planned_nano = self.charged_nano, self._training.plan.cost_nano
-        return {
-            "charged_nano": charged_nano,
-            "planned_nano": planned_nano,
-            "charged_epsilon": self._training.privacy_filter.epsilon_of(charged_nano),
-            "planned_epsilon": self._training.privacy_filter.epsilon_of(planned_nano),
-        }
-
-
-def charged_by_stage(session: Session, training: Training) -> Counter[str]:
-    """Return the nano-units that all attempts of a training have charged, by stage, from its account's entries."""
-    charged: Counter[str] = Counter()
-    after = 0
-    while rows := ledger.entries(session, training.account.id, after, _PAGE_ROWS):
-        for entry in rows:
-            if entry.kind is EntryKind.CHARGE and entry.hold_id == training.hold_id:
-                charged[entry.details["stage"]] += entry.amount_nano
-        after = rows[-1].sequence
-    return charged

@@ -11,7 +11,8 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,11 @@ from models.released import ReleasedGenerator
 from obscura.wire.formats import CARD_FILE, PACKINGS
 from obscura.wire.words import SampleFormat
 from service.cards import TAGS, class_label, folder_names, guarantee, one_line, write_card
-from workers.train.archives import TarArchive, ZipArchive, side_file
+from workers.recipes.interface import Progress
+from workers.train.archives import Archive, side_file, tar_archive, zip_archive
 from workers.train.drawing import SampleRequest, draw
 
+STAGE = "sample"  # of reports
 PARQUET_FILE = "data/train-00000-of-00001.parquet"  # as Hugging Face names the only part of a split
 _ROWS_IN_A_GROUP = 1024
 _README = "README.md"
@@ -81,13 +84,13 @@ def write_sample(
     generator: ReleasedGenerator,
     request: SampleRequest,
     file: SampleFile,
-    on_drawn: Callable[[int], None] = lambda _drawn: None,
+    progress: Progress = lambda **_: None,
 ) -> None:
     readme = dataset_card(request, file).encode()
     card = (json.dumps(file.card, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-    drawn = draw(generator, request, on_drawn=on_drawn)
+    drawn = draw(generator, request, progress, STAGE)
     if file.format is SampleFormat.WEBDATASET:
-        with TarArchive(path) as tar:
+        with tar_archive(path) as tar:
             tar.add(f"__{_README}__", readme)
             tar.add(f"__{CARD_FILE}__", card)
             tar.add("__classes.json__", (json.dumps(request.names, ensure_ascii=False) + "\n").encode())
@@ -95,7 +98,7 @@ def write_sample(
                 tar.add(f"{number:07d}.png", png)
                 tar.add(f"{number:07d}.cls", str(label).encode())
         return
-    with ZipArchive(path) as archive:
+    with zip_archive(path) as archive:
         archive.add(_README, readme)
         archive.add(CARD_FILE, card)
         if file.format is SampleFormat.IMAGEFOLDER:
@@ -106,7 +109,7 @@ def write_sample(
             _write_arrays(archive, request, drawn)
 
 
-def _write_imagefolder(archive: ZipArchive, request: SampleRequest, drawn: _Drawn, file: SampleFile) -> None:
+def _write_imagefolder(archive: Archive, request: SampleRequest, drawn: _Drawn, file: SampleFile) -> None:
     folders = folder_names(request.names)
     with side_file() as metadata:
         for number, (png, label) in enumerate(_pictures(drawn)):
@@ -114,25 +117,28 @@ def _write_imagefolder(archive: ZipArchive, request: SampleRequest, drawn: _Draw
             archive.add(name, png)
             line = {"file_name": name, "label": label, "class": request.names[label]}
             metadata.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
-        archive.add_file("metadata.jsonl", metadata)
+        metadata.seek(0)
+        with archive.open("metadata.jsonl") as entry:
+            shutil.copyfileobj(metadata, entry)
     archive.add(CROISSANT_FILE, describe_folders(file.title, file.card, request.names))
 
 
-def _write_arrays(archive: ZipArchive, request: SampleRequest, drawn: _Drawn) -> None:
-    drawn_labels = request.labels
+def _write_arrays(archive: Archive, request: SampleRequest, drawn: _Drawn) -> None:
     first, _ = next(drawn)
     squeeze = first.shape[-1] == 1  # grey images travel as (n, h, w)
     shape = (request.count, *(first.shape[1:-1] if squeeze else first.shape[1:]))
     with archive.open("images.npy") as entry:
-        entry.write(_npy_header(shape, first.dtype))
+        header = {"shape": shape, "fortran_order": False, "descr": npy_format.dtype_to_descr(first.dtype)}
+        npy_format.write_array_header_1_0(entry, header)
         for images in itertools.chain([first], (images for images, _ in drawn)):
             entry.write(images.tobytes())
-    archive.add("labels.npy", _npy_header(drawn_labels.shape, drawn_labels.dtype) + drawn_labels.tobytes())
-    names = np.asarray(request.names)
-    archive.add("classes.npy", _npy_header(names.shape, names.dtype) + names.tobytes())
+    for name, array in (("labels.npy", request.labels), ("classes.npy", np.asarray(request.names))):
+        buffer = io.BytesIO()
+        npy_format.write_array(buffer, array, version=(1, 0))
+        archive.add(name, buffer.getvalue())
 
 
-def _write_parquet(archive: ZipArchive, request: SampleRequest, drawn: _Drawn, file: SampleFile) -> None:
+def _write_parquet(archive: Archive, request: SampleRequest, drawn: _Drawn, file: SampleFile) -> None:
     import pyarrow  # here, for it takes a while and trainings need it not
     from pyarrow import parquet
 
@@ -150,8 +156,18 @@ def _write_parquet(archive: ZipArchive, request: SampleRequest, drawn: _Drawn, f
             table.write_batch(
                 pyarrow.record_batch([pyarrow.array(images, image), [label for _, (_, label) in rows]], schema=schema)
             )
-    description = describe_parquet(file.title, file.card, request.names, PARQUET_FILE, entry.sha256)
-    archive.add(CROISSANT_FILE, description)
+    files = {
+        "@type": "cr:FileObject",
+        "@id": "table",
+        "contentUrl": PARQUET_FILE,
+        "encodingFormat": "application/x-parquet",
+        "sha256": entry.digest.hexdigest(),
+    }
+    column = {"fileObject": {"@id": "table"}, "extract": {"column": "image"}, "transform": {"jsonPath": "bytes"}}
+    fields = [_field("images/image", "sc:ImageObject", column)]
+    column = {"fileObject": {"@id": "table"}, "extract": {"column": "label"}}
+    fields.append(_field("images/label", "sc:Integer", column, references="classes/label"))
+    archive.add(CROISSANT_FILE, _croissant(file.title, file.card, request.names, files, fields))
 
 
 def dataset_card(request: SampleRequest, file: SampleFile) -> str:
@@ -201,40 +217,17 @@ def _pictures(drawn: _Drawn) -> Iterator[tuple[bytes, int]]:
             yield buffer.getvalue(), label
 
 
-def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    buffer = io.BytesIO()
-    npy_format.write_array_header_1_0(
-        buffer, {"shape": shape, "fortran_order": False, "descr": npy_format.dtype_to_descr(dtype)}
-    )
-    return buffer.getvalue()
-
-
 def describe_folders(title: str, card: Mapping[str, Any], names: Sequence[str]) -> bytes:
     """Describe class folders of PNG files: records `images` with `image` and `folder`, which `classes` explains."""
     files = {"@type": "cr:FileSet", "@id": "pictures", "encodingFormat": "image/png", "includes": "*/*.png"}
-    image = _field("images/image", "sc:ImageObject", {"fileSet": {"@id": "pictures"}} | _extract("content"))
-    path = {"fileSet": {"@id": "pictures"}} | _extract("fullpath") | {"transform": {"regex": "^([^/]+)"}}
-    folder = _field("images/folder", "sc:Text", path) | {"references": {"field": {"@id": "classes/folder"}}}
-    return _document(title, card, names, files, [image, folder])
+    content = {"fileSet": {"@id": "pictures"}, "extract": {"fileProperty": "content"}}
+    path = content | {"extract": {"fileProperty": "fullpath"}, "transform": {"regex": "^([^/]+)"}}
+    image = _field("images/image", "sc:ImageObject", content)
+    folder = _field("images/folder", "sc:Text", path, references="classes/folder")
+    return _croissant(title, card, names, files, [image, folder])
 
 
-def describe_parquet(title: str, card: Mapping[str, Any], names: Sequence[str], path: str, sha256: str) -> bytes:
-    """Describe a Parquet file: records `images` with `image` and `label`, which `classes` explains."""
-    files = {
-        "@type": "cr:FileObject",
-        "@id": "table",
-        "contentUrl": path,
-        "encodingFormat": "application/x-parquet",
-        "sha256": sha256,
-    }
-    column = {"fileObject": {"@id": "table"}, "extract": {"column": "image"}, "transform": {"jsonPath": "bytes"}}
-    image = _field("images/image", "sc:ImageObject", column)
-    column = {"fileObject": {"@id": "table"}, "extract": {"column": "label"}}
-    label = _field("images/label", "sc:Integer", column) | {"references": {"field": {"@id": "classes/label"}}}
-    return _document(title, card, names, files, [image, label])
-
-
-def _document(
+def _croissant(
     title: str,
     card: Mapping[str, Any],
     names: Sequence[str],
@@ -273,10 +266,7 @@ def _document(
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _field(identifier: str, kind: str, source: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    field = {"@type": "cr:Field", "@id": identifier, "name": identifier, "dataType": kind}
-    return field if source is None else {**field, "source": dict(source)}
-
-
-def _extract(what: str) -> dict[str, Any]:
-    return {"extract": {"fileProperty": what}}
+def _field(identifier: str, kind: str, source: Mapping[str, Any] | None = None, references: str = "") -> dict[str, Any]:
+    field: dict[str, Any] = {"@type": "cr:Field", "@id": identifier, "name": identifier, "dataType": kind}
+    field |= {} if source is None else {"source": source}
+    return field | ({"references": {"field": {"@id": references}}} if references else {})

@@ -141,8 +141,3 @@ def begin_process(processes: int) -> Settings:
     share_cores(processes)
     keep_freed_memory()
     return settings
-
-
-def device_kind() -> torch.device:
-    """Return the kind of device that this machine trains on."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

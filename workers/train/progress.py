@@ -19,7 +19,8 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from service import jobs
 from service.db.session import transaction
 from workers.recipes.interface import Cancelled, Piece
-from workers.train.orders import Context, HeldBudget
+from workers.train.inputs import HeldBudget
+from workers.train.orders import Context
 
 REPORTS_MAX = 100  # of one stage
 

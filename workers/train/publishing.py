@@ -22,21 +22,19 @@ import torch
 
 from models.released import load_released
 from obscura.wire.formats import CARD_FILE
-from obscura.wire.words import EarlyEnd
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
 from privacy.plans.options import ClassFractionsConfig
 from privacy.plans.registry import RECIPES
-from service import jobs, ledger
+from service import jobs, ledger, times
 from service.db.session import transaction
 from service.ledger.chain import body_hash
-from service.times import to_the_hour
-from workers.evaluation.grid import draw_grid
-from workers.evaluation.report import PaidStage, ReleaseFacts, write_report
+from workers.evaluation import grid, report
 from workers.recipes.class_histogram import read_histogram
 from workers.recipes.interface import Piece, Progress
-from workers.train.drawing import SampleRequest, device_of, draw_with_progress, drawing_work
-from workers.train.orders import Context, Training, charged_by_stage
+from workers.train.drawing import SampleRequest, device_of, draw, drawing_work
+from workers.train.inputs import charged_by_stage
+from workers.train.orders import Context, Training
 
 RELEASE_FILE = "release.json"  # what the release's row will say, so that another attempt can publish this artifact
 GRID_FILE = "grid.png"
@@ -74,22 +72,24 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
         count = released.get(stage.name, 0) if whole else charged[stage.name] // stage.price_of(1)
         if count:
             ran[stage.name] = replace(stage.event, count=count)
-    incomplete = _incomplete(training, ran, ended_early)
+    incomplete = None if ended_early is None else _incomplete(training, ran, ended_early.value)
     share = "" if incomplete is None else f" · {math.floor(100 * incomplete['fraction'])}% made"
     name = f"{training.dataset.name} · {plan.recipe} · ε {training.job.epsilon:g}{share}"
     card = {**_card(training, ran, charged.total()), "incomplete": incomplete}
-    published, figures = RECIPES[plan.recipe].publishes, {}
+    published = RECIPES[plan.recipe].publishes
+    summary: dict[str, Any] = {"facts": plan.facts}
     if published == "generator":
         balance = ledger.balance_of(account)
-        release = ReleaseFacts(
+        release = report.ReleaseFacts(
             name=name,
             dataset=training.dataset.name,
             account=training.account.name,
             recipe=plan.recipe,
             classes=training.facts.classes,
-            created_at=to_the_hour(datetime.now(UTC)).isoformat(timespec="minutes"),
+            created_at=times.to_the_hour(datetime.now(UTC)).isoformat(timespec="minutes"),
             stages=tuple(
-                PaidStage(stage, event.count, event.noise_multiplier, charged[stage]) for stage, event in ran.items()
+                report.PaidStage(stage, event.count, event.noise_multiplier, charged[stage])
+                for stage, event in ran.items()
             ),
             facts=plan.facts,
             notes=plan.notes,
@@ -101,17 +101,11 @@ def write_artifact(directory: Path, trained: Path, context: Context, training: T
         )
         _show_generator(directory, context, training, card, release, progress)
     elif published == "histogram":  # it is its own report
-        figures["histogram"] = dict(read_histogram(directory))
-    _write_json(directory / CARD_FILE, card)
-    document = {
-        "job_id": training.job.id,
-        "kind": published,
-        "name": name,
-        "card": card,
-        "incomplete": incomplete,
-        "summary": {"facts": plan.facts, **figures},
-    }
-    _write_json(directory / RELEASE_FILE, document)
+        summary["histogram"] = dict(read_histogram(directory))
+    document = {"job_id": training.job.id, "kind": published, "name": name, "card": card, "summary": summary}
+    for file, content in ((CARD_FILE, card), (RELEASE_FILE, document | {"incomplete": incomplete})):
+        text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
+        (directory / file).write_text(f"{text}\n", encoding="utf-8")
 
 
 def _show_generator(
@@ -119,7 +113,7 @@ def _show_generator(
     context: Context,
     training: Training,
     card: Mapping[str, Any],
-    release: ReleaseFacts,
+    release: report.ReleaseFacts,
     progress: Progress,
 ) -> None:
     """Write grid and report of a generator, in seconds; whatever takes longer is an evaluation.
@@ -131,14 +125,14 @@ def _show_generator(
     least = _GRID_PER_CLASS * len(classes)
     request = SampleRequest(count=_images_to_show(len(classes)), seed=_PICTURE_SEED, names=classes)
     batches, drawn, began = [], 0, time.monotonic()
-    for batch in draw_with_progress(generator, request, progress):  # classes take turns
+    for batch in draw(generator, request, progress):  # classes take turns
         batches.append(batch)
         drawn += len(batch[1])
         if drawn >= least and time.monotonic() - began > _REPORT_SECONDS:
             break
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     by_class = np.argsort(labels[:least], kind="stable")
-    sheet = draw_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes)  # of (n, c, h, w)
+    sheet = grid.draw_grid(images[:least][by_class].transpose(0, 3, 1, 2) / 255.0, classes)  # of (n, c, h, w)
     (directory / GRID_FILE).write_bytes(sheet)
     on_gpu = device_of(generator).type == "cuda"
     technical = {
@@ -149,21 +143,21 @@ def _show_generator(
         "attempts": str(training.job.attempt),
         "plan (SHA-256)": body_hash(training.job.plan),
     }
-    write_report(directory, card=card, release=release, images=images, labels=labels, technical=technical)
+    report.write_report(directory, card=card, release=release, images=images, labels=labels, technical=technical)
 
 
-def _incomplete(training: Training, ran: Mapping[str, Event], ended_early: EarlyEnd | None) -> dict[str, Any] | None:
-    """Return why a training ended early and how many of the planned releases were made; None if it did not. Public."""
+def _incomplete(training: Training, ran: Mapping[str, Event], reason: str) -> dict[str, Any] | None:
+    """Return why a training ended early and how many of the planned releases were made; None if all were. Public."""
     stages = {
         stage.name: {"made": min(ran[stage.name].count if stage.name in ran else 0, stage.event.count)}
         | {"planned": stage.event.count}
         for stage in training.plan.stages
     }
     made, planned = (sum(stage[which] for stage in stages.values()) for which in ("made", "planned"))
-    if ended_early is None or made == planned:
+    if made == planned:
         return None
     fraction = math.floor(1000 * made / planned) / 1000
-    return {"reason": ended_early.value, "fraction": fraction, "made": made, "planned": planned, "stages": stages}
+    return {"reason": reason, "fraction": fraction, "made": made, "planned": planned, "stages": stages}
 
 
 def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> dict[str, Any]:
@@ -204,7 +198,3 @@ def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> di
 
 def _images_to_show(classes: int) -> int:
     return max(_GRID_PER_CLASS * classes, min(_REPORT_PER_CLASS * classes, _REPORT_IMAGES_MAX))
-
-
-def _write_json(path: Path, document: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

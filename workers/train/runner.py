@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+import torch
 from sqlalchemy.exc import SQLAlchemyError
 
 from obscura.wire.words import JobState
@@ -32,8 +33,7 @@ from workers.recipes.ranks import RankLost
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
 from workers.supervise.signs import SignsOfLife
-from workers.train.orders import Context, MissingPrerequisite
-from workers.train.process import begin_process, device_kind, failure_code, sign_while_computing, trace_of
+from workers.train import orders, process
 
 _PLACE_SECONDS = 30.0  # between two tries of a job that waits for room, a disk or a file
 _LOOK_SECONDS = 0.5
@@ -56,12 +56,12 @@ def main(arguments: Sequence[str] | None = None, *, trainers: Mapping[str, Train
 
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    settings = begin_process(processes=1)
+    settings = process.begin_process(processes=1)
     grace_seconds = min(_ORPHAN_GRACE_SECONDS, settings.lease_seconds / 3)
     watch_parent(stop, parent=given.supervisor or os.getppid(), grace_seconds=grace_seconds)
     signs = SignsOfLife(given.signs)
     signs.give()
-    sign_while_computing(signs.give)
+    process.sign_while_computing(signs.give)
     return run(settings, Attempt(given.job, given.attempt), stop=stop, trainers=trainers, alive=signs.give)
 
 
@@ -75,22 +75,22 @@ def run(
 ) -> ExitStatus:
     """Do the attempt's work and end its job."""
     log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
-    device = device_kind()
     try:
         with open_sessions(settings.database_url) as factory:
-            status = _attempt(Context(settings, factory, attempt, stop, device, alive=alive, trainers=trainers))
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            status = _attempt(orders.Context(settings, factory, attempt, stop, device, alive=alive, trainers=trainers))
     except (StaleAttempt, NotFound) as error:
-        log.warning("attempt_superseded", trace=trace_of(error).splitlines())
+        log.warning("attempt_superseded", trace=process.trace_of(error).splitlines())
         status = ExitStatus.STALE
     except tuple(_LOST) as error:  # no verdict about the job: the supervisor lets another attempt go on
         event = next(event for kind, event in _LOST.items() if isinstance(error, kind))
-        log.error(event, trace=trace_of(error).splitlines())
+        log.error(event, trace=process.trace_of(error).splitlines())
         status = ExitStatus.LOST
     log.info("attempt_over", status=status.name)
     return status
 
 
-def _attempt(context: Context) -> ExitStatus:
+def _attempt(context: orders.Context) -> ExitStatus:
     this: dict[str, Any] = {"job_id": context.attempt.job_id, "attempt": context.attempt.number}
     log = get_logger(__name__).bind(**this)
     with transaction(context.factory, read_only=True) as session:
@@ -101,7 +101,7 @@ def _attempt(context: Context) -> ExitStatus:
     try:
         if request is jobs.StopRequest.STOP:
             raise Cancelled
-        import_module(kind.module).run(context)
+        import_module(kind.module or f"workers.train.kinds.{kind.name}").run(context)
     except Cancelled:
         try:
             context.end(jobs.finish_cancelled)
@@ -109,36 +109,37 @@ def _attempt(context: Context) -> ExitStatus:
             return ExitStatus.INTERRUPTED
     except (NothingUseful, BudgetExceeded) as error:
         log.warning("nothing_useful")
-        sys.stderr.write(trace_of(error) + "\n")
+        sys.stderr.write(process.trace_of(error) + "\n")
         context.end(jobs.finish_unsaved)
     except (ArmingStopped, ClockRefused) as stop:  # the job waits until an operator has mended the ledger, or the clock
         return _handed_on(context, stop)
     except (StaleAttempt, SQLAlchemyError, RankLost):
         raise
     except Exception as error:
-        if isinstance(error, MissingPrerequisite | OSError):
+        is_missing = isinstance(error, orders.MissingPrerequisite)
+        if is_missing or isinstance(error, OSError):
             # A verdict would lose what was paid for if the training only needs this machine or its storage to publish
             # that, or could not even continue.
             with transaction(context.factory, read_only=True) as session:
                 job = jobs.get_job(session, context.attempt.job_id)
-                publishes = job.salvage_attempt == context.attempt.number or isinstance(error, MissingPrerequisite)
+                publishes = is_missing or job.salvage_attempt == context.attempt.number
                 waits = publishes and jobs.may_publish(session, job)
             if waits:
                 return _handed_on(context, error, pause_seconds=_PLACE_SECONDS)
         if isinstance(error, StorageUnavailable):
             raise
-        code = failure_code(error, kind)
+        code = process.failure_code(error, kind)
         log.error("attempt_failed", code=code.value)
-        sys.stderr.write(trace_of(error) + "\n")
+        sys.stderr.write(process.trace_of(error) + "\n")
         context.end(jobs.finish_failed, failure_code=code)
     return ExitStatus.ENDED
 
 
-def _handed_on(context: Context, error: Exception, *, pause_seconds: float = 0.0) -> ExitStatus:
+def _handed_on(context: orders.Context, error: Exception, *, pause_seconds: float = 0.0) -> ExitStatus:
     """Leave the job to another attempt, after a pause; it does not count as lost."""
     this = {"job_id": context.attempt.job_id, "attempt": context.attempt.number}
     code = error.code if isinstance(error, ObscuraError) else type(error).__name__
-    get_logger(__name__).error("operator_needed", **this, code=code, trace=trace_of(error).splitlines())
+    get_logger(__name__).error("operator_needed", **this, code=code, trace=process.trace_of(error).splitlines())
     until = time.monotonic() + pause_seconds
     while time.monotonic() < until and not context.stop.wait(_LOOK_SECONDS):
         context.alive()

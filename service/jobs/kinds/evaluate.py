@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select
@@ -111,20 +111,19 @@ def kept_reference(session: Session, dataset_id: str, seed: int) -> float | None
     return accuracy
 
 
-def newest_evaluations(session: Session, release_ids: Sequence[str]) -> dict[str, Evaluation]:
-    """Return the newest finished evaluation of each release that has one, in one query."""
-    newest_first = session.scalars(_finished(session, Evaluation.release_id.in_(release_ids))).all()
-    return {row.release_id: row for row in reversed(newest_first)}
+def newest_evaluations(
+    session: Session, release_ids: Iterable[str], named: Mapping[str, str] | None = None
+) -> dict[str, Evaluation]:
+    """Return the newest finished evaluation of each release that has one, in one query.
 
-
-def newest_on_own_dataset(session: Session, trials: Sequence[Any]) -> dict[str, Evaluation]:
-    """Return, by release, its newest finished evaluation on the dataset that its training named.
-
-    Later evaluations on other images do not decide between the trials of a sweep, which may be rows of columns.
+    Args:
+        named: by release, the dataset that its training named. Evaluations on other images are ignored, because they
+            do not decide between the trials of a sweep.
     """
-    named = {job.release_id: job.evaluation_dataset_id for job in trials if job.release_id is not None}
-    newest_first = session.scalars(_finished(session, Evaluation.release_id.in_(named))).all()
-    return {row.release_id: row for row in reversed(newest_first) if row.dataset_id == named[row.release_id]}
+    newest_first = session.scalars(_finished(session, Evaluation.release_id.in_(release_ids))).all()
+    if named is not None:
+        newest_first = [row for row in newest_first if row.dataset_id == named.get(row.release_id)]
+    return {row.release_id: row for row in reversed(newest_first)}
 
 
 def _finished(session: Session, *conditions: ColumnElement[bool]) -> Select[Evaluation]:

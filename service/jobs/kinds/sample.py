@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.class_fractions import AS_STATED, checked_class_fractions, read_class_fractions
@@ -16,7 +14,6 @@ from obscura.wire.words import ReleaseKind, SampleFormat
 from service.db.base import new_id
 from service.db.job_tables import FailureCode, Job, Release, Sample
 from service.errors import Conflict, InvalidInput
-from service.identity.access import visible
 from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
 from service.jobs.lookup import get_release, payer_of, trained_on, training_of
 from service.jobs.submission import new_job, queue_job, require_drawable
@@ -91,18 +88,6 @@ def _checked(
         return checked_class_fractions(proportions, known, every=False)
     except ValueError as error:
         raise InvalidInput(f"These proportions cannot be drawn: {error}.") from None
-
-
-def due(session: Session, *, before: datetime, limit: int) -> Sequence[str]:
-    """Return the ids of samples that were generated before a time and whose files still exist, oldest first."""
-    drawn = visible(session, Sample, select(Sample.id)).join(Job, Job.id == Sample.job_id)
-    drawn = drawn.where(Sample.sha256.is_not(None), Sample.removed_at.is_(None), Job.finished_at < before)
-    return session.scalars(drawn.order_by(Job.finished_at, Sample.id).limit(limit)).all()
-
-
-def let_go(session: Session, sample_ids: Sequence[str], *, now: datetime) -> None:
-    """Mark samples as removed, before their files are."""
-    session.execute(update(Sample).where(Sample.id.in_(sample_ids)).values(removed_at=now))
 
 
 def show(made: Sample, job: Any) -> SampleRecord:

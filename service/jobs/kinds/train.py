@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
@@ -13,23 +14,17 @@ from obscura.wire.job_schemas import JobRequest
 from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import TRAIN, EarlyEnd, EntryKind, JobState, ReleaseKind
 from privacy.plans.plan import Plan
-from service import ledger
-from service.audit.proofs import make_receipt
-from service.audit.signing import SigningKey
+from service import ledger, wording
+from service.audit import proofs, signing
 from service.db.base import is_id, new_id
 from service.db.job_tables import FailureCode, Job, Release
 from service.errors import InsufficientBudget, InvalidInput, LedgerCorruption, StaleAttempt
 from service.failpoints import failpoint
 from service.identity.access import visible
-from service.jobs.endings import end_job, lock_attempt, require_sha256
+from service.jobs import endings, lookup, planning, submission
 from service.jobs.kind import Ask, Kind, Order
 from service.jobs.kinds.evaluate import queue_evaluation
-from service.jobs.lookup import stale_attempt
-from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content, training_set
-from service.jobs.submission import planned_job, queue_job
-from service.ledger import Account
 from service.ledger.chain import body_hash, canonical_json, columns_of, row_digest
-from service.wording import RECIPE_TITLES
 
 PRICINGS_MAX = 3  # of one request: a raise takes two people, and rarely happens while a price is computed
 Held = TypeVar("Held")
@@ -47,22 +42,22 @@ def accept(
 ) -> Job:
     """Accept a training and hold its price on the dataset's account."""
 
-    def held_on(trained: TrainingSet) -> Job:
-        require_content(session, trained, recipe, evaluation_dataset_id)
+    def held_on(trained: planning.TrainingSet) -> Job:
+        planning.require_content(session, trained, recipe, evaluation_dataset_id)
         account = trained.account
         ledger.require_unfrozen(account)
         budget_nano = trained.budget_nano(epsilon)
         if budget_nano > account.left_nano:  # refused even if the plan's rounded price would fit
             raise ledger.insufficient(account, budget_nano, float(epsilon)).suggesting(newest_release(session, account))
-        plan = plan_on(session, trained, recipe, epsilon, options)
-        require_anchors_ready(session, plan)
+        plan = planning.plan_on(session, trained, recipe, epsilon, options)
+        planning.require_anchors_ready(session, plan)
         named = {"evaluation_dataset_id": evaluation_dataset_id}
         return hold_price(session, ask, trained, plan, epsilon=epsilon, options=options, **named)
 
     return at_the_present_rate(session, dataset_id, held_on)
 
 
-def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[TrainingSet], Held]) -> Held:
+def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[planning.TrainingSet], Held]) -> Held:
     """Price trainings on a dataset and hold the price; retry if the limit was raised between the two.
 
     `held_on` plans and holds on a locked dataset and an account whose limit may be raised meanwhile.
@@ -70,7 +65,7 @@ def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[Tr
     for left in reversed(range(PRICINGS_MAX)):
         try:
             with session.begin_nested():  # its rollback releases the account's lock: prices are computed without it
-                return held_on(training_set(session, dataset_id, lock=True))
+                return held_on(planning.training_set(session, dataset_id, lock=True))
         except ledger.RateChanged:
             if not left:
                 raise
@@ -80,7 +75,7 @@ def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[Tr
 def hold_price(
     session: Session,
     ask: Ask,
-    trained: TrainingSet,
+    trained: planning.TrainingSet,
     plan: Plan,
     *,
     epsilon: float,
@@ -95,7 +90,7 @@ def hold_price(
     Raises:
         RateChanged: the account's limit was raised since `trained` was read.
     """
-    job = planned_job(ask, TRAIN, trained, plan, epsilon=epsilon, options=options, **named)
+    job = submission.planned_job(ask, TRAIN, trained, plan, epsilon=epsilon, options=options, **named)
     details: dict[str, Any] = {
         "recipe": plan.recipe,
         "dataset_id": job.dataset_id,
@@ -118,10 +113,10 @@ def hold_price(
         raise error.suggesting(newest_release(session, trained.account)) from None
     job.hold_id = held.id
     failpoint("hold.after")
-    return queue_job(session, job)
+    return submission.queue_job(session, job)
 
 
-def newest_release(session: Session, account: Account) -> str | None:
+def newest_release(session: Session, account: ledger.Account) -> str | None:
     """Return the id of the newest release of an account, from which images can be generated at no cost."""
     of_account = visible(session, Release, select(Release.id)).where(Release.account_id == account.id)
     newest = of_account.order_by(Release.created_at.desc(), Release.id)
@@ -139,7 +134,7 @@ def publish(
     artifact_dir: str,
     card: Mapping[str, Any],
     summary: Mapping[str, Any],
-    key: SigningKey,
+    key: signing.SigningKey,
     now: datetime,
     kind: str = ReleaseKind.GENERATOR,
     incomplete: Mapping[str, Any] | None = None,
@@ -156,12 +151,13 @@ def publish(
     """
     if not is_id(release_id, "rel"):
         raise InvalidInput("A release id is rel_ and 20 base32 characters.")
-    require_sha256(artifact_sha256)
-    job = lock_attempt(session, job_id, attempt, TRAIN, replay=JobState.SUCCEEDED)
+    if not re.fullmatch("[0-9a-f]{64}", artifact_sha256):
+        raise InvalidInput("A SHA-256 is 64 lowercase hex digits.")
+    job = endings.lock_attempt(session, job_id, attempt, TRAIN, replay=JobState.SUCCEEDED)
     if job.state is JobState.SUCCEEDED:
         published = session.scalars(visible(session, Release).where(Release.job_id == job_id)).one()
         if (published.id, published.artifact_sha256) != (release_id, artifact_sha256):
-            raise stale_attempt(job, attempt)
+            raise lookup.stale_attempt(job, attempt)
         return published
     if job.ended_early is EarlyEnd.DISCARDED:
         raise StaleAttempt("The results of this training were discarded.", attempt=attempt, current_attempt=job.attempt)
@@ -197,11 +193,11 @@ def publish(
         release=shown,
     )
     capture = ledger.entry_of_hold(session, hold_id, EntryKind.CAPTURE)
-    release.receipt = make_receipt(session, capture, release_id=release_id, key=key)
+    release.receipt = proofs.make_receipt(session, capture, release_id=release_id, key=key)
     session.add(release)
     if incomplete is None:  # the plan was complete before the request to end took effect
         job.ended_early = job.salvage_attempt = None
-    end_job(session, job, JobState.SUCCEEDED, now=now, release_id=release_id)
+    endings.end_job(session, job, JobState.SUCCEEDED, now=now, release_id=release_id)
     if job.evaluation_dataset_id is not None:
         queue_evaluation(session, Ask(new_id("job"), now), release, job.evaluation_dataset_id)
     return release
@@ -210,7 +206,7 @@ def publish(
 KIND = Kind(
     name=TRAIN,
     many="trainings",
-    title=lambda job, _made: RECIPE_TITLES.get(job.recipe, job.recipe),
+    title=lambda job, _made: wording.RECIPE_TITLES.get(job.recipe, job.recipe),
     accept=accept,
     failed=FailureCode.TRAINING_FAILED,
     order=Order(

@@ -225,9 +225,9 @@ class Served:
 
     def claim(self, job_id: str) -> int:
         """Take a job as a worker does; returns the attempt."""
-        claim = self.do(jobs.claim, worker="test", now=utc_now(), lease_seconds=600, job_id=job_id)
-        assert claim is not None
-        return int(claim.attempt)
+        attempt = self.do(jobs.claim, worker="test", now=utc_now(), lease_seconds=600, job_id=job_id)
+        assert attempt is not None
+        return int(attempt)
 
     def progress(self, job_id: str, attempt: int, **facts: Any) -> None:
         """Report progress as a worker does."""

@@ -92,9 +92,9 @@ class LedgerBook(Steps):
         return job_id, hold_id
 
     def claim(self, job_id: str) -> int:
-        claim = self.do(jobs.claim, worker="w", lease_seconds=600, job_id=job_id)
-        assert claim is not None
-        return claim.attempt
+        attempt: int | None = self.do(jobs.claim, worker="w", lease_seconds=600, job_id=job_id)
+        assert attempt is not None
+        return attempt
 
     def arm(self, hold_id: str, attempt: int = 1) -> None:
         self.do(ledger.arm, hold_id=hold_id, attempt=attempt)

@@ -85,12 +85,12 @@ class World(Steps):
     def spend(self, job_id: str, amount_nano: int) -> str:
         """Run a training as far as a first charge; return the account that pays."""
         now = datetime.now(UTC)
-        claim = self.do(jobs.claim, worker="test", now=now, lease_seconds=600, job_id=job_id)
-        paid: dict[str, Any] = {"hold_id": claim.hold_id, "attempt": 1, "now": now}
+        self.do(jobs.claim, worker="test", now=now, lease_seconds=600, job_id=job_id)
+        job = self.job(job_id)
+        paid: dict[str, Any] = {"hold_id": job.hold_id, "attempt": 1, "now": now}
         self.do(ledger.arm, **paid)
-        stage = self.job(job_id).plan["stages"][0]["name"]
-        self.do(charge, amount_nano=amount_nano, stage=stage, **paid)
-        return str(claim.account_id)
+        self.do(charge, amount_nano=amount_nano, stage=job.plan["stages"][0]["name"], **paid)
+        return str(job.account_id)
 
     def job(self, job_id: str) -> Job:
         return self.read(jobs.get_job, job_id)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import func, select
@@ -25,6 +25,13 @@ SHA = "ab" * 32
 KEY = SigningKey(Ed25519PrivateKey.generate())
 LEASE = 60
 UNREADY = {"state": DatasetState.DECLARED, "content_sha256": None, "ready_at": None}  # of a dataset without content
+
+
+class Claim(NamedTuple):
+    """What a worker knows of the job that it runs."""
+
+    job_id: str
+    attempt: int
 
 
 class Shop(Steps):
@@ -98,21 +105,30 @@ class Shop(Steps):
 
     # What workers do.
 
-    def claim(self, job_id: str | None = None, **more: Any) -> jobs.Claim | None:
-        return self.do(jobs.claim, worker="w", lease_seconds=LEASE, job_id=job_id, **more)
+    def claim(self, job_id: str | None = None, **more: Any) -> Claim | None:
+        """Claim a job, or the first that can be claimed."""
+        waiting = self.read(jobs.claimable, now=self.now) if job_id is None else [job_id]
+        for each in waiting:
+            attempt = self.do(jobs.claim, worker="w", lease_seconds=LEASE, job_id=each, **more)
+            if attempt is not None:
+                return Claim(each, attempt)
+        return None
 
-    def claimed(self, job_id: str | None = None) -> jobs.Claim:
+    def claimed(self, job_id: str | None = None) -> Claim:
         claim = self.claim(job_id)
         assert claim is not None
         return claim
 
-    def arm(self, claim: jobs.Claim) -> None:
-        self.do(ledger.arm, hold_id=claim.hold_id or "", attempt=claim.attempt)
+    def held_by(self, claim: Claim) -> dict[str, Any]:
+        return {"hold_id": self.job(claim.job_id).hold_id, "attempt": claim.attempt}
 
-    def charge(self, claim: jobs.Claim, amount_nano: int) -> int:
-        return self.do(charge, hold_id=claim.hold_id or "", attempt=claim.attempt, amount_nano=amount_nano)
+    def arm(self, claim: Claim) -> None:
+        self.do(ledger.arm, **self.held_by(claim))
 
-    def charged(self, amount_nano: int = 10, job_id: str | None = None) -> jobs.Claim:
+    def charge(self, claim: Claim, amount_nano: int) -> int:
+        return self.do(charge, **self.held_by(claim), amount_nano=amount_nano)
+
+    def charged(self, amount_nano: int = 10, job_id: str | None = None) -> Claim:
         """A claimed training that has armed and charged so much."""
         claim = self.claimed(job_id)
         self.arm(claim)
@@ -129,7 +145,7 @@ class Shop(Steps):
         }
         return {"release_id": release_id, "key": KEY, "now": self.now, **files, **shown}
 
-    def publish(self, claim: jobs.Claim, *, release_id: str, sha: str = SHA, **more: Any) -> Release:
+    def publish(self, claim: Claim, *, release_id: str, sha: str = SHA, **more: Any) -> Release:
         return self.tell(jobs.publish, claim, **self.facts_of(release_id, sha), **more)
 
     def released(self, **changes: Any) -> str:
@@ -137,28 +153,28 @@ class Shop(Steps):
         self.train(**changes)
         return self.publish(self.charged(), release_id=new_id("rel")).id
 
-    def heartbeat(self, claim: jobs.Claim) -> bool:
-        return self.tell(jobs.heartbeat, claim, now=self.now, lease_seconds=LEASE)
+    def heartbeat(self, claim: Claim) -> None:
+        self.tell(jobs.heartbeat, claim, now=self.now, lease_seconds=LEASE)
 
-    def progress(self, claim: jobs.Claim, **progress: Any) -> None:
+    def progress(self, claim: Claim, **progress: Any) -> None:
         self.tell(jobs.report_progress, claim, progress=progress)
 
-    def fail(self, claim: jobs.Claim, code: FailureCode = FailureCode.TRAINING_FAILED) -> Job:
+    def fail(self, claim: Claim, code: FailureCode = FailureCode.TRAINING_FAILED) -> Job:
         return self.tell(jobs.finish_failed, claim, failure_code=code, now=self.now)
 
-    def cancelled(self, claim: jobs.Claim) -> Job:
+    def cancelled(self, claim: Claim) -> Job:
         return self.tell(jobs.finish_cancelled, claim, now=self.now)
 
-    def unsaved(self, claim: jobs.Claim) -> Job:
+    def unsaved(self, claim: Claim) -> Job:
         return self.tell(jobs.finish_unsaved, claim, now=self.now)
 
-    def wish(self, claim: jobs.Claim) -> jobs.StopRequest | None:
+    def wish(self, claim: Claim) -> jobs.StopRequest | None:
         return self.tell(jobs.stop_request, claim)
 
-    def give_back(self, claim: jobs.Claim) -> None:
+    def give_back(self, claim: Claim) -> None:
         self.tell(jobs.give_back, claim, now=self.now)
 
-    def tell(self, what: Callable[..., Any], claim: jobs.Claim, **more: Any) -> Any:
+    def tell(self, what: Callable[..., Any], claim: Claim, **more: Any) -> Any:
         with transaction(self.factory) as session:
             return what(session, job_id=claim.job_id, attempt=claim.attempt, **more)
 

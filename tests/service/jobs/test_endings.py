@@ -11,7 +11,7 @@ from service.db.job_tables import Sample
 from service.errors import Conflict, InvalidInput, StaleAttempt
 from service.jobs import FailureCode, kinds
 from service.times import to_the_hour
-from tests.service.jobs.shop import SHA, Shop
+from tests.service.jobs.shop import SHA, Claim, Shop
 
 
 def test_publishing_captures_and_shows_the_release_in_one_transaction(shop):
@@ -82,7 +82,7 @@ def test_a_failure_before_the_data_was_read_returns_the_hold(shop):
     assert shop.claim() is None
 
 
-def charged(shop: Shop) -> jobs.Claim:
+def charged(shop: Shop) -> Claim:
     """A training that has paid for something."""
     shop.submit()
     return shop.charged()
@@ -161,7 +161,6 @@ def test_a_cancelled_training_that_has_charged_nothing_stops(shop):
         shop.cancelled(claim)
     for _ in range(2):
         assert shop.cancel(job_id).state is JobState.RUNNING
-    assert shop.heartbeat(claim) is True
     assert shop.wish(claim) is jobs.StopRequest.STOP
     for _ in range(2):
         assert shop.cancelled(claim).state is JobState.CANCELLED
@@ -216,14 +215,14 @@ def test_a_job_that_was_given_back_after_a_charge_is_published_when_cancelled_an
 # --- samples --------------------------------------------------------------------------------------------------------
 
 
-def finish(shop: Shop, claim: jobs.Claim, *, sha: str = SHA) -> None:
+def finish(shop: Shop, claim: Claim, *, sha: str = SHA) -> None:
     shop.tell(kinds.sample.KIND.finish, claim, path="samples/x.npz", sha256=sha, bytes=5, now=shop.now)
 
 
 def test_a_sample_costs_nothing(shop):
     job_id = shop.sample(shop.released())
-    claim = shop.claimed()
-    assert (claim.job_id, claim.hold_id, claim.kind) == (job_id, None, "sample")
+    claim, job = shop.claimed(), shop.job(job_id)
+    assert (claim.job_id, job.hold_id, job.kind) == (job_id, None, "sample")
     with pytest.raises(Conflict, match="sample job"):
         shop.publish(claim, release_id=new_id("rel"))
     finish(shop, claim)

@@ -72,12 +72,13 @@ def refund_of_an_armed_hold(patch: Patch) -> None:
 def refund_on_expiry(patch: Patch) -> None:
     """A job whose worker was lost gets its charges back."""
 
-    def broken(session: Session, job: Job, *, reason: str, now: datetime) -> None:
+    def broken(session: Session, job: Job, state: JobState, *, reason: str, now: datetime) -> None:
         if job.hold_id is not None:
             _return_all(session, rows.lock_hold(session, job.hold_id), now)
+        endings.end_job(session, job, state, now=now)
 
     patch.setattr(rows, "check_hold", lambda *_: None)
-    patch.setattr(lifecycle, "settle", broken)
+    patch.setattr(lifecycle, "end_job", broken)
 
 
 def capture_that_keeps_the_rest(patch: Patch) -> None:
@@ -103,10 +104,9 @@ def claim_that_fences_nobody(patch: Patch) -> None:
 def heartbeat_without_fencing(patch: Patch) -> None:
     """Any worker's heartbeat renews the lease."""
 
-    def broken(session: Session, *, job_id: str, attempt: int, now: datetime, lease_seconds: float) -> bool:
+    def broken(session: Session, *, job_id: str, attempt: int, now: datetime, lease_seconds: float) -> None:
         running = update(Job).where(Job.id == job_id, Job.state == JobState.RUNNING)
         session.execute(running.values(lease_until=now + timedelta(seconds=lease_seconds)))
-        return bool(session.scalar(select(Job.cancel_requested).where(Job.id == job_id)))
 
     patch.setattr(jobs, "heartbeat", broken)
 

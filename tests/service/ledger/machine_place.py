@@ -136,8 +136,8 @@ def perform(session: Session, command: Command, now: datetime) -> Any:
         job = jobs.submit(session, jobs.KINDS[kind], **args, now=now)
         return job.id, job.hold_id
     if name == "claim":
-        claim = jobs.claim(session, **args, now=now, lease_seconds=LEASE_SECONDS)
-        return None if claim is None else (claim.job_id, claim.attempt)
+        attempt = jobs.claim(session, **args, now=now, lease_seconds=LEASE_SECONDS)
+        return None if attempt is None else (args["job_id"], attempt)
     if name == "heartbeat":
         return jobs.heartbeat(session, **args, now=now, lease_seconds=LEASE_SECONDS)
     if name == "drop_lease":

@@ -57,7 +57,8 @@ class Requests:
         if name == "submit_training":
             return self._submission(dice, account_id)
         if name == "claim":
-            return Command("claim", {"worker": dice.choice(WORKERS)})
+            job_id = dice.choice(sorted(self.model.jobs) or ["job_none"])
+            return Command("claim", {"worker": dice.choice(WORKERS), "job_id": job_id})
         if name == "limit":
             return self._limit(dice, account_id)
         return self._switch(dice, account_id)

@@ -79,31 +79,26 @@ class Model(LedgerModel):
         return made
 
     def claim(
-        self, *, worker: str, now: datetime, job_id: str | None = None, attempts_max: int = ATTEMPTS_MAX, **_: Any
+        self, *, worker: str, now: datetime, job_id: str, attempts_max: int = ATTEMPTS_MAX, **_: Any
     ) -> tuple[str, int] | None:
-        ended = False
-        for waiting in self.claimable(now):
-            job = self.jobs[waiting]
-            if job_id not in (None, waiting):
-                continue
-            lost = job["state"] == "running"
-            salvaging = job["salvage"] == job["attempt"]
-            too_often = job["attempts_lost"] + 1 >= attempts_max * (2 if salvaging else 1)
-            again = self._may_publish(job) and not (salvaging and too_often)
-            if lost and (job["cancel_requested"] or job["early"] or too_often) and not again:
-                if not ended:
-                    self._end_lost(waiting)
-                    ended = True
-                continue
-            job["early"] = job["early"] or ("worker_lost" if lost and too_often else None)
-            job["salvage"] = job["attempt"] + 1 if job["early"] else None
-            job["state"], job["attempt"], job["lease_owner"] = "running", job["attempt"] + 1, worker
-            job["attempts_lost"] += lost
-            job["lease_until"] = now + timedelta(seconds=LEASE_SECONDS)
-            if job["hold_id"]:
-                self.fence(hold_id=job["hold_id"], attempt=job["attempt"])
-            return waiting, job["attempt"]
-        return None
+        if job_id not in self.claimable(now):
+            return None
+        job = self.jobs[job_id]
+        lost = job["state"] == "running"
+        salvaging = job["salvage"] == job["attempt"]
+        too_often = job["attempts_lost"] + 1 >= attempts_max * (2 if salvaging else 1)
+        again = self._may_publish(job) and not (salvaging and too_often)
+        if lost and (job["cancel_requested"] or job["early"] or too_often) and not again:
+            self._end_lost(job_id)
+            return None
+        job["early"] = job["early"] or ("worker_lost" if lost and too_often else None)
+        job["salvage"] = job["attempt"] + 1 if job["early"] else None
+        job["state"], job["attempt"], job["lease_owner"] = "running", job["attempt"] + 1, worker
+        job["attempts_lost"] += lost
+        job["lease_until"] = now + timedelta(seconds=LEASE_SECONDS)
+        if job["hold_id"]:
+            self.fence(hold_id=job["hold_id"], attempt=job["attempt"])
+        return job_id, job["attempt"]
 
     def claimable(self, now: datetime) -> list[str]:
         """Return jobs without a living worker, oldest first."""
@@ -116,11 +111,8 @@ class Model(LedgerModel):
 
     def heartbeat(
         self, *, job_id: str, attempt: int, now: datetime, lease_seconds: float = LEASE_SECONDS, **_: Any
-    ) -> bool:
-        job = self._running(job_id, attempt)
-        job["lease_until"] = now + timedelta(seconds=lease_seconds)
-        cancel: bool = job["cancel_requested"]
-        return cancel
+    ) -> None:
+        self._running(job_id, attempt)["lease_until"] = now + timedelta(seconds=lease_seconds)
 
     def drop_lease(self, *, job_id: str, attempt: int, now: datetime, **_: Any) -> None:
         self.heartbeat(job_id=job_id, attempt=attempt, now=now, lease_seconds=0)

@@ -15,7 +15,6 @@ from obscura.wire.words import NoticeKind
 from service import jobs
 from service.audit.findings import Finding, FindingCode, stop_arming
 from service.db.access_tables import ApiKey, Person
-from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.db.webhook_tables import Delivery, Webhook
 from service.identity import admins, auth, decisions, projects
@@ -46,70 +45,63 @@ class Line:
         return self.send(requests)
 
 
-class Told:
+class Told(Shop):
     """A shop of jobs whose webhooks are told over a line, when its clock is turned."""
 
-    def __init__(self, shop: Shop) -> None:
-        self.shop, self.line = shop, Line()
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.line = Line()
 
     def hook(self, project_id: str | None = None, *, key: str = "") -> str:
         by = Principal(key or "key_none", frozenset({Scope.ADMIN}), "adm_me", project_id)
-        with transaction(self.shop.factory) as session:
-            url = f"https://hooks.example.org/{project_id}"
-            return delivering.create(session, by, url=url, private=False, now=self.shop.now).id
+        return self.do(delivering.create, by, url=f"https://hooks.example.org/{project_id}", private=False).id
 
     def deliver(self, after: timedelta = MINUTE) -> list[tuple[str, dict[str, Any]]]:
         """Turn the clock, send what is due, and return where it was sent and what it says."""
-        self.shop.now += after
+        self.now += after
         before = len(self.line.sent)
-        delivering.deliver(self.shop.factory, self.line, lambda: self.shop.now)  # type: ignore[arg-type]
+        delivering.deliver(self.factory, self.line, lambda: self.now)  # type: ignore[arg-type]
         return [(request.url.rpartition("/")[2], json.loads(request.body)) for request in self.line.sent[before:]]
 
     def rows(self, table: Any) -> list[Any]:
-        with transaction(self.shop.factory, read_only=True) as session:
-            return list(session.scalars(select(table)).all())
+        return self.read(lambda session: list(session.scalars(select(table)).all()))
 
     def end_a_job(self) -> None:
-        self.shop.cancel(self.shop.submit())
+        self.cancel(self.submit())
 
     def project(self) -> str:
-        with transaction(self.shop.factory) as session:
-            return projects.create(session, name="heart", now=self.shop.now).id
+        return self.do(projects.create, name="heart").id
 
     def key(self, name: str) -> str:
         """An admin's key, by its id."""
-        with transaction(self.shop.factory) as session:
-            return make_key(session, name=name, scopes=["admin"], now=self.shop.now)[0].id
+        return self.do(make_key, name=name, scopes=["admin"])[0].id
 
     def ask_removal(self, reason: str) -> str:
         """Ask for an admin's removal, where there are three; returns the request's id."""
         key, _, _ = (self.key(name) for name in ("one", "two", "three"))
-        with transaction(self.shop.factory) as session:
-            person = str(decisions.acting_key(session, key).admin_id)
-            now = self.shop.now
-            return admins.request_removal(session, admin_id=person, reason=reason, requested_with=key, now=now).id
+        person = str(self.read(decisions.acting_key, key).admin_id)
+        return self.do(admins.request_removal, admin_id=person, reason=reason, requested_with=key).id
 
     def stop(self, code: FindingCode, account_id: str | None = None) -> int:
-        with transaction(self.shop.factory) as session:
-            return stop_arming(session, [Finding(code, "found", account_id)], now=self.shop.now)
+        return self.do(stop_arming, [Finding(code, "found", account_id)])
 
     def state_of(self, hook_id: str) -> str:
-        with transaction(self.shop.factory, read_only=True) as session:
-            return delivering.states_of(session, [session.get_one(Webhook, hook_id)], self.shop.now)[hook_id]
+        with transaction(self.factory, read_only=True) as session:
+            return delivering.states_of(session, [session.get_one(Webhook, hook_id)], self.now)[hook_id]
 
 
 @pytest.fixture
 def told(
     factory: SessionFactory, now: datetime, open_account: Callable[..., str], declare_dataset: Callable[..., str]
 ) -> Told:
-    return Told(Shop(factory, now.replace(second=7, microsecond=5), open_account, declare_dataset))
+    return Told(factory, now.replace(second=7, microsecond=5), open_account, declare_dataset)
 
 
 def test_a_job_that_ended_is_told_with_its_state_and_the_minute(told):
     told.hook()
-    job_id = told.shop.submit()
-    minute = told.shop.now.replace(second=0, microsecond=0)
-    told.shop.cancel(job_id)
+    job_id = told.submit()
+    minute = told.now.replace(second=0, microsecond=0)
+    told.cancel(job_id)
     assert told.deliver(timedelta(seconds=20)) == [], "the moment of its arrival would tell that of its end"
     ((_, event),) = told.deliver()
     assert event.pop("id").startswith("whe_")
@@ -137,26 +129,25 @@ def test_a_job_is_told_to_the_project_that_asked_and_not_to_the_one_whose_releas
     heart = told.project()
     told.hook(heart)
     told.hook("prj_default")
-    job_id = told.shop.submit()
-    with transaction(told.shop.factory) as session:
-        session.execute(update(Job).where(Job.id == job_id).values(project_id=heart))
-    told.shop.cancel(job_id)
+    job_id = told.submit()
+    told.sql(f"UPDATE jobs SET project_id = '{heart}' WHERE id = '{job_id}'")
+    told.cancel(job_id)
     assert [where for where, _ in told.deliver()] == [heart]
 
 
 def test_nothing_is_told_of_what_was_rolled_back(told):
     told.hook()
-    job_id = told.shop.submit()
+    job_id = told.submit()
 
     def cancel_and_fail() -> None:
-        with transaction(told.shop.factory) as session:
-            jobs.request_cancel(session, job_id=job_id, now=told.shop.now)
+        with transaction(told.factory) as session:
+            jobs.request_cancel(session, job_id=job_id, now=told.now)
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         cancel_and_fail()
     assert told.rows(Delivery) == []
-    told.shop.cancel(job_id)
+    told.cancel(job_id)
     assert len(told.rows(Delivery)) == 1
 
 
@@ -166,11 +157,11 @@ def test_a_decision_that_waits_and_a_stop_are_told(told):
     heart = told.project()
     told.hook(heart)
     request_id = told.ask_removal("leaves")
-    assert told.stop(FindingCode.CHAIN_BROKEN, told.shop.account_id) == 1
-    assert told.stop(FindingCode.CHAIN_BROKEN, told.shop.account_id) == 0
+    assert told.stop(FindingCode.CHAIN_BROKEN, told.account_id) == 1
+    assert told.stop(FindingCode.CHAIN_BROKEN, told.account_id) == 0
     said = [(where, event["type"], event["data"]) for where, event in told.deliver()]
     decision = {"request_id": request_id, "action": "remove", "state": "pending"}
-    stop = {"account_id": told.shop.account_id, "state": "stopped"}
+    stop = {"account_id": told.account_id, "state": "stopped"}
     expected = [("None", "decision.waiting", decision), ("None", "trainings.stopped", stop)]
     expected += [("prj_default", "trainings.stopped", stop)]
     assert sorted(said, key=str) == sorted(expected, key=str)
@@ -196,7 +187,7 @@ def test_a_webhook_that_answers_again_is_active_and_one_that_does_not_is_failing
     hook_id = told.hook()
 
     def try_out() -> Answer:
-        return anyio.run(delivering.try_out, told.shop.factory, told.line, hook_id, lambda: told.shop.now)
+        return anyio.run(delivering.try_out, told.factory, told.line, hook_id, lambda: told.now)
 
     told.end_a_job()
     told.line.status = None
@@ -209,7 +200,7 @@ def test_a_webhook_that_answers_again_is_active_and_one_that_does_not_is_failing
     for _ in range(6):
         told.end_a_job()
         assert told.deliver()
-        told.shop.now += timedelta(days=1)
+        told.now += timedelta(days=1)
     assert told.state_of(hook_id) == "failing"
     told.line.status = 404
     assert not try_out().delivered
@@ -240,9 +231,9 @@ def test_a_process_that_dies_while_it_sends_leaves_it_to_the_next_one(told):
 def test_of_two_processes_one_sends(told):
     told.hook()
     told.end_a_job()
-    told.shop.now += MINUTE
-    clock = lambda: told.shop.now  # noqa: E731
-    at_once(*[lambda: delivering.deliver(told.shop.factory, told.line, clock)] * 3)
+    told.now += MINUTE
+    clock = lambda: told.now  # noqa: E731
+    at_once(*[lambda: delivering.deliver(told.factory, told.line, clock)] * 3)
     assert len(told.line.sent) == 1
 
 
@@ -251,13 +242,13 @@ def test_a_webhook_ends_with_the_key_that_made_it(told, how):
     key = told.key("contractor")
     hook_id = told.hook(key=key)
     told.end_a_job()
-    with transaction(told.shop.factory) as session:
-        if how == "revoked":
-            auth.revoke(session, ApiKey.id == key, now=told.shop.now)
-        else:
-            session.get_one(ApiKey, key).expires_at = told.shop.now + timedelta(days=1)
+    if how == "revoked":
+        told.do(auth.revoke, ApiKey.id == key)
+    else:
+        with transaction(told.factory) as session:
+            session.get_one(ApiKey, key).expires_at = told.now + timedelta(days=1)
     assert len(told.deliver()) == (how == "expired"), "nothing of what waited for a revoked key"
-    told.shop.now += timedelta(days=1)
+    told.now += timedelta(days=1)
     told.end_a_job()
     assert told.deliver() == []
     assert {row.next_at for row in told.rows(Delivery)} == {None}
@@ -265,16 +256,14 @@ def test_a_webhook_ends_with_the_key_that_made_it(told, how):
 
 
 def test_a_webhook_goes_over_to_the_key_that_takes_the_place_of_its_own(told):
-    key, now = told.key("machine"), told.shop.now
+    key = told.key("machine")
     told.hook(key=key)
-    with transaction(told.shop.factory) as session:
-        owner = session.get_one(ApiKey, key).admin_id
-        follower, _ = auth.rotate_key(session, key_id=key, overlap_seconds=60, created_by=key, admin_id=owner, now=now)
-    told.shop.now += timedelta(days=1)
+    owner = told.read(decisions.acting_key, key).admin_id
+    follower, _ = told.do(auth.rotate_key, key_id=key, overlap_seconds=60, created_by=key, admin_id=owner)
+    told.now += timedelta(days=1)
     told.end_a_job()
     assert len(told.deliver()) == 1
-    with transaction(told.shop.factory) as session:
-        auth.revoke(session, ApiKey.id == follower.id, now=told.shop.now)
+    told.do(auth.revoke, ApiKey.id == follower.id)
     told.end_a_job()
     assert told.deliver() == []
 
@@ -282,7 +271,7 @@ def test_a_webhook_goes_over_to_the_key_that_takes_the_place_of_its_own(told):
 def test_a_removed_webhook_is_told_nothing_more(told):
     hook_id = told.hook()
     told.end_a_job()
-    with transaction(told.shop.factory) as session:
+    with transaction(told.factory) as session:
         delivering.remove(session, hook_id)
     assert told.deliver() == []
     assert (told.rows(Webhook), told.rows(Delivery)) == ([], [])
@@ -290,16 +279,14 @@ def test_a_removed_webhook_is_told_nothing_more(told):
 
 def test_more_than_a_bounded_number_does_not_wait_and_what_is_over_is_forgotten(told):
     hook_id = told.hook()
-    with transaction(told.shop.factory) as session:
-        times = {"created_at": told.shop.now, "next_at": told.shop.now + timedelta(days=30)}
+    with transaction(told.factory) as session:
+        times = {"created_at": told.now, "next_at": told.now + timedelta(days=30)}
         for number in range(WAITING_MAX):
-            row = Delivery(id=f"dlv_{number}", webhook_id=hook_id, body="{}", attempts=0, **times)
-            session.add(row)
+            session.add(Delivery(id=f"dlv_{number}", webhook_id=hook_id, body="{}", attempts=0, **times))
     told.end_a_job()
     assert len(told.rows(Delivery)) == WAITING_MAX
-    with transaction(told.shop.factory) as session:
-        session.execute(update(Delivery).values(next_at=None))
-    told.shop.now += timedelta(days=8)
+    told.sql("UPDATE deliveries SET next_at = NULL")
+    told.now += timedelta(days=8)
     told.end_a_job()
     assert len(told.deliver()) == 1
     assert len(told.rows(Delivery)) == 1
@@ -319,23 +306,22 @@ def test_a_webhook_that_hangs_does_not_keep_others_waiting_for_long(told):
 def test_it_goes_over_the_wire_and_its_receiver_can_tell_who_sent_it(told):
     with receiving() as receiver:
         by = Principal("key_none", frozenset({Scope.ADMIN}), "adm_me", "prj_default")
-        with transaction(told.shop.factory) as session:
-            made = delivering.create(session, by, url=receiver.url, private=True, now=told.shop.now)
+        made = told.do(delivering.create, by, url=receiver.url, private=True)
         told.end_a_job()
-        told.shop.now += MINUTE
-        assert delivering.deliver(told.shop.factory, Sender(private=True), lambda: told.shop.now) == 1
+        told.now += MINUTE
+        assert delivering.deliver(told.factory, Sender(private=True), lambda: told.now) == 1
     event = standardwebhooks.Webhook(made.secret).verify(receiver.bodies[0], receiver.headers[0])
     assert event["id"] == receiver.headers[0]["webhook-id"]
-    assert told.rows(Delivery)[0].delivered_at == told.shop.now
+    assert told.rows(Delivery)[0].delivered_at == told.now
 
 
 def test_what_is_told_holds_ids_kinds_and_states_alone(told):
     """Whatever is told has one of these names, and a value that is an id or a word."""
     told.hook()
     told.end_a_job()
-    claim = told.shop.charged(job_id=told.shop.submit())
-    told.shop.publish(claim, release_id="rel_" + "a" * 20)
-    told.stop(FindingCode.CHAIN_BROKEN, told.shop.account_id)
+    claim = told.charged(job_id=told.submit())
+    told.publish(claim, release_id="rel_" + "a" * 20)
+    told.stop(FindingCode.CHAIN_BROKEN, told.account_id)
     told.ask_removal("canary reason")
     events = [event for _, event in told.deliver()]
     assert {event["type"] for event in events} == set(NoticeKind)
@@ -348,17 +334,17 @@ def test_what_is_told_holds_ids_kinds_and_states_alone(told):
 
 
 def test_a_webhook_of_somebody_whom_the_provider_no_longer_vouches_for_is_told_nothing(told):
-    key, now = told.key("one"), told.shop.now
+    key, now = told.key("one"), told.now
     told.hook(key=key)
     names = {"issuer": "https://provider.example.org", "subject": "a", "name": "Ana"}
     times = {"created_at": now, "confirmed_at": now, "keys_until": now}
-    with transaction(told.shop.factory) as session:
+    with transaction(told.factory) as session:
         session.add(Person(id="per_" + "a" * 20, **names, **times))
         session.flush()
         session.execute(update(ApiKey).where(ApiKey.id == key).values(person_id="per_" + "a" * 20))
     told.end_a_job()
     assert len(told.deliver()) == 1
-    with transaction(told.shop.factory) as session:
+    with transaction(told.factory) as session:
         session.execute(update(Person).values(lapsed_at=now))
     told.end_a_job()
     assert told.deliver() == []

@@ -127,8 +127,7 @@ def test_a_runner_that_is_stopped_is_shown_ended_and_resumed(
     job, hold = workshop.job(job_id), workshop.hold(job_id)
     assert (job.state, hold.state) == (JobState.RUNNING, HoldState.ARMED)
     charged_nano = hold.charged_nano
-    with supervised(job_id, tiny_runner):  # at once: the lease was given up
-        pass
+    workshop.supervise(job_id, tiny_runner)  # at once: the lease was given up
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 1
     assert silence_of(workshop, job_id) is None
@@ -164,8 +163,7 @@ def test_a_stopped_runner_is_cancelled_within_a_short_time(workshop, warm, tiny_
     job = workshop.job(job_id)
     assert (job.state, job.ended_early) == (JobState.QUEUED, EarlyEnd.CANCELLED)
     charged_nano = workshop.hold(job_id).charged_nano
-    with supervised(job_id, tiny_runner):  # publishes what was paid for
-        pass
+    workshop.supervise(job_id, tiny_runner)  # publishes what was paid for
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.release_of(job_id).incomplete["reason"] == "cancelled"
     assert workshop.hold(job_id).captured_nano == charged_nano
@@ -187,8 +185,7 @@ def test_a_follower_that_is_stopped_ends_the_whole_group(workshop, warm, supervi
         workshop.wait(lambda: not processes(warm, job_id, "--attempt"), seconds=60)
     listeners_clock.ahead = 0.0
     assert workshop.job(job_id).state is JobState.RUNNING, "no verdict about the training"
-    with supervised(job_id, command, processes=2):
-        pass
+    workshop.supervise(job_id, command, processes=2)
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 1
 

@@ -17,7 +17,7 @@ from workers.evaluation import utility
 from workers.recipes.interface import Cancelled, Run, Trainer
 from workers.supervise.attempts import ExitStatus
 from workers.train.drawing import DRAWING
-from workers.train.kinds.evaluate import EVALUATION, measure_classifier, public_images
+from workers.train.measuring import EVALUATION, measure_classifier, public_images
 from workers.train.runner import run
 
 

@@ -9,10 +9,9 @@ import pytest
 
 from privacy.accounting.filter import Filter
 from service import ledger
-from service.db.session import transaction
 from service.inspection import inspect_ledger
 from service.reports import DATA
-from tests.service.people import approve_raise, make_key
+from tests.service.people import raise_limit
 from tests.workers.conftest import on_either_database
 from tests.workers.small_trainings import published_by
 from workers.recipes.registry import TRAINERS
@@ -20,15 +19,6 @@ from workers.supervise.attempts import ExitStatus
 
 # Steps on samples, whose price depends on the account's rate.
 STEPS: dict[str, Any] = {"recipe": "dp_classifier", "architecture": "cnn", "expected_batch": 30, "epochs": 0.2}
-
-
-def raise_limit(workshop: Any, epsilon: float) -> None:
-    now = datetime.now(UTC)
-    with transaction(workshop.factory) as session:
-        asks, approves = (make_key(session, name="admin", scopes=["admin"], now=now)[0].id for _ in range(2))
-        facts = {"epsilon": epsilon, "reason": "a second study", "requested_with": asks, "now": now}
-        asked = ledger.limits.request_raise(session, account_id=workshop.account_id, **facts)
-        approve_raise(session, asked.id, approves, now)
 
 
 def filter_now(workshop: Any) -> Filter:
@@ -55,11 +45,11 @@ def test_a_limit_that_is_raised_while_a_training_runs_and_is_resumed_leaves_it_i
     before, job_id = filter_now(workshop), workshop.train(**STEPS)
     with pytest.raises(SystemExit):
         workshop.work(job_id, LOST)
-    raise_limit(workshop, 30.0)
+    workshop.do(raise_limit, workshop.account_id, 30.0, datetime.now(UTC))
     workshop.give_back(job_id)
 
     def raised_again(run: Any) -> Any:
-        raise_limit(workshop, 50.0)  # while the hold is armed
+        workshop.do(raise_limit, workshop.account_id, 50.0, datetime.now(UTC))  # while the hold is armed
         return TRAINERS["dp_classifier"](run)
 
     published_by(workshop, job_id, {"dp_classifier": raised_again})

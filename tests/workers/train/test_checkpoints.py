@@ -10,7 +10,7 @@ import torch
 from service.sealing import CHUNK_BYTES, new_key
 from service.storage.folder import FolderStorage
 from workers.recipes.interface import CheckpointDamaged, TrainingData, load_checkpoint, save_checkpoint
-from workers.train.orders import CHECKPOINT_FILE, SealedFolder
+from workers.train.inputs import CHECKPOINT_FILE, SealedFolder
 
 CANARY = b"CANARY7f3a" * 20
 KEY = new_key()

@@ -35,7 +35,8 @@ from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, CheckpointDamaged, Run, load_checkpoint
 from workers.supervise.attempts import ExitStatus
 from workers.supervise.reconcile import reconcile
-from workers.train.orders import CHECKPOINT_FILE, SealedFolder, read_dataset_key, read_training
+from workers.train.inputs import CHECKPOINT_FILE, SealedFolder, read_dataset_key
+from workers.train.orders import read_training
 
 
 def test_a_training_on_deleted_data_ends_and_no_copy_can_be_read(workshop, tiny_runner, monkeypatch, tmp_path):
@@ -186,10 +187,11 @@ def test_no_training_opens_another_content_than_the_row_names(writers):
     old = read_key(Vault.of(writers.settings).key_path(writers.dataset_id))
     withdraw(writers, *GONE)
     job_id = writers.train(teachers=20)
-    training = writers.do(read_training, writers.claim(job_id))
-    read_dataset_key(writers.settings, training.dataset)
+    context = writers.context(writers.claim(job_id))
+    training = writers.do(read_training, context.attempt)
+    read_dataset_key(context, training.dataset)
     with transaction(writers.factory, read_only=True) as session:
         path = Vault.of(writers.settings).key_path(session.get_one(Dataset, writers.dataset_id).content)
     path.write_bytes(old)
     with pytest.raises(LedgerCorruption, match="not the one"):
-        read_dataset_key(writers.settings, training.dataset)
+        read_dataset_key(context, training.dataset)

@@ -24,7 +24,7 @@ from tests.workers.small_trainings import SMALL, TRAINERS
 from workers.recipes import private_steps
 from workers.supervise.attempts import ExitStatus
 from workers.supervise.reconcile import sweep
-from workers.train.orders import HeldBudget
+from workers.train.inputs import HeldBudget
 from workers.train.progress import ReportedProgress
 
 MOMENTS = 10

@@ -26,9 +26,9 @@ from workers.evaluation import utility
 from workers.evaluation.similarity import find_extractor
 from workers.recipes.interface import Trainer
 from workers.recipes.registry import TRAINERS
+from workers.train import measuring
 from workers.train.drawing import SampleRequest
-from workers.train.kinds import evaluate
-from workers.train.kinds.evaluate import EVALUATION
+from workers.train.measuring import EVALUATION
 from workers.train.progress import ReportedProgress
 
 KINDS = {"logistic_regression", "mlp", "cnn"}
@@ -87,33 +87,33 @@ def test_a_guided_generator_is_also_measured_without_its_guide(workshop, options
 
 
 def test_of_large_images_as_many_are_kept_whole_as_are_compared(tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluate, "IMAGES_MAX", 300)
+    monkeypatch.setattr(measuring, "IMAGES_MAX", 300)
     drawn, request = {}, SampleRequest(count=600, seed=0, names=("a", "b"))
     for side in (60, 80):
         generator = Generator(GeneratorConfig(classes=2, channels=1, height=side, width=side, components=2))
         generator.mean.copy_(torch.linspace(0.1, 0.9, side * side).expand(2, -1))
         save_released(generator, tmp_path)
-        drawn[side] = evaluate.drawn_images(generator, request, lambda **_: False)
+        drawn[side] = measuring.drawn_images(generator, request, lambda **_: False)
     assert drawn[60].whole is drawn[60].images
     assert drawn[80].images.shape == (600, 1, 64, 64)
     assert drawn[80].whole.shape == (300, 1, 80, 80)
     assert torch.equal(utility.as_seen(drawn[80].whole), drawn[80].images[:300])
-    test = evaluate.Images(drawn[80].whole[:40], drawn[80].labels[:40])
+    test = measuring.Images(drawn[80].whole[:40], drawn[80].labels[:40])
     how = {"device": torch.device("cpu"), "warm_start": False, "reference": 0.5, "progress": lambda **_: False}
-    measured = evaluate.measure_generator(tmp_path, test, find_extractor(tmp_path), request, **how)
+    measured = measuring.measure_generator(tmp_path, test, find_extractor(tmp_path), request, **how)
     assert measured.seen == (64, 64)
     assert measured.similarity.images == 40
 
 
 def test_it_can_be_asked_for_again_and_learns_real_images_once_for_a_dataset_and_a_seed(workshop, monkeypatch):
     release, learned = released(workshop, evaluation_samples=200), list[str]()
-    train = evaluate.train_and_test
+    train = measuring.train_and_test
 
     def counted(kind: Any, *images: Any, **options: Any) -> Any:
         learned.append(kind)
         return train(kind, *images, **options)
 
-    monkeypatch.setattr(evaluate, "train_and_test", counted)
+    monkeypatch.setattr(measuring, "train_and_test", counted)
     first = evaluated(workshop, release)
     assert (first["evaluation"]["seeds"], learned.count("cnn")) == ([0], 2)  # of the release and of real images
     learned.clear()

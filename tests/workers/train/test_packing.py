@@ -71,19 +71,23 @@ def test_more_images_begin_with_the_same_images(generator):
 def test_it_tells_how_many_images_there_are_and_stops_when_it_is_told(tmp_path, generator, sample_format):
     request, told = SampleRequest(count=300, seed=5, names=NAMES), list[int]()
     file = SampleFile(sample_format, "A", PRIVACY_CARD)
-    write_sample(tmp_path / "a", generator, request, file, told.append)
+
+    def tell(*, step: int, **_: object) -> None:
+        told.append(step)
+
+    write_sample(tmp_path / "a", generator, request, file, tell)
     assert told == [IMAGES_PER_BATCH, 300]
 
     denoiser = EdmDenoiser(EdmConfig(3, 1, 6, 5, 4, 1, sampling_steps=4, churn=0.0, guidance=0.0))
     expected, _ = draw_arrays(denoiser, request)
     told.clear()
-    assert np.array_equal(draw_arrays(denoiser, request, on_drawn=told.append)[0], expected)
+    assert np.array_equal(draw_arrays(denoiser, request, progress=tell)[0], expected)
     assert told.count(0) > 100
     assert told == sorted(told)
     assert told[-1] == 300
 
-    def stop(drawn: int) -> None:
-        told.append(drawn)
+    def stop(*, step: int, **_: object) -> None:
+        told.append(step)
         if told.count(IMAGES_PER_BATCH) == 10:
             raise InterruptedError
 

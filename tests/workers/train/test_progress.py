@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.workers.small_trainings import FACTS, plan_of
 from workers.recipes.interface import Piece
 from workers.train.drawing import drawing_work
-from workers.train.kinds.evaluate import evaluation_work
+from workers.train.measuring import evaluation_work
 from workers.train.progress import Place, find_place, seconds_left, work_done
 
 PIECES = (Piece("features", 118, 60.0), Piece("steps", 300, 30.0), Piece("draw", 100, 1.0), Piece("draw", 2000, 9.0))

@@ -33,7 +33,8 @@ from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, Piece
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus
-from workers.train.orders import HeldBudget, read_training
+from workers.train.inputs import HeldBudget
+from workers.train.orders import read_training
 from workers.train.progress import ReportedProgress
 
 CANARY = "canary-4711-patient-smith"

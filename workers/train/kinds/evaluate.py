@@ -3,59 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from threading import Lock
+from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
-
-from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
 from models.extractor import ExtractorUnusable
-from models.private_classifier import load_classifier
-from models.released import ReleasedGenerator, load_released
-from models.watching import between_layers
-from privacy.aggregation.topagg import side_by_side
-from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
 from service.datasets.vault import Vault
-from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation
 from service.db.session import transaction
 from service.errors import Conflict, NotFound
 from service.jobs.kinds import evaluate
-from service.jobs.planning import facts_of
 from service.storage.interface import key_of
-from workers.evaluation.similarity import IMAGES_MAX, NamedExtractor, Similarity, find_extractor, measure_similarity
-from workers.evaluation.utility import (
-    TRAINING,
-    Utility,
-    accuracy_by_class,
-    are_uneven,
-    as_seen,
-    seen_size,
-    train_and_test,
-)
-from workers.recipes.interface import Piece, Progress
-from workers.train.drawing import SampleRequest, draw_with_progress, drawing_work
-from workers.train.orders import Context, public_dataset
+from workers.evaluation.similarity import find_extractor
+from workers.evaluation.utility import accuracy_by_class, are_uneven
+from workers.recipes.interface import Piece
+from workers.train import drawing, measuring, orders
 from workers.train.progress import ReportedProgress
 
-EVALUATION, LIKENESS = "evaluate", "evaluate_likeness"  # stages of reports
-REFERENCE = "reference"  # the classifier that learns real images
-# Of an image that a classifier learns from, and of one that is compared: see `workers.recipes.interface.Piece`.
-_SECONDS: Mapping[ClassifierKind, float] = {"logistic_regression": 4e-6, "mlp": 1.2e-5, "cnn": 1.2e-4}
-_LIKENESS_SECONDS = 2e-4
-_BYTES_TOGETHER = 2**30  # of images of several generators that are held at once, to be learned side by side
-_REFERENCE_MIN = 20  # public images below which they are too few to divide
 _CONFUSION_CLASSES_MAX = 100  # a larger table is nothing to read
 
 
-def run(context: Context) -> None:
+def run(context: orders.Context) -> None:
     """Measure a release and end the job."""
     job_id = context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
@@ -63,15 +32,15 @@ def run(context: Context) -> None:
         release = jobs.get_release(session, evaluation.release_id)
         plan = plan_from_json(jobs.get_job(session, release.job_id).plan)
         account = ledger.get_account(session, release.account_id)
-        facts = facts_of(session.get_one(Dataset, release.dataset_id), account)
-        dataset = public_dataset(session, evaluation.dataset_id)
+        facts = jobs.facts_of(jobs.trained_on(session, release), account)
+        dataset = orders.public_dataset(session, evaluation.dataset_id)
         kept = evaluate.kept_reference(session, dataset.id, evaluation.seed)
     began = time.monotonic()
-    test = public_images(*Vault.of(context.settings).open_dataset(dataset.id))
-    work = (
-        () if evaluation.samples is None else evaluation_work(plan, facts, evaluation.samples, len(test.labels), kept)
-    )
-    progress = ReportedProgress(context, work)
+    test = measuring.public_images(*Vault.of(context.settings).open_dataset(dataset.id))
+    pieces: tuple[Piece, ...] = ()
+    if evaluation.samples is not None:
+        pieces = measuring.evaluation_work(plan, facts, evaluation.samples, len(test.labels), kept)
+    progress = ReportedProgress(context, pieces)
     try:
         extractor = find_extractor(context.settings.extractors_path)
     except ExtractorUnusable as error:
@@ -79,12 +48,12 @@ def run(context: Context) -> None:
     try:
         directory = context.storage.open(key_of(release.id))
         if evaluation.samples is None:
-            measured = measure_classifier(directory, test, device=context.device, progress=progress)
+            measured = measuring.measure_classifier(directory, test, device=context.device, progress=progress)
         else:
-            request = SampleRequest(count=evaluation.samples, seed=evaluation.seed, names=facts.classes)
+            request = drawing.SampleRequest(count=evaluation.samples, seed=evaluation.seed, names=facts.classes)
             warm_start = plan.config.changes_its_start
             how: dict[str, Any] = {"device": context.device, "warm_start": warm_start, "reference": kept}
-            measured = measure_generator(directory, test, extractor, request, progress=progress, **how)
+            measured = measuring.measure_generator(directory, test, extractor, request, progress=progress, **how)
     except (NotFound, FileNotFoundError, ValueError):
         if context.storage.holds(key_of(release.id)):
             raise
@@ -112,181 +81,3 @@ def run(context: Context) -> None:
     }
     confusion = measured.confusion if listed else None
     context.end(evaluate.KIND.finish, at="evaluated", results=results, confusion=confusion)
-
-
-def evaluation_work(
-    plan: Plan, facts: PublicFacts, count: int, test_images: int, kept_reference: float | None
-) -> tuple[Piece, ...]:
-    """Return the pieces of measuring a generator on so many images, and its moments without a guide if it has one."""
-    generators = 2 if plan.config.changes_its_start else 1
-    learning = generators * sum(_learning_seconds(kind, count) for kind in CLASSIFIER_KINDS)
-    learning += _learning_seconds("cnn", max(1, test_images // 2)) if kept_reference is None else 0
-    compared = min(count, test_images, IMAGES_MAX)
-    return (
-        *[drawing_work(plan, facts, count)] * generators,
-        Piece(EVALUATION, 100, learning * as_classifiers_see(facts).size),
-        Piece(LIKENESS, 100, _LIKENESS_SECONDS * compared * facts.size),
-    )
-
-
-def as_classifiers_see(facts: PublicFacts) -> PublicFacts:
-    """Return the declared facts with the size of images that classifiers see."""
-    height, width = seen_size(facts.height, facts.width)
-    return replace(facts, height=height, width=width)
-
-
-def _learning_seconds(kind: ClassifierKind, count: int) -> float:
-    training = TRAINING[kind]
-    return training.steps(count) * min(training.batch, count) * _SECONDS[kind]
-
-
-@dataclass(frozen=True)
-class Images:
-    """Images `(n, c, h, w)` uint8 and labels `(n,)` int64: synthetic or public."""
-
-    images: torch.Tensor
-    labels: torch.Tensor
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The results of an evaluation.
-
-    Attributes:
-        accuracy: in [0, 1], by classifier; `balanced` likewise, `warm_start_only` without the generator's guide.
-        confusion: counts (classes, classes) of the CNN, or of the released classifier, a row per true class.
-        real: of the CNN trained on one half of the public images and tested on the other; of a generator only.
-        similarity: of synthetic and public images; of a generator only, where there are enough.
-        seen: height and width of what classifiers saw of larger images; None where they saw them as they are.
-    """
-
-    accuracy: dict[str, float]
-    balanced: dict[str, float]
-    warm_start_only: dict[str, float] | None
-    confusion: tuple[tuple[int, ...], ...]
-    real: float | None = None
-    similarity: Similarity | None = None
-    seen: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True)
-class Drawn(Images):
-    """Synthetic images as classifiers see them.
-
-    `whole` are the first of them as drawn, (m, c, h, w) uint8: as many as are compared or shown.
-    """
-
-    whole: torch.Tensor
-
-
-def measure_generator(
-    directory: Path,
-    public: Images,
-    extractor: NamedExtractor,
-    request: SampleRequest,
-    *,
-    device: torch.device,
-    warm_start: bool,
-    reference: float | None,
-    progress: Progress,
-) -> Measured:
-    """Train classifiers on a released generator's samples, and test them once.
-
-    Args:
-        public: images that classifiers are tested on, and that synthetic ones are compared with.
-        request: the samples to train on; its seed is also that of the classifiers.
-        warm_start: also measure the generator without its guide.
-        reference: `Measured.real` of an earlier evaluation, if any.
-    """
-    test = Images(as_seen(public.images), public.labels)
-    generators: dict[str, ReleasedGenerator] = {}
-    if warm_start:
-        generators["warm_start"] = load_released(directory, which="warm_start")
-    generators["final"] = load_released(directory)  # last: its images are compared with the public ones, too
-    wanted: list[tuple[str, ClassifierKind, Images, Images]] = []  # names, kinds, training and test images
-    learning = sum(_learning_seconds(kind, request.count) for kind in CLASSIFIER_KINDS) * len(generators)
-    if reference is None and len(test.labels) >= _REFERENCE_MIN:
-        order = torch.randperm(len(test.labels), generator=torch.Generator().manual_seed(request.seed))
-        halves = [Images(test.images[half], test.labels[half]) for half in (order[::2], order[1::2])]
-        wanted.append((REFERENCE, "cnn", halves[0], halves[1]))
-        learning += _learning_seconds("cnn", len(halves[0].labels))
-    lock, done = Lock(), dict[tuple[str, ClassifierKind], float]()
-    found: dict[tuple[str, ClassifierKind], Utility] = {}
-
-    def learn(number: int) -> tuple[tuple[str, ClassifierKind], Utility]:
-        name, kind, seen, asked = wanted[number]
-        cost = _learning_seconds(kind, len(seen.labels))
-
-        def look(step: int, steps: int) -> None:
-            with lock:
-                done[name, kind] = cost * step / max(steps, 1)
-                share = sum(done.values()) / learning
-                progress(stage=EVALUATION, step=min(100, int(100 * share)), steps=100)
-
-        sizes: dict[str, Any] = {"classes": len(request.names), "seed": request.seed, "device": device}
-        pixels = seen.images, seen.labels, asked.images, asked.labels
-        return (name, kind), train_and_test(kind, *pixels, look=look, **sizes)
-
-    few = request.count * test.images[0].numel() * len(generators) <= _BYTES_TOGETHER
-    for which, generator in generators.items():
-        generator.to(device)
-        synthetic = drawn_images(generator, request, progress)
-        wanted += [(which, kind, synthetic, test) for kind in CLASSIFIER_KINDS]
-        if which == "final" or not few:
-            wanted.sort(key=lambda each: -_learning_seconds(each[1], len(each[2].labels)))  # the longest first
-            found |= dict(side_by_side(learn, range(len(wanted)), device))
-            wanted.clear()
-    accuracy = {which: {str(kind): found[which, kind].accuracy for kind in CLASSIFIER_KINDS} for which in generators}
-
-    def compared(blocks: int, steps: int) -> None:
-        progress(stage=LIKENESS, step=100 * blocks // max(steps, 1), steps=100)
-
-    real = found.get((REFERENCE, "cnn"))
-    return Measured(
-        accuracy=accuracy["final"],
-        balanced={str(kind): found["final", kind].balanced_accuracy for kind in CLASSIFIER_KINDS},
-        warm_start_only=accuracy.get("warm_start"),
-        confusion=found["final", "cnn"].confusion,
-        real=reference if real is None else real.accuracy,
-        similarity=measure_similarity(synthetic.whole, public.images, extractor, seed=request.seed, look=compared),
-        seen=None if test.images.shape == public.images.shape else (test.images.shape[2], test.images.shape[3]),
-    )
-
-
-def measure_classifier(directory: Path, test: Images, *, device: torch.device, progress: Progress) -> Measured:
-    """Test a released classifier once."""
-
-    def look() -> None:
-        progress(stage=EVALUATION, step=0, steps=1)
-
-    look()
-    classifier = load_classifier(directory).to(device)
-    with between_layers(classifier.modules(), look):
-        predicted = classifier.predict(test.images)
-    utility = Utility.of(test.labels, predicted, len(classifier.config.classes))
-    balanced = {"classifier": utility.balanced_accuracy}
-    return Measured({"classifier": utility.accuracy}, balanced, None, utility.confusion)
-
-
-def drawn_images(generator: ReleasedGenerator, request: SampleRequest, progress: Progress) -> Drawn:
-    """Draw the requested images into memory; of images larger than classifiers see, keep IMAGES_MAX whole."""
-    images, whole, drawn = torch.empty(0), torch.empty(0), 0
-    for pixels, _ in draw_with_progress(generator, request, progress):
-        part = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-        seen = as_seen(part)
-        if not drawn:
-            images = torch.empty(request.count, *seen.shape[1:], dtype=torch.uint8)
-            large = seen.shape != part.shape
-            whole = torch.empty(min(request.count, IMAGES_MAX), *part.shape[1:], dtype=torch.uint8) if large else images
-        images[drawn : drawn + len(part)] = seen
-        if whole is not images:
-            whole[drawn : drawn + len(part)] = part[: max(len(whole) - drawn, 0)]
-        drawn += len(part)
-    return Drawn(images, torch.from_numpy(request.labels), whole)
-
-
-def public_images(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> Images:
-    """Return a stored public dataset, (n, h, w) or (n, h, w, c), as tensors."""
-    pixels = np.asarray(images)
-    pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)  # (n, c, h, w)
-    return Images(torch.from_numpy(np.array(pixels)), torch.from_numpy(np.array(labels)))

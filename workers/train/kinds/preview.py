@@ -14,11 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from models.private_classifier import PrivateClassifier
-from models.public_images import fashion_mnist
-from models.released import load_released
-from models.stand_ins import StandIn, are_characters, from_characters, from_patterns, from_public
-from models.watching import between_layers
+from models import private_classifier, public_images, released, stand_ins, watching
 from privacy.plans.plan import Plan, PlanBudget, PublicFacts
 from privacy.plans.registry import plan_from_json, stated_fractions
 from service import jobs, ledger
@@ -27,14 +23,11 @@ from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.errors import LedgerCorruption
 from service.jobs.kinds import preview
-from service.jobs.planning import facts_of
 from workers.evaluation.grid import draw_grid
 from workers.evaluation.utility import Utility, accuracy_by_class, as_seen, train_and_test
 from workers.recipes.interface import Piece, Progress, Run, Trainer, TrainingData, save_trained
 from workers.recipes.registry import work_of
-from workers.train.drawing import SampleRequest, drawing_work
-from workers.train.kinds.evaluate import Drawn, Images, as_classifiers_see, drawn_images, public_images
-from workers.train.orders import Context, anchors_of, public_dataset, public_parts
+from workers.train import drawing, inputs, measuring, orders
 from workers.train.progress import ReportedProgress
 
 MEASURED, REFERENCE = "measure_preview", "measure_stand_in"  # stages of reports
@@ -70,7 +63,7 @@ class Forecast:
     grid: bytes | None = field(repr=False)
 
 
-def run(context: Context) -> None:
+def run(context: orders.Context) -> None:
     """Carry out a preview and end its job."""
     job_id = context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
@@ -78,16 +71,18 @@ def run(context: Context) -> None:
         if job.account_id is None or job.dataset_id is None:
             raise LedgerCorruption("A preview lacks its account or dataset.", job_id=job_id)
         plan = plan_from_json(job.plan)
-        facts = facts_of(session.get_one(Dataset, job.dataset_id), ledger.get_account(session, job.account_id))
-        named = None if job.evaluation_dataset_id is None else public_dataset(session, job.evaluation_dataset_id)
-        anchors = anchors_of(session, plan)
-    parts = public_parts(context, plan, anchors)
+        facts = jobs.facts_of(session.get_one(Dataset, job.dataset_id), ledger.get_account(session, job.account_id))
+        named = None if job.evaluation_dataset_id is None else orders.public_dataset(session, job.evaluation_dataset_id)
+        anchors = orders.anchors_of(session, plan)
+    parts = inputs.public_parts(context, plan, anchors)
     if named is None:
         stand_in = find_stand_in(facts, context.alive, shares_of(plan, facts))
     else:
         public = Vault.of(context.settings).open_dataset(named.id)
         stand_in = cut(*public, tuple(named.classes), named.name, facts, shares_of(plan, facts))
-    progress = ReportedProgress(context, (*work_of(plan, facts), *preview_work(plan, facts)))
+    samples, seconds = samples_for(facts), _CNN_SECONDS * measuring.as_classifiers_see(facts).size
+    after = [Piece(stage, EPOCHS * samples, seconds) for stage in (MEASURED, REFERENCE)]
+    progress = ReportedProgress(context, (*work_of(plan, facts), drawing.drawing_work(plan, facts, samples), *after))
     trainer = context.trainers[plan.recipe]
     found = forecast(plan, facts, stand_in, trainer, parts=parts, device=context.device, progress=progress)
     results = asdict(found)
@@ -102,33 +97,22 @@ def shares_of(plan: Plan, facts: PublicFacts) -> tuple[float, ...] | None:
 
 def find_stand_in(
     facts: PublicFacts, look: Callable[[], None] = lambda: None, shares: Sequence[float] | None = None
-) -> StandIn:
+) -> stand_ins.StandIn:
     """Return a stand-in for the declared facts, in the stated shares; long work calls `look` in between.
 
     Written characters if classes are named by one letter or digit each; Fashion-MNIST for other grey images of up to
     ten classes, if this machine has it; otherwise generated patterns.
     """
-    shape = (facts.channels, facts.height, facts.width)
-    if are_characters(facts.classes):
-        return from_characters(facts.classes, count=facts.records_declared, shape=shape, shares=shares, look=look)
+    shape, count = (facts.channels, facts.height, facts.width), facts.records_declared
+    if stand_ins.are_characters(facts.classes):
+        return stand_ins.from_characters(facts.classes, count=count, shape=shape, shares=shares, look=look)
     if facts.channels == 1 and len(facts.classes) <= 10:
         try:
-            images, labels, names = fashion_mnist("train")
+            images, labels, names = public_images.fashion_mnist("train")
             return cut(images, labels, names, "Fashion-MNIST", facts, shares)
         except FileNotFoundError:
             pass
-    count = facts.records_declared
-    return from_patterns(count=count, classes=len(facts.classes), shape=shape, shares=shares, look=look)
-
-
-def preview_work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
-    """Return the pieces of a preview that come after the training."""
-    samples, seconds = samples_for(facts), _CNN_SECONDS * as_classifiers_see(facts).size
-    return (
-        drawing_work(plan, facts, samples),
-        Piece(MEASURED, EPOCHS * samples, seconds),
-        Piece(REFERENCE, EPOCHS * samples, seconds),
-    )
+    return stand_ins.from_patterns(count=count, classes=len(facts.classes), shape=shape, shares=shares, look=look)
 
 
 def samples_for(facts: PublicFacts) -> int:
@@ -139,7 +123,7 @@ def samples_for(facts: PublicFacts) -> int:
 def forecast(
     plan: Plan,
     facts: PublicFacts,
-    stand_in: StandIn,
+    stand_in: stand_ins.StandIn,
     trainer: Trainer,
     *,
     parts: Mapping[str, Any] | None = None,
@@ -165,26 +149,29 @@ def forecast(
         progress(stage=stage, step=done, steps=steps)
 
     real, grid = None, None
-    if isinstance(trained, PrivateClassifier):
-        with between_layers(trained.modules(), partial(look, MEASURED, 0, 1)):
+    if isinstance(trained, private_classifier.PrivateClassifier):
+        with watching.between_layers(trained.modules(), partial(look, MEASURED, 0, 1)):
             predicted = trained.predict(stand_in.test_images)
         found = Utility.of(stand_in.test_labels, predicted, len(classes))
     else:
         with tempfile.TemporaryDirectory() as folder:
             save_trained(trained, Path(folder))
-            generator = load_released(Path(folder))
-        request = SampleRequest(count=count, seed=_SEED, names=classes)
-        drawn = drawn_images(generator.to(device), request, progress)
-        own = public_images(stand_in.images[: len(drawn.labels)], stand_in.labels[: len(drawn.labels)])
+            generator = released.load_released(Path(folder))
+        request = drawing.SampleRequest(count=count, seed=_SEED, names=classes)
+        drawn = measuring.drawn_images(generator.to(device), request, progress)
+        own = measuring.public_images(stand_in.images[: len(drawn.labels)], stand_in.labels[: len(drawn.labels)])
         test_images = as_seen(stand_in.test_images)  # once, for both
 
-        def learn(stage: str, seen: Images) -> Utility:
+        def learn(stage: str, seen: measuring.Images) -> Utility:
             again = (epochs or EPOCHS) * count // len(seen.labels)  # few real images are seen as often as many drawn
             pixels = seen.images, seen.labels, test_images, stand_in.test_labels
             sizes: dict[str, Any] = {"classes": len(classes), "seed": _SEED, "device": device, "epochs": again}
             return train_and_test("cnn", *pixels, **sizes, look=partial(look, stage))
 
-        found, real, grid = learn(MEASURED, drawn), learn(REFERENCE, own), _grid(drawn, stand_in.classes)
+        found, real = learn(MEASURED, drawn), learn(REFERENCE, own)
+        labels, shown = drawn.labels[: len(drawn.whole)], stand_in.classes[:GRID_CLASSES_MAX]
+        rows = torch.cat([drawn.whole[labels == label][:GRID_COLUMNS] for label in range(len(shown))])
+        grid = draw_grid(rows.float() / 255, shown)
     each = zip(classes, accuracy_by_class(found.confusion), strict=True)
     return Forecast(
         accuracy=found.accuracy,
@@ -206,9 +193,9 @@ def cut(
     name: str,
     facts: PublicFacts,
     shares: Sequence[float] | None = None,
-) -> StandIn:
+) -> stand_ins.StandIn:
     """Return a stand-in for the declared facts, made of a public set with these class names."""
-    return from_public(
+    return stand_ins.from_public(
         images,
         labels,
         names,
@@ -218,10 +205,3 @@ def cut(
         shape=(facts.channels, facts.height, facts.width),
         shares=shares,
     )
-
-
-def _grid(drawn: Drawn, classes: tuple[str, ...]) -> bytes:
-    shown = range(min(len(classes), GRID_CLASSES_MAX))
-    labels = drawn.labels[: len(drawn.whole)]
-    rows = torch.cat([drawn.whole[labels == label][:GRID_COLUMNS] for label in shown])
-    return draw_grid(rows.float() / 255, classes[: len(shown)])

@@ -7,10 +7,9 @@ own random stream derived from the public seed, and the order of the images is f
 
 from __future__ import annotations
 
-from models.released import load_released
+from models import released
 from obscura.wire.formats import PACKINGS
 from service import jobs
-from service.db.dataset_tables import Dataset
 from service.db.job_tables import Sample
 from service.db.session import transaction
 from service.errors import NotFound
@@ -21,10 +20,8 @@ from service.storage.interface import key_of
 from workers.recipes.interface import Piece
 from workers.train.drawing import SampleRequest
 from workers.train.orders import Context
-from workers.train.packing import SampleFile, write_sample
+from workers.train.packing import STAGE, SampleFile, write_sample
 from workers.train.progress import ReportedProgress
-
-STAGE = "sample"  # of reports
 
 
 def run(context: Context) -> None:
@@ -36,17 +33,13 @@ def run(context: Context) -> None:
     with transaction(context.factory, read_only=True) as session:
         sample = jobs.made_by(session, Sample, job_id)
         release = jobs.get_release(session, sample.release_id)
-        names = tuple(session.get_one(Dataset, release.dataset_id).classes)
+        names = tuple(jobs.trained_on(session, release).classes)
     key, name = key_of(sample.id), f"{sample.id}.{PACKINGS[sample.format.value].suffix}"
     if not storage.holds(key):
         progress = ReportedProgress(context, [Piece(STAGE, sample.count, 1.0)])
-
-        def tell(drawn: int) -> None:
-            progress(stage=STAGE, step=drawn, steps=sample.count)
-
         folder = storage.open(key_of(release.id))
         try:
-            generator = load_released(folder)  # on the CPU, so that equal seeds give equal bytes
+            generator = released.load_released(folder)  # on the CPU, so that equal seeds give equal bytes
         except (OSError, ValueError):
             raise NotFound("The files of this release cannot be read.", release_id=release.id) from None
         chosen = None if sample.classes is None else tuple(names.index(name) for name in sample.classes)
@@ -57,7 +50,7 @@ def run(context: Context) -> None:
         request = SampleRequest(sample.count, sample.seed, names, chosen, weights)
         with storage.stage(key) as staging:
             file = SampleFile(sample.format, release.name, release.card)
-            write_sample(staging / name, generator, request, file, tell)
+            write_sample(staging / name, generator, request, file, progress)
             failpoint("sample.before")
             storage.publish(staging, key)
             failpoint("sample.after")

@@ -12,31 +12,19 @@ from sqlalchemy.orm import Session
 
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
-from service.audit.proofs import keep_receipt
-from service.audit.signing import SigningKeyUnusable, open_signing_key
+from service.audit import proofs, signing
 from service.db.base import release_id_of
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import Conflict, LedgerCorruption
 from service.failpoints import failpoint
-from service.storage.files import digest_directory
+from service.storage import files, journals
 from service.storage.interface import key_of, work_key
-from service.storage.journals import journalled
 from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
-from workers.train.followers import followed, processes_wanted
-from workers.train.orders import (
-    Context,
-    HeldBudget,
-    MissingPrerequisite,
-    Training,
-    open_run,
-    public_parts,
-    read_dataset_key,
-    read_training,
-)
+from workers.train import followers, inputs, publishing
+from workers.train.orders import Context, MissingPrerequisite, Training, read_training
 from workers.train.progress import ReportedProgress
-from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
 
 _TRAINED = "trained"  # what the recipe handed over, kept until it is published
 
@@ -48,16 +36,16 @@ def run(context: Context) -> None:
     if not storage.holds(key_of(release_id)):
         with transaction(context.factory, read_only=True) as session:
             training = read_training(session, attempt)
-        dataset_key = read_dataset_key(context.settings, training.dataset)
-        budget = HeldBudget(context, training)
-        pieces = (*work_of(training.plan, training.facts), *publishing_work(training))
+        dataset_key = inputs.read_dataset_key(context, training.dataset)
+        budget = inputs.HeldBudget(context, training)
+        pieces = (*work_of(training.plan, training.facts), *publishing.publishing_work(training))
         progress = ReportedProgress(context, pieces, budget)
         work = work_key(attempt.job_id)
         if not storage.holds(f"{work}/{_TRAINED}"):
             _train_and_keep(context, training, dataset_key, budget, progress)
         key = key_of(release_id)
         with storage.stage(key) as staging:
-            write_artifact(staging, storage.open(f"{work}/{_TRAINED}"), context, training, progress)
+            publishing.write_artifact(staging, storage.open(f"{work}/{_TRAINED}"), context, training, progress)
             failpoint("artifact.before")
             with suppress(Conflict):  # an attempt that was thought lost has put its own there, which is as good
                 storage.publish(staging, key)
@@ -72,13 +60,13 @@ def publish(context: Context, release_id: str) -> None:
     """
     storage, job_id = context.storage, context.attempt.job_id
     directory = storage.open(key_of(release_id))
-    described = json.loads((directory / RELEASE_FILE).read_text(encoding="utf-8"))
+    described = json.loads((directory / publishing.RELEASE_FILE).read_text(encoding="utf-8"))
     if described["job_id"] != job_id:
         raise LedgerCorruption("An artifact lies under the identifier of another job's release.", job_id=job_id)
-    released = journalled(storage, job_id)
+    released = journals.journalled(storage, job_id)
     try:
-        key = open_signing_key(context.settings.ledger_key_path)
-    except SigningKeyUnusable as error:
+        key = signing.open_signing_key(context.settings.ledger_key_path)
+    except signing.SigningKeyUnusable as error:
         raise MissingPrerequisite(f"The release cannot be signed. {error.message}") from None
 
     def publish_paid(session: Session, **facts: Any) -> Release:
@@ -102,26 +90,27 @@ def publish(context: Context, release_id: str) -> None:
         publish_paid,
         at="publish",
         release_id=release_id,
-        artifact_sha256=digest_directory(directory),
+        artifact_sha256=files.digest_directory(directory),
         artifact_dir=key_of(release_id),
         key=key,
         **{name: described.get(name) for name in ("name", "kind", "card", "summary", "incomplete")},
     )
-    keep_receipt(storage, release.receipt)
+    proofs.keep_receipt(storage, release.receipt)
 
 
 def _train_and_keep(
-    context: Context, training: Training, dataset_key: bytes, budget: HeldBudget, progress: ReportedProgress
+    context: Context, training: Training, dataset_key: bytes, budget: inputs.HeldBudget, progress: ReportedProgress
 ) -> None:
     recipe, trainer = training.plan.recipe, context.trainers[training.plan.recipe]
-    public = public_parts(context, training.plan, training.anchors)  # without them nothing is armed, opened or paid
+    # Without the public parts, nothing is armed, opened or paid.
+    public = inputs.public_parts(context, training.plan, training.anchors)
     with transaction(context.factory) as session:
         ledger.arm(session, hold_id=training.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
         failpoint("arm.before")
     failpoint("arm.after")
-    processes = 1 if budget.closed else processes_wanted(context.settings, RECIPES[recipe], context.device)
-    with followed(context, processes) as device:
-        run = open_run(replace(context, device=device), training, dataset_key, public, budget, progress)
+    processes = 1 if budget.closed else followers.processes_wanted(context.settings, RECIPES[recipe], context.device)
+    with followers.followed(context, processes) as device:
+        run = inputs.open_run(replace(context, device=device), training, dataset_key, public, budget, progress)
         outcome = trainer(run)
     key = f"{work_key(training.job.id)}/{_TRAINED}"
     with context.storage.stage(key) as staging:

@@ -11,9 +11,8 @@ from obscura.wire.words import DatasetState, ReleaseKind
 from service import ledger
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Release
+from service.db.job_tables import Job, Release, Sample
 from service.db.session import transaction
-from service.jobs import kinds
 from service.jobs.kinds.evaluate import samples_for
 from service.main import utc_now
 from tests.service.api.conftest import problem
@@ -90,7 +89,8 @@ def test_a_pending_sample_says_when_to_ask_again_and_a_cancelled_one_has_no_cont
 def test_a_sample_whose_files_were_removed_says_how_to_have_it_again(served, release):
     sample = draw(served, release)
     served.finish_sample(sample, CONTENT, "images.zip")
-    served.do(kinds.sample.let_go, [sample["id"]], now=utc_now())
+    with transaction(served.factory) as session:
+        session.get_one(Sample, sample["id"]).removed_at = utc_now()
     answer = problem(served.client("read").get(f"/v1/samples/{sample['id']}/content"), 410, "sample_removed")
     assert (answer["release_id"], answer["seed"]) == (release, sample["seed"])
     shown = served.read(f"samples/{sample['id']}")
