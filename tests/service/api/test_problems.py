@@ -28,7 +28,7 @@ def problem(answer: Any, status: int, code: str) -> dict[str, Any]:
     document: dict[str, Any] = answer.json()
     assert document["status"] == status
     assert document["code"] == code
-    assert document["type"] == f"urn:obscura:problem:{code}"
+    assert document["type"] == (f"/docs/reference/errors/#{code}" if code in STATUSES else "about:blank")
     assert document["title"]
     assert document["detail"]
     assert document["instance"].startswith("/")
