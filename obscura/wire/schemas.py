@@ -349,7 +349,7 @@ class Problem(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="strings")
 
-    type: str = Field(description="A URN that names the code.")
+    type: str = Field(description="Where the service documents the code, relative to its address.")
     title: str = Field(description="The kind of error in words.")
     status: int = Field(description="The HTTP status.")
     detail: str = Field(description="The problem and its remedy, for people.")

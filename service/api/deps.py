@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Header, Path, Query, Request, Security, params
 from fastapi.dependencies.utils import get_flat_params
@@ -30,13 +30,6 @@ from service.storage.interface import Storage
 
 if TYPE_CHECKING:
     from service.identity.provider import Provider
-
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    "default": {
-        "description": "Any error, as a problem document.",
-        "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
-}
 
 READINESS_AT_A_TIME_MAX = 8  # concurrent readiness checks of the database, hanging ones included
 

@@ -25,7 +25,7 @@ from service.logs import get_logger
 from service.wording import NEEDS_OPERATOR, NO_STORAGE
 
 MEDIA_TYPE = "application/problem+json"
-TYPE_PREFIX = "urn:obscura:problem:"
+TYPE_PREFIX = "/docs/reference/errors/#"  # a section of the documentation for each code
 RETRY_SECONDS = 2
 ERRORS_MAX = 50  # in the answer to an invalid request
 POINTER_CHARACTERS_MAX = 300
@@ -157,9 +157,34 @@ def install(app: FastAPI) -> None:
             schemas.update(schema.pop("$defs", {}))
             schemas["Problem"] = schema
             describe(document)
+            _list_errors(document)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]  # the documented way to extend the document
+
+
+def _list_errors(document: dict[str, Any]) -> None:
+    """List in an OpenAPI document the errors of each operation, by status."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    document["components"]["responses"] = {
+        HTTPStatus(status).name: {"description": f"`{'`, `'.join(codes)}`", "content": content}
+        for status, codes in _BY_STATUS.items()
+    }
+    for operations in document["paths"].values():
+        for method, operation in operations.items():
+            statuses = {429, 500, 503} | ({401, 403} if operation.get("security") else set())
+            if "parameters" in operation:
+                statuses |= {404, 422}
+            if "requestBody" in operation:
+                statuses |= {404, 413, 415, 422}
+            if method != "get":
+                statuses.add(409)
+            if method == "put":
+                statuses.add(408)
+            references = {status: f"#/components/responses/{HTTPStatus(status).name}" for status in sorted(statuses)}
+            operation["responses"] |= {str(status): {"$ref": reference} for status, reference in references.items()}
+    for unused in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(unused, None)
 
 
 def problem_response(
@@ -175,7 +200,7 @@ def problem_response(
 ) -> Response:
     status = status or STATUSES.get(code, 500)
     problem = Problem(
-        type=TYPE_PREFIX + code,
+        type=TYPE_PREFIX + code if code in STATUSES else "about:blank",
         title=title or TITLES[code],
         status=status,
         detail=detail,

@@ -124,7 +124,7 @@ class Walk:
             out = self.check(f"{block}\n{filled}", ["bash", "-euo", "pipefail", "-c", self.variables + filled], changes)
             for name in re.findall(r" -o (\S+)", filled) if filled.startswith("curl") else ():
                 out += (self.folder / name).read_bytes()[:1000].decode("utf-8", "replace")
-            assert "urn:obscura:problem" not in out, f"{block}\n{filled}\n{out}"
+            assert "/docs/reference/errors/#" not in out, f"{block}\n{filled}\n{out}"
 
     def check(self, what: str, command: list[str], changes: dict[str, str]) -> str:
         """Run a command; return its output."""

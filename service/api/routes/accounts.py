@@ -12,7 +12,7 @@ from obscura.wire import schemas as wire
 from obscura.wire.admin_schemas import DecisionRecord
 from service import ledger
 from service.api.answers import ApiRoute, decode_cursor, encode_cursor
-from service.api.deps import ADMIN, DATA, INSTALLATION, PROBLEMS, READ, Admin, Paging, Running, Service
+from service.api.deps import ADMIN, DATA, INSTALLATION, READ, Admin, Paging, Running, Service
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.routes.admins import request_decision
 from service.datasets import withdrawal
@@ -20,7 +20,7 @@ from service.db.session import transaction
 from service.identity import projects
 from service.views import accounts as views
 
-router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS, route_class=ApiRoute)
+router = APIRouter(prefix="/v1/accounts", tags=["accounts"], route_class=ApiRoute)
 AccountId = Annotated[wire.Identifier, Path(description="The population whose budget pays.")]
 
 

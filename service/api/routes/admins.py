@@ -13,7 +13,7 @@ from obscura.wire.schemas import Identifier, Page, ReasonRequest, record_of
 from obscura.wire.words import DecisionAction
 from service import jobs, ledger, quotas
 from service.api.answers import ApiRoute, newest_page
-from service.api.deps import ADMIN, INSTALLATION, PROBLEMS, READ, Admin, OfAccount, Paging, Reader, Running, Service
+from service.api.deps import ADMIN, INSTALLATION, READ, Admin, OfAccount, Paging, Reader, Running, Service
 from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import ApiKey, Decision
 from service.db.project_tables import Project
@@ -25,7 +25,7 @@ from service.identity import access, admins, auth, decisions, projects
 from service.views import admins as views
 from service.webhooks import delivering, sending
 
-router = APIRouter(prefix="/v1", tags=["admins"], responses=PROBLEMS, route_class=ApiRoute)
+router = APIRouter(prefix="/v1", tags=["admins"], route_class=ApiRoute)
 AdminId = Annotated[str, Path(max_length=64, description="The person.")]
 KeyId = Annotated[Identifier, Path(description="The key.")]
 
@@ -81,7 +81,7 @@ def request_removal(
     return request_decision(service, response, ask)
 
 
-project_router = APIRouter(prefix="/v1/projects", tags=["projects"], responses=PROBLEMS, route_class=ApiRoute)
+project_router = APIRouter(prefix="/v1/projects", tags=["projects"], route_class=ApiRoute)
 ProjectId = Annotated[Identifier, Path(description="The department.")]
 
 
@@ -125,7 +125,7 @@ def set_quota(service: Running, project_id: ProjectId, body: wire.QuotaRequest) 
         return views.project_uses(session, [project])[0]
 
 
-key_router = APIRouter(prefix="/v1/keys", tags=["keys"], responses=PROBLEMS, route_class=ApiRoute)
+key_router = APIRouter(prefix="/v1/keys", tags=["keys"], route_class=ApiRoute)
 
 
 @key_router.post("", status_code=201, summary="Create a key")
@@ -205,7 +205,7 @@ def request_revocation(
     return request_decision(service, response, ask)
 
 
-decision_router = APIRouter(prefix="/v1/decisions", tags=["decisions"], responses=PROBLEMS, route_class=ApiRoute)
+decision_router = APIRouter(prefix="/v1/decisions", tags=["decisions"], route_class=ApiRoute)
 RequestId = Annotated[Identifier, Path(description="The request.")]
 EFFECTS = {**ledger.limits.LIMIT_EFFECTS, **admins.EFFECTS, **jobs.SHARE_EFFECTS}
 
@@ -257,7 +257,7 @@ def _decide(service: Service, admin: access.Principal, request_id: str, *, appro
         return views.decisions(session, [row], now)[0]
 
 
-webhook_router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], responses=PROBLEMS, route_class=ApiRoute)
+webhook_router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=ApiRoute)
 WebhookId = Annotated[Identifier, Path(description="The webhook.")]
 
 

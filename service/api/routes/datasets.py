@@ -10,7 +10,7 @@ from obscura.wire.formats import UploadFormat
 from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, KeyCheck, Page
 from obscura.wire.words import DatasetState
 from service.api.answers import ApiRoute, newest_page
-from service.api.deps import DATA, PROBLEMS, READ, OfAccount, Paging, Running, Uploader
+from service.api.deps import DATA, READ, OfAccount, Paging, Running, Uploader
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.uploading import content_length, take_body
 from service.datasets import deletion, receiving, states
@@ -22,7 +22,7 @@ from service.identity.access import find
 from service.ingest.formats import titles
 from service.views import datasets as views
 
-router = APIRouter(prefix="/v1/datasets", tags=["datasets"], responses=PROBLEMS, route_class=ApiRoute)
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=ApiRoute)
 DatasetId = Annotated[Identifier, Path(description="The labelled images.")]
 
 _RAW_BODY = {

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import ApiRecord, HealthRecord, Identifier, Minute, record_of
 from service.api.answers import ApiRoute
-from service.api.deps import AUDIT, INSTALLATION, METRICS, PROBLEMS, Running
+from service.api.deps import AUDIT, INSTALLATION, METRICS, Running
 from service.api.problems import Busy
 from service.audit.findings import verifications
 from service.audit.proofs import newest_checkpoint
@@ -23,7 +23,7 @@ from service.db.session import transaction
 from service.ledger.stops import arming_stops
 from service.views import admins as views
 
-router = APIRouter(prefix="/v1/health", tags=["health"], responses=PROBLEMS)
+router = APIRouter(prefix="/v1/health", tags=["health"])
 VERSION = version("obscura-images")
 READY_SECONDS = 2.0
 LINES_MAX = 1000  # of an answer
@@ -128,7 +128,7 @@ def read_ledger(session: Session) -> LedgerRecord:
     )
 
 
-ledger_router = APIRouter(prefix="/v1/ledger", tags=["ledger"], responses=PROBLEMS, route_class=ApiRoute)
+ledger_router = APIRouter(prefix="/v1/ledger", tags=["ledger"], route_class=ApiRoute)
 
 
 @ledger_router.get("", dependencies=[INSTALLATION], summary="Read the state of the ledger")
@@ -138,7 +138,7 @@ def read_ledger_state(service: Running) -> LedgerRecord:
         return read_ledger(session)
 
 
-audit_router = APIRouter(prefix="/v1/audit-events", tags=["audit"], responses=PROBLEMS, route_class=ApiRoute)
+audit_router = APIRouter(prefix="/v1/audit-events", tags=["audit"], route_class=ApiRoute)
 
 
 class Lines(Response):

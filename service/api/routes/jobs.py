@@ -15,7 +15,7 @@ from obscura.wire.words import JobState
 from privacy.plans.registry import RECIPES
 from service import jobs
 from service.api.answers import ApiRoute, newest_page
-from service.api.deps import PROBLEMS, READ, TRAIN, IdempotencyKey, OfAccount, Paging, Reader, Running, Service, Trainer
+from service.api.deps import READ, TRAIN, IdempotencyKey, OfAccount, Paging, Reader, Running, Service, Trainer
 from service.api.events import EventStream, Snapshot, follow
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.routes.orders import accepting, require_extractors
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 else:
     RecipeName = Literal[tuple(RECIPES)]
 
-recipe_router = APIRouter(prefix="/v1/recipes", tags=["recipes"], responses=PROBLEMS, route_class=ApiRoute)
+recipe_router = APIRouter(prefix="/v1/recipes", tags=["recipes"], route_class=ApiRoute)
 
 
 @recipe_router.get("", dependencies=[READ], summary="List recipes")
@@ -49,7 +49,7 @@ def read_recipe(recipe: Annotated[Name, Path(description="A name that `GET /v1/r
     return plans.describe_recipe(known)
 
 
-plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS, route_class=ApiRoute)
+plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=ApiRoute)
 
 
 @plan_router.post("", dependencies=[READ], summary="Plan a training")
@@ -60,7 +60,7 @@ def create_plan(service: Running, body: wire.PlanRequest) -> wire.PlanRecord:
         return plans.plan(session, service.settings, body)
 
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=PROBLEMS, route_class=ApiRoute)
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=ApiRoute)
 JobId = Annotated[Identifier, Path(description="The job.")]
 
 _EVENTS: dict[int | str, dict[str, Any]] = {
@@ -147,7 +147,7 @@ def cancel_job(service: Running, job_id: JobId, body: wire.CancelRequest | None 
         return views.records(session, [job])[0]
 
 
-sweep_router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], responses=PROBLEMS, route_class=ApiRoute)
+sweep_router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], route_class=ApiRoute)
 SweepId = Annotated[Identifier, Path(description="The sweep.")]
 SWEEPS_A_PAGE_MAX = 6  # each is shown with up to 64 trials and their holds
 

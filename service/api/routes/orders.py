@@ -14,7 +14,7 @@ from obscura.wire.schemas import Identifier
 from privacy.plans.registry import plan_from_json
 from service import jobs
 from service.api.answers import ApiRoute, with_etag
-from service.api.deps import PROBLEMS, READ, VIEW, IdempotencyKey, ReleaseId, Running, Service, Trainer
+from service.api.deps import READ, VIEW, IdempotencyKey, ReleaseId, Running, Service, Trainer
 from service.api.middleware import LARGE_BODY_BYTES_MAX, body_limit
 from service.api.problems import JobNotSucceeded, Pending
 from service.db.job_tables import Job
@@ -55,7 +55,7 @@ def require_extractors(service: Service, *planned: Job) -> None:
 @cache  # building the routes takes longer than everything else in making an application
 def router_of(kinds: tuple[Kind, ...]) -> APIRouter:
     """Return the routes of kinds of jobs."""
-    made = APIRouter(responses=PROBLEMS, route_class=ApiRoute)
+    made = APIRouter(route_class=ApiRoute)
     for kind in kinds:
         if kind.order is not None:
             _add_order(made, kind, kind.order)

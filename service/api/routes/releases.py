@@ -15,7 +15,7 @@ from obscura.wire.release_schemas import EvaluationRecord, ReleaseRecord, ShareR
 from obscura.wire.schemas import Identifier, Page
 from service import errors, jobs, reports, weights
 from service.api import answers, problems
-from service.api.deps import ADMIN, PROBLEMS, READ, VIEW, Admin, OfAccount, Paging, ReleaseId, Running, Service
+from service.api.deps import ADMIN, READ, VIEW, Admin, OfAccount, Paging, ReleaseId, Running, Service
 from service.api.routes.admins import request_decision
 from service.db.job_tables import Evaluation, Release, Sample, Share
 from service.db.ledger_tables import Account
@@ -26,7 +26,7 @@ from service.storage import files, interface
 from service.views import releases as views
 from service.views import rows
 
-router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS, route_class=answers.ApiRoute)
+router = APIRouter(prefix="/v1/releases", tags=["releases"], route_class=answers.ApiRoute)
 FileName = Annotated[str, Path(max_length=64, description="Name of the file.")]
 _OF_GENERATORS = ("report.html", "report.json", "grid.png")
 # A report is self-contained: inline styles and images, no script, no external resource.
@@ -147,7 +147,7 @@ def _send(service: Service, request: Request, release_id: str, name: str, media_
     return answers.send_file(request, path, sha256=files.digest_file(path), media_type=media_type)
 
 
-sample_router = APIRouter(prefix="/v1/samples", tags=["samples"], responses=PROBLEMS, route_class=answers.ApiRoute)
+sample_router = APIRouter(prefix="/v1/samples", tags=["samples"], route_class=answers.ApiRoute)
 SampleId = Annotated[Identifier, Path(description="The sample.")]
 
 _CONTENT: dict[int | str, dict[str, Any]] = {
@@ -194,9 +194,7 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
     )
 
 
-share_router = APIRouter(
-    prefix="/v1/releases/{release_id}/shares", tags=["releases"], responses=PROBLEMS, route_class=answers.ApiRoute
-)
+share_router = APIRouter(prefix="/v1/releases/{release_id}/shares", tags=["releases"], route_class=answers.ApiRoute)
 ShareId = Annotated[Identifier, Path(description="The share, with one project or with all.")]
 
 

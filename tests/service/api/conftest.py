@@ -37,6 +37,7 @@ from obscura.wire.ids import introduce
 from obscura.wire.words import DatasetState
 from service import jobs, ledger
 from service.api.events import StreamLimits
+from service.api.problems import STATUSES
 from service.audit.signing import open_signing_key
 from service.cli.serving import listen, server_config
 from service.db.base import new_id
@@ -451,7 +452,7 @@ def problem(answer: Any, status: int, code: str) -> dict[str, Any]:
     document: dict[str, Any] = answer.json()
     assert document["status"] == status
     assert document["code"] == code
-    assert document["type"] == f"urn:obscura:problem:{code}"
+    assert document["type"] == (f"/docs/reference/errors/#{code}" if code in STATUSES else "about:blank")
     assert document["title"]
     assert document["detail"]
     assert document["instance"].startswith("/")

@@ -40,8 +40,11 @@ def test_nothing_is_without_a_description(document):
         missing += [f"{name}.{field}" for field, facts in fields if not facts.get("description")]
     for name, operation in operations(document):
         assert name.split()[1].startswith("/v1/")
-        assert "application/problem+json" in operation["responses"]["default"]["content"]
-        assert "422" not in operation["responses"]
+        errors = {status: facts for status, facts in operation["responses"].items() if int(status) >= 400}
+        assert {"429", "500", "503"} <= set(errors)
+        for facts in errors.values():
+            response = document["components"]["responses"].get(facts.get("$ref", "").rpartition("/")[2], facts)
+            assert "application/problem+json" in response["content"]
         if not (operation.get("tags") and set(operation["tags"]) <= tags):
             missing.append(name)
         missing += [f"{name} {field}" for field in ("summary", "description") if not operation.get(field)]

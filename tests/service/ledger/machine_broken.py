@@ -210,27 +210,28 @@ def progress_that_tells_everything(patch: Patch) -> None:
     patch.setattr(lifecycle, "PROGRESS_KEYS", frozenset({*lifecycle.PROGRESS_KEYS, "loss"}))
 
 
-# Each with the commands by which it is found.
-BROKEN: dict[Callable[[Patch], None], tuple[str, ...]] = {
-    charge_beyond_the_hold: ("charge",),
-    releases_beyond_the_price: ("charge",),
-    charge_without_an_entry: ("charge",),
-    refund_of_an_armed_hold: ("hold", "fence", "arm", "return_hold"),
-    refund_on_expiry: ("arm", "charge", "claim"),
-    capture_that_keeps_the_rest: ("arm", "charge", "publish"),
-    capture_of_the_whole_hold_as_free: ("arm", "charge", "publish"),
-    claim_that_ignores_leases: ("claim",),
-    claim_that_fences_nobody: ("claim",),
-    heartbeat_without_fencing: ("heartbeat", "drop_lease"),
-    drain_that_refunds: ("arm", "charge", "give_back"),
-    idempotency_that_ignores_the_body: ("submit_training",),
-    idempotency_that_forgets: ("submit_training",),
-    publication_without_capture: ("publish",),
-    cancelling_what_has_ended: ("finish_failed",),
-    arming_on_a_frozen_account: ("arm", "set_frozen"),
-    raise_by_one_person: ("limit", "request_raise", "approve_raise"),
-    any_limit_is_a_lower_one: ("limit", "lower_limit"),
-    progress_that_tells_everything: ("report_progress",),
+# Each with the rules of the machine and the commands that find it.
+JOB, ANY = ("work", "tell"), ("work", "ask")
+BROKEN: dict[Callable[[Patch], None], tuple[tuple[str, ...], tuple[str, ...]]] = {
+    charge_beyond_the_hold: (ANY, ("charge",)),
+    releases_beyond_the_price: (ANY, ("charge",)),
+    charge_without_an_entry: (ANY, ("charge",)),
+    refund_of_an_armed_hold: (ANY, ("hold", "fence", "arm", "return_hold")),
+    refund_on_expiry: ((*JOB, "drain"), ("arm", "charge", "give_back", "request_cancel")),
+    capture_that_keeps_the_rest: (ANY, ("arm", "charge", "publish")),
+    capture_of_the_whole_hold_as_free: (ANY, ("arm", "charge", "publish")),
+    claim_that_ignores_leases: (JOB, ("claim",)),
+    claim_that_fences_nobody: (JOB, ("claim",)),
+    heartbeat_without_fencing: (JOB, ("heartbeat", "drop_lease")),
+    drain_that_refunds: (JOB, ("arm", "charge", "give_back")),
+    idempotency_that_ignores_the_body: (("submit", "redeliver"), ("submit_training",)),
+    idempotency_that_forgets: (("submit", "redeliver"), ("submit_training",)),
+    publication_without_capture: (JOB, ("publish",)),
+    cancelling_what_has_ended: ((*JOB, "redeliver"), ("finish_failed", "finish_cancelled")),
+    arming_on_a_frozen_account: (ANY, ("arm", "set_frozen")),
+    raise_by_one_person: (("govern",), ("limit", "request_raise", "approve_raise")),
+    any_limit_is_a_lower_one: (("govern",), ("limit", "lower_limit")),
+    progress_that_tells_everything: (JOB, ("report_progress",)),
 }
 
 
