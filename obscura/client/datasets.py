@@ -80,7 +80,7 @@ class Datasets:
         if account is not None and account.closed:  # said before any image is prepared
             raise PackingError(
                 f"Account {account.name} is closed to new data. Open an account for the new people, who bring their "
-                "own budget, and combine the synthetic images of both; or have its owner reopen this one."
+                "own budget, and combine the synthetic images of both. Or ask its owner to open it to new data."
             )
         by_subject = account is not None and account.unit == "subject"
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)

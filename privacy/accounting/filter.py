@@ -108,7 +108,7 @@ def release_nano(event: Event) -> int:
 
 @functools.lru_cache(maxsize=REMEMBERED, typed=True)
 def open_filter(epsilon: float, delta: float, rate: float | None = None, base: float = 0.0) -> Filter:
-    """Open, or reopen, the filter of an account.
+    """Return the filter of a new account, or of one whose rate and base are stored.
 
     Args:
         epsilon: the account's limit, positive and finite.
