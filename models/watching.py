@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
@@ -17,8 +18,11 @@ def between_layers(modules: Iterable[nn.Module], look: Callable[[], object]) -> 
         look: takes no time; an exception from it ends the computation.
     """
 
+    def before(*_: Any) -> None:  # a value that a hook returns would replace the layer's input
+        look()
+
     layers = [module for module in modules if next(module.children(), None) is None]
-    handles = [layer.register_forward_pre_hook(lambda *_: look()) for layer in layers]
+    handles = [layer.register_forward_pre_hook(before) for layer in layers]
     try:
         yield
     finally:

@@ -62,7 +62,7 @@ CAUSES = {
 }
 # What a caller should do about an error, by code.
 REMEDIES = {
-    "account_closed": "Open an account for the new people, or ask its owner to reopen this one.",
+    "account_closed": "Open an account for the new people, or ask its owner to open this one to new data.",
     "account_frozen": "Ask an admin why, and to unfreeze it.",
     "address_refused": "Use an https address with a public host.",
     "arming_stopped": "Ask the operator to run `obscura ledger verify`. Jobs wait and lose nothing.",

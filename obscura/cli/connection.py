@@ -194,7 +194,8 @@ def shown(
         def run(context: typer.Context, as_json: bool, **values: Any) -> None:
             with reporting(as_json) as output, connection(context.obj, output) as client:
                 for name, find in found_by.items():
-                    values[name] = None if values[name] is None else find(client, values[name]).id
+                    if values[name] or parameters[name].default is not None:
+                        values[name] = find(client, values[name]).id
                 given = {"client": client, "output": output}
                 result = function(**values, **{name: given[name] for name in given if name in parameters})
                 if isinstance(result, BaseModel | dict):

@@ -167,8 +167,8 @@ def _list_errors(document: dict[str, Any]) -> None:
     """List in an OpenAPI document the errors of each operation, by status."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     document["components"]["responses"] = {
-        HTTPStatus(status).name: {"description": f"`{'`, `'.join(codes)}`", "content": content}
-        for status, codes in _BY_STATUS.items()
+        f"Status{status}": {"description": f"`{'`, `'.join(codes)}`", "content": content}
+        for status, codes in (_BY_STATUS | {400: ("invalid_request",)}).items()
     }
     for operations in document["paths"].values():
         for method, operation in operations.items():
@@ -176,12 +176,12 @@ def _list_errors(document: dict[str, Any]) -> None:
             if "parameters" in operation:
                 statuses |= {404, 422}
             if "requestBody" in operation:
-                statuses |= {404, 413, 415, 422}
+                statuses |= {400, 404, 413, 415, 422}
             if method != "get":
                 statuses.add(409)
             if method == "put":
                 statuses.add(408)
-            references = {status: f"#/components/responses/{HTTPStatus(status).name}" for status in sorted(statuses)}
+            references = {status: f"#/components/responses/Status{status}" for status in sorted(statuses)}
             operation["responses"] |= {str(status): {"$ref": reference} for status, reference in references.items()}
     for unused in ("HTTPValidationError", "ValidationError"):
         document["components"]["schemas"].pop(unused, None)

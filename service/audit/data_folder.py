@@ -59,7 +59,11 @@ def read_data_folder(storage: Storage, journals: Collection[str] | None = None) 
         journals=names,
         releases=frozenset(name for name in storage.list("releases") if is_id(name, "rel")),
         samples=frozenset(name for name in storage.list("samples") if is_id(name, "smp")),
-        receipts=frozenset(stem for name in storage.list(RECEIPTS) if is_id(stem := name.removesuffix(".json"), "acc")),
+        receipts=frozenset(
+            name.removesuffix(".json")
+            for name in storage.list(RECEIPTS)
+            if name.endswith(".json") and is_id(name.removesuffix(".json"), "acc")
+        ),
         read=read,
         uploaded=read_uploaded(storage),
         contents=frozenset(name.split(".", 1)[0] for name in storage.list("datasets") if not name.endswith(UNFINISHED)),

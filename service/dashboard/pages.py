@@ -112,7 +112,13 @@ def _error_page(request: Request, error: Exception) -> Response:
     if isinstance(error, ObscuraError):
         code, (message, _, headers) = error.code, describe_error(error)
         message = error.message if isinstance(error, AccountInDoubt) else message
-    response = page(request, "error.html", status_code=STATUSES[code], title=TITLES[code], message=message)
+    response = page(
+        request,
+        "error.html",
+        status_code=STATUSES.get(code, 409),
+        title=TITLES.get(code, "Not possible now"),
+        message=message,
+    )
     response.headers.update(headers)
     return response
 

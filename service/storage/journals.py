@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from operator import itemgetter
 from typing import Any, TypeVar
 
 from service.errors import NotFound
@@ -127,9 +126,13 @@ def read_uploaded(storage: Storage) -> dict[str, Uploaded]:
     """Return the accepted uploads by dataset; raise NotFound if one of their lists cannot be read."""
     uploads: dict[str, Uploaded] = {}
     for name, text in _texts(storage, _UPLOADED):
-        for dataset_id, recognised, check in _parsed(text, itemgetter("dataset", "recognised", "check")):
+        for dataset_id, recognised, check in _parsed(text, _upload_facts):
             uploads[dataset_id] = Uploaded(name.removeprefix(_UPLOADED), recognised, check)
     return uploads
+
+
+def _upload_facts(record: dict[str, Any]) -> tuple[str, bool, str | None]:
+    return str(record["dataset"]), record["recognised"], record["check"]
 
 
 def _append(storage: Storage, name: str, record: dict[str, Any]) -> None:

@@ -73,6 +73,7 @@ def train(run: Run) -> ConditionalDcganGenerator:
     )
     if not state.iteration:
         raise NothingUseful
+    del private_shards, state, saved  # their memory may be needed below
     network.settle()
     return network.cpu()
 

@@ -76,9 +76,9 @@ def train(run: Run) -> EdmDenoiser:
         else:
             examples = central_examples(run, units, state.get("start"))
         if rank() == 0:  # thousands of steps whose rounding differs between GPUs: every rank starts from one result
-            if config.moments_fraction:
-                examples = drawn_examples(denoiser, config, run.progress)
-            warm_up(denoiser, config, *examples, run.progress)
+            drawn = drawn_examples(denoiser, config, run.progress) if config.moments_fraction else examples
+            warm_up(denoiser, config, *drawn, run.progress)
+            del drawn  # up to half a gigabyte
         weights_from_first(denoiser)
 
     def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:

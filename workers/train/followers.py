@@ -132,6 +132,8 @@ class RankZeroOnly:
     """The budget and the checkpoints of a follower, which has neither; using them is a recipe's mistake."""
 
     def __getattr__(self, verb: str) -> Any:
+        if verb.startswith("__"):
+            raise AttributeError(verb)
         raise AssertionError(f"only rank 0 pays and keeps checkpoints: {verb}")
 
 

@@ -191,9 +191,10 @@ class Bucket:
             answer = request(client)
         except (BotoCoreError, ClientError) as error:
             code = str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
-            if missing_ok and code in _MISSING:
+            explained = self._explained(error, code)
+            if missing_ok and code in _MISSING and not explained.dependency_failed:
                 return None
-            raise self._explained(error, code) from None
+            raise explained from None
         progressed("storage")
         return answer
 
