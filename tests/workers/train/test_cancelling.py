@@ -68,11 +68,12 @@ def test_a_classifiers_test_can_be_ended_between_its_layers(workshop, tmp_path):
     test = public_images(*Vault.of(workshop.settings).open_dataset(workshop.public_id))
     looks = 0
 
-    def progress(*, stage: str, step: int, steps: int) -> None:
+    def progress(*, stage: str, step: int, steps: int) -> bool:
         nonlocal looks
         looks += 1
         if looks == 5:
             raise Cancelled
+        return False
 
     with pytest.raises(Cancelled):
         measure_classifier(tmp_path, test, device=torch.device("cpu"), progress=progress)
