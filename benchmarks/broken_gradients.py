@@ -60,7 +60,7 @@ def no_clip() -> Iterator[None]:
     with (
         unmeasured(),
         mock.patch.object(Estimator, "scales", as_they_are),
-        mock.patch.object(central_images, "clip_integer_rows", lambda rows, _norm_max: rows),
+        mock.patch.object(central_images.clipping, "clip_integer_rows", lambda rows, _norm_max: rows),
     ):
         yield
 

@@ -145,7 +145,7 @@ def test_a_follower_reads_nothing_before_the_runner_has_armed(workshop):
 
 def test_a_follower_neither_pays_nor_keeps():
     business: Any = RankZeroOnly()
-    for ask in (lambda: business.charge(None, "votes"), lambda: business.replace(None), business.open):
+    for ask in (lambda: business.charge(None, "votes"), lambda: business.replace(None), lambda: business.open):
         with pytest.raises(AssertionError, match="only rank 0"):
             ask()
 
