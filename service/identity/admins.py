@@ -5,7 +5,7 @@ of another admin's keys take two people, so that no admin can act as two people 
 create their own token and pass on its *introduction*: an id and a SHA-256, with which nobody can sign in.
 
 An owner is an admin of one project. An admin of the installation can name a project's first owner alone. These two
-count as one person in decisions (`decisions.voice_of`). If the admin's key is revoked, the owner's keys are revoked too.
+count as one person in decisions (`decisions.voice_of`). Revoking the admin's key also revokes the owner's keys.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def admit_person(session: Session, person: Person, project_id: str | None, *, no
 
 
 def dismiss_person(session: Session, person: Person, *, still: Collection[str | None], now: datetime) -> None:
-    """Remove a person's admin rows, except for projects (None: the installation) in `still`. Revoke their keys first."""
+    """Remove a person's admin rows, except in projects (None: the installation) in `still`. Revoke their keys first."""
     for admin in session.scalars(select(Admin).where(Admin.person_id == person.id, Admin.removed_at.is_(None))):
         if admin.project_id not in still:
             admin.removed_at = now

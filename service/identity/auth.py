@@ -32,7 +32,7 @@ from service.times import to_the_hour
 _TOKEN = re.compile(r"obs_([a-z2-7]{20})_([0-9a-f]{64})")
 _UNKNOWN = "This API key is unknown or was revoked."
 _NO_HASH = hashlib.sha256(b"no such key").hexdigest()
-SESSION_CONFIRMED = timedelta(minutes=1)  # a browser session is valid for this long after the provider's last confirmation
+SESSION_CONFIRMED = timedelta(minutes=1)  # validity of browser sessions after each confirmation by the provider
 RETRY_SECONDS = 60.0
 
 
@@ -147,7 +147,7 @@ def rotate_key(
     )
     end = now + timedelta(seconds=overlap_seconds)
     old.expires_at = end if old.expires_at is None else min(old.expires_at, end)
-    session.execute(update(Webhook).where(Webhook.made_by == old.id).values(made_by=made[0].id))  # would be revoked otherwise
+    session.execute(update(Webhook).where(Webhook.made_by == old.id).values(made_by=made[0].id))  # else revoked, too
     session.flush()
     record(session, Act.KEY_ROTATED, old.id, project_id=old.project_id)
     return made
@@ -275,7 +275,7 @@ def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, incl
 
 
 def with_all_made(chosen: ColumnElement[bool]) -> Select[tuple[str]]:
-    """Return the query for ids of keys and of all keys that they created, directly or indirectly, including revoked keys."""
+    """Return the query for ids of keys and of all keys that they created, directly or indirectly, revoked or not."""
     made = select(ApiKey.id).where(chosen).cte("made", recursive=True)
     return select(made.union(select(ApiKey.id).join(made, ApiKey.created_by == made.c.id)).c.id)
 

@@ -42,7 +42,7 @@ _SUBJECTS = {
 
 
 def acting_key(session: Session, key_id: str) -> ApiKey:
-    """Return the key of an admin who requests or decides. Raise Forbidden unless such an admin owns it and it is valid."""
+    """Return the valid key of an admin who may request and decide. Raise Forbidden for any other key."""
     key = session.get(ApiKey, key_id)
     if key is None or key.revoked_at is not None or key.admin_id is None:
         raise Forbidden("Only an admin may ask for this or decide it, with a valid API key.")
@@ -116,7 +116,7 @@ def decide(
     if decision.state is not DecisionState.PENDING:
         raise Conflict(f"This request was {decision.state.value} already.", request_id=decision.id)
     if approved:
-        if decision.action not in effects:  # such as accepting missing spending, which needs the storage of a locked installation
+        if decision.action not in effects:  # accepting spending needs the locked installation's storage
             raise Conflict("This request is approved by the command `obscura ledger accept`.", request_id=decision.id)
         _require_approvable(session, decision, deciding, now)
         effects[decision.action](session, decision, deciding, now)
@@ -160,7 +160,7 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
             f"It takes two people, and *{asks.name}* and *{decides.name}* count as one here: one "
             "has named the other alone, or both are one person with several roles. Another admin must approve it."
         )
-    if decision.requested_at < decides.admitted_at:  # otherwise an admin could request, then admit an accomplice who approves
+    if decision.requested_at < decides.admitted_at:  # else an admin could request, then admit an accomplice
         raise Forbidden(
             "This was asked for before you were an admin, so you cannot approve it. Decline it and have it asked again."
         )

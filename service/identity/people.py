@@ -55,7 +55,7 @@ class NotVouchedFor(SignInRefused):
 
 
 class ProviderUnavailable(ObscuraError):
-    """The provider does not answer, or its answer is invalid. `answered`: requests about other people may still succeed."""
+    """The provider does not answer, or its answer is invalid. `answered`: requests about others may still succeed."""
 
     def __init__(self, *, answered: bool = False) -> None:
         self.answered, self.dependency_failed = answered, not answered
@@ -93,7 +93,7 @@ def unknown_projects(session: Session, settings: Settings) -> list[str]:
 
 
 def sign_in(session: Session, settings: Settings, claims: Claims, refresh_token: str, *, now: datetime) -> Person:
-    """Record that the provider has just vouched for a person, and return the person. The first sign-in creates the row."""
+    """Record that the provider has just vouched for a person. The first sign-in creates the person's row."""
     person = _find(session, settings.oidc_issuer, claims.subject)
     if person is None:
         person = Person(id=new_id("per"), issuer=settings.oidc_issuer, subject=claims.subject, name="", created_at=now)

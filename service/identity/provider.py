@@ -128,7 +128,7 @@ class Provider:
 
         async def refresh(client: StarletteOAuth2App) -> tuple[Mapping[str, Any], Claims]:
             token = await client.fetch_access_token(grant_type="refresh_token", refresh_token=refresh_token)
-            identity = await client.parse_id_token(token, nonce=None, **self._checks)  # None if there is no identity token
+            identity = await client.parse_id_token(token, nonce=None, **self._checks)  # None if the provider sends none
             return token, await self._claims(client, token, identity or {}, subject)
 
         try:
@@ -138,7 +138,7 @@ class Provider:
         return claims, self._seal(token.get("refresh_token") or refresh_token)
 
     def _ask(self, step: Callable[[StarletteOAuth2App], Awaitable[Answer]]) -> Answer:
-        """Run a step in an event loop of this thread, because `calling` limits threads. Raise OAuthError if it is rejected."""
+        """Run a step in this thread's event loop, because `calling` limits threads. Raise OAuthError if rejected."""
 
         async def run() -> Answer:
             now = time.monotonic()
@@ -180,7 +180,7 @@ class Provider:
             get_logger(__name__).error("operator_needed", code="wrong_issuer", message="The provider has another name.")
             raise ValueError("another issuer")
         await client.fetch_jwk_set()
-        metadata["id_token_signing_alg_values_supported"] = ALGORITHMS  # even if the provider lists others, such as "none"
+        metadata["id_token_signing_alg_values_supported"] = ALGORITHMS  # even if it lists others, such as "none"
         return client
 
     async def _claims(

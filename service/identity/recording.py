@@ -148,7 +148,7 @@ def remove_old(
 
 
 def record(session: Session, act: Act, object_id: str, *, project_id: str | None) -> None:
-    """Queue an act's event for the end of its transaction, if there is an audit log. `project_id` None: the installation."""
+    """Queue an act's event for the end of its transaction, if there is an audit log. For `project_id`, see `Event`."""
     if LAST in session.info:
         session.info.setdefault(_ACTS, []).append((act, object_id, project_id))
 

@@ -30,7 +30,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Order:
-    """The route that accepts a kind of job. The order contains the fields of the body, and `release_id` from the path."""
+    """The route that accepts a kind of job. The order has the fields of the body, and `release_id` from the path."""
 
     path: str
     tag: str

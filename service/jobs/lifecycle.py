@@ -208,7 +208,7 @@ def end_early(session: Session, *, job_id: str, attempt: int, why: EarlyEnd) -> 
 
 
 def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> None:
-    """Queue a job again because its worker is shutting down. The hold remains, and the attempt does not count as lost."""
+    """Queue a job again because its worker shuts down. The hold remains, and the attempt does not count as lost."""
     no_lease = {"lease_owner": None, "lease_until": None}
     version = Job.progress_version + 1
     _change(session, job_id, attempt, state=JobState.QUEUED, progress_version=version, **no_lease)
@@ -216,7 +216,7 @@ def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> 
 
 
 def blocked(session: Session, rows: Sequence[Any]) -> dict[str, FailureFacts]:
-    """Return the reasons why queued jobs (or rows with their columns) cannot start, by job id. Must match `_claimable`."""
+    """Return why queued jobs (or rows with their columns) cannot start, by job id. Must match `_claimable`."""
     queued = [row for row in rows if row.state is JobState.QUEUED]
     reason = lock_of(session) if queued else None
     lock = None if reason is None else InstallationLocked(reason)

@@ -200,7 +200,7 @@ def evaluation_set(session: Session, dataset_id: str, training: Dataset) -> Data
 
 
 def anchors_set(session: Session, plan: Plan) -> Dataset | None:
-    """Return the public dataset that a plan names, if any. It may have any image size, because its images are resized."""
+    """Return the public dataset that a plan names, if any. Its images may have any size, because they are resized."""
     dataset_id = plan.config.needed_anchors
     if not dataset_id:
         return None

@@ -64,7 +64,7 @@ def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[pl
     """
     for left in reversed(range(PRICINGS_MAX)):
         try:
-            with session.begin_nested():  # a rollback releases the account's lock, so that prices are computed without it
+            with session.begin_nested():  # a rollback releases the account's lock before prices are computed again
                 return held_on(planning.training_set(session, dataset_id, lock=True))
         except ledger.RateChanged:
             if not left:
