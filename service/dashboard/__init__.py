@@ -1,6 +1,6 @@
 """The server-rendered dashboard, readable without JavaScript. `mount(app)` adds it to an application.
 
-Forms call the API, with the token of their session. Pages never show private data.
+Forms call the API, with their session's form token. Pages never show private data.
 """
 
 from __future__ import annotations

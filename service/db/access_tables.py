@@ -151,7 +151,7 @@ class ApiKey(Entity):
 
 
 class SignIn(Base):
-    """A session of the dashboard: the SHA-256 of its cookie, and the key that opened it. Signing out deletes the row."""
+    """A session of the dashboard: the SHA-256 of its cookie, and the key that opened it. Sign-out deletes the row."""
 
     __tablename__ = "sign_ins"
 

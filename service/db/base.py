@@ -111,7 +111,7 @@ def values_of(choices: type[enum.StrEnum], name: str) -> Enum:
 
 
 def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:
-    """Return an index of the rows that satisfy a condition. SQLite uses it only if a query repeats the condition literally."""
+    """Return an index of rows that satisfy a condition. SQLite uses it only for queries that repeat the condition."""
     return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
 
 

@@ -74,7 +74,7 @@ class Dataset(Entity):
 
     @property
     def content(self) -> str:
-        """The name of its key and arrays (`service.datasets.vault`): the dataset's id, unless a withdrawal changed it."""
+        """The name of its key and arrays (`service.datasets.vault`): the dataset's id until a withdrawal changes it."""
         return self.content_name or self.id
 
     @property

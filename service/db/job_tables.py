@@ -17,7 +17,7 @@ from service.db.project_tables import DEFAULT_PROJECT
 
 
 class FailureCode(enum.StrEnum):
-    """The public reason of a failed job, from a closed set, with its message. All failures caused by data look the same."""
+    """The public reason of a failed job, from a closed set, with its message. Failures caused by data look the same."""
 
     message: str
 

@@ -79,7 +79,7 @@ class Account(Base):
 
     @property
     def guaranteed_nano(self) -> int:
-        """The maximum cost of everything ever published: the capacity, or the spent and held budget if that is larger."""
+        """The maximum cost of everything ever published: the capacity, or the spent and held budget if larger."""
         return max(self.capacity_nano, self.spent_nano + self.reserved_nano)
 
 

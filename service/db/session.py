@@ -28,8 +28,8 @@ CONNECT_SECONDS = 5  # so that a hanging PostgreSQL server does not block thread
 _POSTGRES_SESSION = {"server_encoding": "UTF8", "client_encoding": "UTF8", "TimeZone": "UTC", "DateStyle": "ISO, MDY"}
 READ_ONLY = "obscura_read_only"
 READER = "obscura_reader"
-# On SQLite, threads of a process wait for this lock before they begin to write. SQLite's own wait would sleep and retry,
-# up to 100 ms at a time, while other writers overtake.
+# On SQLite, threads of a process wait for this lock before they begin to write. SQLite itself would sleep and retry, up
+# to 100 ms at a time, while other writers overtake.
 TURN = "obscura_turn"
 LAST = "obscura_last"  # the `Last` of a factory's sessions
 _BUSY_STATES = ("55P03", "40P01")  # PostgreSQL's lock_not_available and deadlock_detected

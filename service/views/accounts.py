@@ -86,7 +86,7 @@ class Payments:
             return account(row)
         get_logger(__name__).error("operator_needed", code=fault.code, message=fault.message, **fault.numbers)
         terms = {name: getattr(row, name) for name in AccountTerms.model_fields}
-        return DoubtfulAccount.model_construct(**terms, fault=fault)  # not validated, because the row may contain anything
+        return DoubtfulAccount.model_construct(**terms, fault=fault)  # not validated: the row may contain anything
 
     def epsilon_of(self, account_id: str) -> Callable[[int], float]:
         """Return the function that converts nano-units to epsilon at an account's delta; it returns 0 if in doubt."""

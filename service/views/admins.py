@@ -97,7 +97,7 @@ def webhooks(session: Session, rows: Sequence[Webhook], now: datetime) -> list[w
 def events(
     session: Session, *, limit: int, after: str | None = None, before: str | None = None, newest: bool = False
 ) -> list[wire.AuditEventRecord]:
-    """Return visible events of the audit log, oldest or newest first, optionally after or before the event with an id."""
+    """Return visible events of the audit log, oldest or newest first, optionally after or before an event's id."""
     query = visible(session, AuditEvent).limit(limit)
     query = query.order_by(AuditEvent.sequence.desc() if newest else AuditEvent.sequence)
     if (event_id := before if newest else after) is not None:

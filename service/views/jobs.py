@@ -43,7 +43,7 @@ ON_PAGES = (
 
 
 def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
-    """Return the records of whole jobs, or of rows selected by JOBS. Raise LedgerCorruption if an account is in doubt."""
+    """Return the records of jobs, or of rows selected by JOBS. Raise LedgerCorruption if an account is in doubt."""
     paid = payments_of(session, rows).require_sound()
     return _records(session, rows, paid, samples_of(session, rows), with_plans=True)
 

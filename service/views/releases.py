@@ -39,7 +39,7 @@ _ON_PAGES = RELEASES.add_columns(Dataset.name.label("dataset_name")).join(Releas
 
 
 def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[ReleaseRecord]:
-    """Return the records of whole releases, or of rows selected by RELEASES, with results of their newest evaluations."""
+    """Return the records of releases, or of rows selected by RELEASES, with results of their newest evaluations."""
     measured = evaluate.newest_evaluations(session, [row.id for row in rows])
     projects = projects_of(session, (row.account_id for row in rows))
     classes_of = visible(session, Release, select(Release.id, Dataset.classes).join(Release.dataset))

@@ -75,9 +75,9 @@ class SweepView:
     payer: Payer
     dataset_name: str
     classes: int
-    jobs: Sequence[JobView]  # of the trials, in order
+    jobs: Sequence[JobView]  # the trials, in order
     differing: Sequence[str]  # options that differ between trials
-    ended: int  # of the trials
+    ended: int  # number of ended trials
 
 
 def view(session: Session, sweep_id: str, now: datetime) -> SweepView:
