@@ -2,8 +2,8 @@
 
     python -m scripts.plant_faults [--only WORD ...]
 
-Prints the table of docs/research/guarantees.md. The exit status is 1 if tests miss a fault or fail without it, or if the
-lines that a fault replaces are not in its file exactly once. planted_faults.txt contains the faults.
+Prints the table of docs/research/guarantees.md. The exit status is 1 if tests miss a fault or fail without it. It is
+also 1 if a fault's lines to replace are not in its file exactly once. planted_faults.txt contains the faults.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECONDS_MAX = 900.0  # timeout of one test run
 
 @dataclass
 class Planted:
-    """A fault: in `file`, replace `before` with `after`. `tests` are arguments for pytest; at least one test must fail."""
+    """A fault: in `file`, replace `before` with `after`. `tests` are arguments for pytest; one test must fail."""
 
     guarantee: str
     fault: str

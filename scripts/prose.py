@@ -1,7 +1,7 @@
 """Check the language of documentation, docstrings and strings: `python -m scripts.prose`. Part of `make check`.
 
-It checks every sentence of pages, docstrings and string literals for words of the former dialect, for inverted openings
-(except "Let x be" in mathematics), and for more than WORDS_MAX words. `ALLOWED` lists exceptions.
+It checks every sentence of pages, docstrings and string literals for three faults: words of the former dialect,
+inverted openings (except "Let x be" in mathematics), and more than WORDS_MAX words. `ALLOWED` lists exceptions.
 """
 
 from __future__ import annotations

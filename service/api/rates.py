@@ -1,7 +1,7 @@
 """Rate limits with moving windows: requests by key, project or address, and invalid keys by address.
 
 Every response reports the remaining requests in the headers of draft-ietf-httpapi-ratelimit-headers-10. Requests from
-this machine, by loopback or a Unix socket, are not limited, so a proxy on this machine must send the address of its
+this machine, by loopback or a Unix socket, are not limited. So a proxy on this machine must send the addresses of its
 clients. Clients that the proxy does not identify by an address share one limit.
 """
 

@@ -1,9 +1,9 @@
 """Restore a backup, so that budget spent after the backup cannot be spent again unnoticed.
 
-If the files have survived, journals and receipts prove the spending that the database lacks, and the verification locks
-the installation until admins have accepted it (`accepting.py`). If everything comes from the backup, nothing proves the
-later spending. Then every account is locked until an admin has accepted its losses. Unfinished trainings are discarded:
-they would repeat the same noise from the same secret, and their results since the backup may be public.
+If the files have survived, journals and receipts prove the spending that the database lacks. The verification then
+locks the installation until admins have accepted it (`accepting.py`). If everything comes from the backup, nothing
+proves the later spending. Then every account is locked until an admin has accepted its losses. Unfinished trainings are
+discarded: they would repeat the same noise from the same secret, and their results since the backup may be public.
 """
 
 from __future__ import annotations

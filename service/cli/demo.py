@@ -1,6 +1,6 @@
 """`obscura demo`: run the steps of `obscura quickstart` with Fashion-MNIST or scikit-learn's digits.
 
-The demo then trains `datalens` on the same images, evaluates both releases on the public test set, and writes a summary.
+The demo then trains `datalens` on the same images, evaluates both releases on the public test set, and summarises.
 torch and scikit-learn run in separate processes, with short timeouts.
 """
 

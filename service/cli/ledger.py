@@ -160,7 +160,7 @@ def checkpoint(context: typer.Context, as_json: Json = False) -> None:
 
 @ledger.command("accept-clock")
 def accept_clock(context: typer.Context, as_json: Json = False) -> None:
-    """Confirm that the clock is right, so that the service starts after entries were written with a clock that was ahead.
+    """Confirm that the clock is right, so that the service starts after entries were written while it was ahead.
 
     Those entries keep their times, and later entries never have an earlier time. Leases and sign-ins dated by the wrong
     clock end. Check the clock first: the ledger compares later times with the current time of this clock.

@@ -32,7 +32,7 @@ from service.views import accounts, datasets, plans, releases
 
 router = APIRouter(route_class=pages.PageRoute, dependencies=[Depends(find_viewer)])
 FREE_RELEASES = 3  # offered if no budget is left
-PART_PREFILLED = 1 / 3  # of the epsilon that is left
+PART_PREFILLED = 1 / 3  # of the remaining epsilon
 PART_CONFIRMED = 1 / 2  # of the remaining epsilon: a higher price needs a confirmation
 EPSILON_STEP = 0.05  # of the slider
 CHOICES_MAX = 50  # options per field

@@ -2,8 +2,8 @@
 
 The parent never parses an upload. It counts and hashes bytes, starts `python -m service.ingest`, and accepts the
 resulting arrays only after it has checked their headers, labels and tags. Nothing is written to disk unencrypted: the
-file in quarantine is sealed under a key known only to the parent and the confined process, which also seals the arrays
-while it writes them.
+file in quarantine is sealed under a key known only to the parent and the confined process. The confined process also
+seals the arrays while it writes them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 READY -> WITHDRAWING -> READY. The first commit records the withdrawn subjects; from then on no training on these
 datasets can be requested. Once no process has a dataset open, it is rewritten without the subjects, under a new key and
-name, and the next commit switches to the new content. Then the old key and files are destroyed, as in a deletion. So a
+name. The next commit switches to the new content. Then the old key and files are destroyed, as in a deletion. So a
 dataset always has either the old or the new content, complete, and `go_on` resumes an interrupted withdrawal. Entries,
 holds, releases, receipts and fingerprints remain, and no budget returns.
 

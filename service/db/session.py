@@ -65,7 +65,7 @@ def make_engine(
 
     Args:
         url: `sqlite:///path` (no in-memory database), or `postgresql+psycopg://...`.
-        pool_size: connections to keep open; twice as many may be open under load.
+        pool_size: connections to keep open; under load, the same number may be added.
         lock_seconds: how long a transaction waits for a lock.
         connect_seconds: how long to wait for a PostgreSQL server.
     """

@@ -1,7 +1,7 @@
 """Admins, and their requests to admit or remove an admin and to revoke an admin's keys.
 
 The operator's machine creates the first admin, who admits the second alone. Later admissions, removals and revocations
-of another admin's keys take two people, so that no admin can act as two people or become the only admin. New admins
+of another admin's keys take two people. So no admin can act as two people, or become the only admin. New admins
 create their own token and pass on its *introduction*: an id and a SHA-256, with which nobody can sign in.
 
 An owner is an admin of one project. An admin of the installation can name a project's first owner alone. These two

@@ -77,7 +77,7 @@ def may_publish(session: Session, job: Job) -> bool:
 def tries_left(job: Job, attempts_max: int) -> bool:
     """Return whether a job is retried if its worker is lost now.
 
-    An attempt that only publishes charges nothing, and gets the same number of retries again, so that one more lost
+    An attempt that only publishes charges nothing. It gets the same number of retries again, so that one more lost
     machine does not lose a release.
     """
     return job.attempts_lost + 1 < attempts_max * (2 if job.salvage_attempt == job.attempt else 1)

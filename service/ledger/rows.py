@@ -143,8 +143,8 @@ def append(
 ) -> Entry:
     """Append an entry, update the account and the hold accordingly, and flush all of it to the database.
 
-    Raise LedgerCorruption if a row is not the locked one, if the hold contradicts the log, if the spent balance would
-    decrease (I2), or if the account would be overspent (I1).
+    Raise LedgerCorruption if a row is not the locked one, or if the hold contradicts the log. Also raise it if the
+    spent balance would decrease (I2), or the account would be overspent (I1).
 
     Args:
         account: locked.
