@@ -92,7 +92,7 @@ def require_known_uploads(session: Session, project_id: str, key_id: str, most: 
     """Raise QuotaExceeded if a key or its project got too many answers today that reveal known images.
 
     The answer to an upload can reveal that images are in another account. Call this before any lookup, so that the
-    error depends only on earlier answers. `most` is the limit per key and day. The project's limit bounds new keys.
+    error depends only on earlier answers. `most` is the limit per key and day. Projects have a limit too.
     """
     total = select(func.coalesce(func.sum(KnownUploads.count), 0)).where(KnownUploads.day == _day(now))
     for whose, most_each, counted in (

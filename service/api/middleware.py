@@ -178,7 +178,7 @@ def body_limit(bytes_max: int | None) -> Callable[[Endpoint], Endpoint]:
 
 @dataclass(eq=False)
 class WaitingRoom:
-    """Bounded set of requests with incomplete bodies. If it is full, the address with the most loses its oldest
+    """Bounded set of requests with incomplete bodies. If it is full, the address with most requests loses its oldest
     request.
     """
 

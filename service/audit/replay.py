@@ -321,7 +321,7 @@ class LogReplay:
         self.frozen = frozen
 
     def use_filter(self) -> Filter:
-        """Price by this account's filter from now on."""
+        """Compute prices with this account's filter from now on."""
         self.prices.filter = by = open_filter(self.epsilon, self.terms["delta"], self.rate, self.base)
         return by
 

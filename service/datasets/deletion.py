@@ -134,8 +134,8 @@ def go_on(settings: Settings, factory: SessionFactory) -> None:
 
 
 def unfinished(session: Session, settings: Settings) -> Sequence[str]:
-    """Return datasets whose content may be readable but must not: interrupted deletions, and keys restored from a
-    backup after the deletion. Call at start-up, and `complete` each."""
+    """Return datasets whose deletion is not complete: it was interrupted, or a backup has restored the key afterwards.
+    Call it at start-up, and call `complete` for each dataset."""
     deleting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DELETING)).all()
     stored = {dataset_of(name) for name in Vault.of(settings).stored_names()}
     names = [name for name in stored - set(deleting) if name is not None]

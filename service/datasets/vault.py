@@ -200,7 +200,7 @@ def read_key(path: Path) -> bytes:
     """Return a key.
 
     Raises:
-        NotFound: the key is gone, or is not 32 bytes long.
+        NotFound: the key is missing, or is not 32 bytes long.
     """
     try:
         with open_regular(path) as file:

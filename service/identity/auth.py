@@ -147,7 +147,7 @@ def rotate_key(
     )
     end = now + timedelta(seconds=overlap_seconds)
     old.expires_at = end if old.expires_at is None else min(old.expires_at, end)
-    session.execute(update(Webhook).where(Webhook.made_by == old.id).values(made_by=made[0].id))  # else revoked, too
+    session.execute(update(Webhook).where(Webhook.made_by == old.id).values(made_by=made[0].id))  # keep it
     session.flush()
     record(session, Act.KEY_ROTATED, old.id, project_id=old.project_id)
     return made

@@ -70,7 +70,7 @@ class Kind:
         title: returns the title on pages, from the job's row and, if loaded, the row of its result.
         accept: takes a session, an `Ask` and the fields of the order as keywords; validates and queues the job.
         failed: the default failure code.
-        unavailable: the failure code if an input of the job is gone.
+        unavailable: the failure code if an input of the job is missing.
         order: None if the kind cannot be requested over HTTP.
         makes: the table of the result's row, if any.
         same: the column of the result that distinguishes a replay from another outcome.

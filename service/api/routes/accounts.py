@@ -71,7 +71,7 @@ def _change(service: Service, act: Callable[..., ledger.Account], **change: Any)
 def lower_limit(
     service: Running, admin: Admin, account_id: AccountId, body: wire.LimitChangeRequest
 ) -> wire.AccountRecord:
-    """Lower the lifetime limit at once. If more is already spent and reserved, no budget is left and the account is
+    """Lower the lifetime limit at once. If the spent and reserved budget exceeds it, nothing is left and the account is
     frozen.
     """
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
@@ -99,14 +99,14 @@ def freeze(service: Running, admin: Admin, account_id: AccountId, body: wire.Rea
 
 @router.post("/{account_id}/unfreeze", summary="Open a frozen account again")
 def unfreeze(service: Running, admin: Admin, account_id: AccountId, body: wire.ReasonRequest) -> wire.AccountRecord:
-    """Unfreeze an account: accept jobs again. 409 if more is spent and reserved than the limit allows."""
+    """Unfreeze an account: accept jobs again. 409 if the spent and reserved budget exceeds the limit."""
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
     return _change(service, ledger.limits.set_frozen, **change, frozen=False)
 
 
 @router.post("/{account_id}/close", dependencies=[ADMIN], summary="Close an account to new data")
 def close(service: Running, account_id: AccountId) -> wire.AccountRecord:
-    """Accept no new datasets or uploads, so that no new subjects share this budget.
+    """Close an account: accept no new datasets or uploads, so that no new subjects share this budget.
 
     Trainings on existing datasets continue. Idempotent.
     """
@@ -115,7 +115,7 @@ def close(service: Running, account_id: AccountId) -> wire.AccountRecord:
 
 @router.post("/{account_id}/reopen", dependencies=[ADMIN], summary="Reopen an account for new data")
 def reopen(service: Running, account_id: AccountId) -> wire.AccountRecord:
-    """Accept new datasets and uploads again. Idempotent."""
+    """Reopen an account: accept new datasets and uploads again. Idempotent."""
     return _change(service, ledger.limits.set_closed, account_id=account_id, closed=False)
 
 

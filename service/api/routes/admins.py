@@ -180,7 +180,7 @@ def revoke_key(
 def rotate_key(
     service: Running, response: Response, admin: Admin, key_id: KeyId, body: wire.RotationRequest
 ) -> wire.NewKeyRecord:
-    """Replace a key: create one with the same name, scopes and project. The old key expires after the overlap.
+    """Replace a key: create one with its name, scopes and project. The old key expires after the overlap, or earlier.
 
     403 for another admin's key, 409 for a revoked or expired key. Only this response contains the token.
     """
