@@ -208,7 +208,7 @@ def find_losses(session: Session, storage: Storage, folder: DataFolder, proofs: 
     def loss(account_id: str) -> Loss:
         return found.setdefault(account_id, Loss(account_id))
 
-    unpaid: dict[str, int] = {}  # charges in the journals of unknown jobs without a release
+    unpaid: dict[str, int] = {}  # journals of unknown jobs that charged nothing
     for job_id, short in gaps.journals.items():
         journals = unpaid if short.account_id is None else loss(short.account_id).journals
         journals[job_id] = short.missing_nano
