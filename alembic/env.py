@@ -1,4 +1,4 @@
-"""Run the migrations: one transaction, one migrating process at a time, on SQLite and on PostgreSQL."""
+"""Run the migrations on SQLite or PostgreSQL, in one transaction, in one process at a time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from service.db.base import Base, UtcDateTime
 from service.db.session import make_engine
 from service.settings import Settings
 
-MIGRATION_LOCK = 0x0B5C0A  # any constant
+MIGRATION_LOCK = 0x0B5C0A  # an arbitrary constant
 
 
 def render_item(kind: str, item: Any, _context: Any) -> str | Literal[False]:
-    """Write our column types as plain SQL types, so that a migration does not change when the code does."""
+    """Render our column types as plain SQL types, so that code changes do not change a migration."""
     return "sa.DateTime(timezone=True)" if kind == "type" and isinstance(item, UtcDateTime) else False
 
 
 def migrate(connection: Connection) -> None:
-    """Apply the migrations in one transaction: a failure leaves the schema as it was."""
+    """Apply the migrations in one transaction. A failure does not change the schema."""
     sqlite = connection.dialect.name == "sqlite"
     context.configure(
         connection=connection,

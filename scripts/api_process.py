@@ -1,6 +1,6 @@
-"""A web process of its own, for tests and benchmarks, on a port that the kernel chooses.
+"""Run a separate web process, for tests and benchmarks, on a port that the kernel chooses.
 
-It prints the port and serves until it is killed; nobody trains.
+It prints the port and serves until it is killed. It runs no jobs.
 """
 
 import socket

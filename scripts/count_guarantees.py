@@ -1,8 +1,8 @@
-"""Count the guarantees that tests and audits check, one row each, so that a change that loses one is noticed.
+"""Count the guarantees that tests and audits check, one row each, so that losing one is noticed.
 
     python -m scripts.count_guarantees
 
-docs/research/guarantees.md keeps the counts with the commit at which they were taken.
+docs/research/guarantees.md records the counts with their commit.
 """
 
 from __future__ import annotations

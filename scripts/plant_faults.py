@@ -2,8 +2,8 @@
 
     python -m scripts.plant_faults [--only WORD ...]
 
-Prints the table of docs/research/guarantees.md. The exit status is 1 if a fault is missed, or if the tests fail without
-it. It is also 1 if the lines that a fault replaces are not in its file exactly once. planted_faults.txt has the faults.
+Prints the table of docs/research/guarantees.md. The exit status is 1 if tests miss a fault or fail without it. It is
+also 1 if a fault's lines to replace are not in its file exactly once. planted_faults.txt contains the faults.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FAULTS = Path(__file__).with_name("planted_faults.txt")
-SECONDS_MAX = 900.0  # of one run of tests
+SECONDS_MAX = 900.0  # timeout of one test run
 
 
 @dataclass
 class Planted:
-    """A fault: in `file`, `before` becomes `after`; `tests` are arguments of pytest, of which one test must fail."""
+    """A fault: in `file`, replace `before` with `after`. `tests` are arguments for pytest; one test must fail."""
 
     guarantee: str
     fault: str
@@ -38,7 +38,7 @@ class Planted:
 
 
 def read_faults(text: str) -> list[Planted]:
-    """Parse `planted_faults.txt`: a title, a file, tests, and lines to remove (-) and to add (+), as in a diff."""
+    """Parse `planted_faults.txt`: a title, a file, tests, and lines to remove (-) and add (+), as in a diff."""
     faults: list[Planted] = []
     for line in text.splitlines():
         kind, _, rest = line.partition(" ")
@@ -53,7 +53,7 @@ def read_faults(text: str) -> list[Planted]:
 
 
 def copied_tree(folder: Path) -> None:
-    """Copy the files that git knows, as they are now."""
+    """Copy the files tracked by git, with uncommitted changes."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     for name in listed.stdout.splitlines():
         if (ROOT / name).is_file() and not name.startswith("docs/images/"):
@@ -63,7 +63,7 @@ def copied_tree(folder: Path) -> None:
 
 
 def run_tests(folder: Path, tests: str) -> tuple[int, str]:
-    """Run tests in the copy; return pytest's exit status, and the id of the first test that failed or the output."""
+    """Run tests in the copy; return pytest's exit status, and the id of the first failed test or the output."""
     command = f"{sys.executable} -m pytest -q -x -n 0 -p no:cacheprovider {tests}"
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -74,7 +74,7 @@ def run_tests(folder: Path, tests: str) -> tuple[int, str]:
 
 
 def plant(folder: Path, planted: Planted) -> str:
-    """Apply a fault, run its tests and undo it; return the id of the test that caught it, or what went wrong."""
+    """Apply a fault, run its tests and undo it; return the id of the test that caught it, or an error message."""
     file = folder / planted.file
     text = file.read_text("utf-8") if file.exists() else ""
     before, after = planted.before.removesuffix("\n"), planted.after.removesuffix("\n")

@@ -1,7 +1,7 @@
 """Check the language of documentation, docstrings and strings: `python -m scripts.prose`. Part of `make check`.
 
-Every sentence of pages, of docstrings and of string literals is checked: words of the former dialect, openings that
-invert a sentence (mathematics may begin "Let x be"), and more than WORDS_MAX words. `ALLOWED` lists exceptions.
+It checks every sentence of pages, docstrings and string literals for three faults: words of the former dialect,
+inverted openings (except "Let x be" in mathematics), and more than WORDS_MAX words. `ALLOWED` lists exceptions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DIALECT = (
     r"whatever is said",
 )
 OPENINGS = r"^(?:Nor|Of what|Of whom|Whoever|What|Whether|Let (?:a|\W*\w{2,})|For it|Twice|Neither)\b"
-# Sentences that may break a rule, by their beginning, with the reason.
+# Beginnings of sentences that may break a rule, with the reason.
 ALLOWED = {
     "(n, c, m, h, w), (n, m, classes)": "shapes",
     "citeAs column": "a vocabulary",
@@ -62,7 +62,7 @@ LENGTH = Check(sentences_too_long, path="length", message=f"{{}} words; the limi
 
 
 def pages() -> Iterator[tuple[str, int, str]]:
-    """Yield the sentences of pages, without code, tables, quotations and addresses, with path and line."""
+    """Yield the sentences of pages with path and line, without code, tables, quotations and addresses."""
     research = ROOT / "docs" / "research"
     for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
         if research in path.parents:
@@ -78,7 +78,7 @@ def pages() -> Iterator[tuple[str, int, str]]:
 
 
 def strings() -> Iterator[tuple[str, int, str]]:
-    """Yield the sentences of docstrings and string literals, with path and line."""
+    """Yield the sentences of docstrings and string literals with path and line."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):

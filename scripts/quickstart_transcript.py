@@ -27,7 +27,7 @@ _DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE, SCANS_PAGE = _DOCS / "tutorials" / "command-line.md", _DOCS / "how-to" / "medical-images.md"
 PICTURES = 1400
 SCANS, PATIENTS, SCAN_SIDE = 1000, 350, 40
-SHOWN = re.compile(r"(?<=```text\n).*?(?=```)", re.DOTALL)  # the output of the command, and of the program
+SHOWN = re.compile(r"(?<=```text\n).*?(?=```)", re.DOTALL)  # the output of the command and of the program
 PROGRAM = re.compile(r"(?<=```python\n).*?(?=```)", re.DOTALL)
 
 
@@ -42,7 +42,7 @@ def write_digits(folder: Path) -> None:
 
 
 def write_scans(folder: Path) -> None:
-    """Write DICOM files without a suffix into two class folders, up to three of each patient."""
+    """Write DICOM files without a suffix into two class folders, up to three per patient."""
     rng = np.random.default_rng(0)
     down, across = (axis / SCAN_SIDE - 0.5 for axis in np.mgrid[:SCAN_SIDE, :SCAN_SIDE])
     for number in range(SCANS):

@@ -1,4 +1,4 @@
-"""A private S3 server for tests and benchmarks: OpenStack Swift in a folder.
+"""Run a private S3 server for tests and benchmarks: OpenStack Swift in a folder.
 
 It needs Debian's packages swift-proxy, swift-account, swift-container and swift-object, without configuration.
 """
@@ -64,7 +64,7 @@ use = egg:swift#slo
 use = egg:swift#dlo
 """
 )
-# Writes the place of the only copy of each kind; run by the Python that Swift is installed for.
+# Writes the location of the only replica of each kind. Runs with the Python of the Swift packages.
 _RINGS = """
 import sys
 from swift.common.ring import RingBuilder
@@ -78,7 +78,7 @@ for kind, port in (each.split(":") for each in sys.argv[1:]):
 
 
 class SwiftServer:
-    """A server with one bucket, not yet started. Written objects survive `stop`.
+    """A server with one bucket, initially stopped. Written objects survive `stop`.
 
     Raise FileNotFoundError if Swift is not installed.
     """
@@ -104,7 +104,7 @@ class SwiftServer:
         (folder / "proxy.conf").write_text(_PROXY.format(**given))
 
     def start(self) -> None:
-        """Start it, wait until it answers, and create the bucket if it is missing."""
+        """Start the server, wait until it answers, and create the bucket if it is missing."""
         self.spawn()
         wait_for_bucket(self.url)
 
@@ -113,7 +113,7 @@ class SwiftServer:
             self._processes[kind] = self._spawn(kind)
 
     def stop(self) -> None:
-        """Kill all processes, as a power cut does."""
+        """Kill all processes, like a power failure."""
         for process in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -126,7 +126,7 @@ class SwiftServer:
         return [process.pid for process in self._processes.values() if process.poll() is None]
 
     def keep(self) -> None:
-        """Restart processes that have died, unless the server was stopped."""
+        """Restart dead processes, unless the server was stopped."""
         for kind, process in self._processes.items():
             if process.poll() is not None:
                 self._processes[kind] = self._spawn(kind)
@@ -140,7 +140,7 @@ class SwiftServer:
 
 
 def environment_of(url: str) -> dict[str, str]:
-    """Return the environment by which every AWS tool finds such a server and signs in."""
+    """Return the environment variables with which AWS tools find the server and authenticate."""
     return {
         "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": KEY,
@@ -152,7 +152,7 @@ def environment_of(url: str) -> dict[str, str]:
 
 def wait_for_bucket(url: str) -> None:
     """Wait until a server answers, and create the bucket if it is missing; raise TimeoutError if it does not answer."""
-    import botocore.session  # of an extra
+    import botocore.session  # optional dependency
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Check the receipt of a release offline: `verify_receipt.py RECEIPT --key FINGERPRINT|PEM_FILE [--artifact FOLDER]`.
 
-It needs only the standard library and `cryptography`, nothing of the service that issued the receipt. Pin the key: get
-the fingerprint (SHA-256 of the public key) from the operator once, not together with the receipt.
+It needs only the standard library and `cryptography`, but no code of the service. Pin the key: get the fingerprint
+(SHA-256 of the public key) from the operator once, separately from the receipt.
 
-Exit codes: 0 the receipt is genuine (and the folder is the artifact it names), 1 it is not, 2 it could not be checked.
+Exit codes: 0 the receipt is genuine (and the folder is its artifact), 1 it is not, 2 it could not be checked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENTRY |= {"spent_nano", "reserved_nano", "details", "previous_hash", "created_at
 
 
 class Refused(Exception):
-    """The receipt is not genuine; the message says why."""
+    """The receipt is not genuine. The message has the reason."""
 
 
 def canonical(value: object) -> bytes:
@@ -42,13 +42,13 @@ def require(condition: bool, why: str) -> None:
 
 
 def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. A name that occurs twice could show people another value than the checked one."""
+    """Return a JSON object; reject duplicate names, because readers could see another value than the checked value."""
     require(len(dict(pairs)) == len(pairs), "a name occurs twice")
     return dict(pairs)
 
 
 def pinned_fingerprint(text: str) -> str:
-    """Return a fingerprint, or that of the public key in a PEM file."""
+    """Return a fingerprint, or compute it for the public key in a PEM file."""
     if len(text) == 64 and set(text.lower()) <= set("0123456789abcdef"):
         return text.lower()
     key = load_pem_public_key(Path(text).read_bytes())
@@ -56,7 +56,7 @@ def pinned_fingerprint(text: str) -> str:
 
 
 def check(receipt: Any, fingerprint: str) -> dict[str, Any]:
-    """Return the statement of a genuine receipt."""
+    """Return the statement of a genuine receipt; raise Refused for any other."""
     require(isinstance(receipt, dict) and set(receipt) == {"statement", "public_key", "signature"}, "not a receipt")
     statement = receipt["statement"]
     require(isinstance(statement, dict) and set(statement) == STATEMENT, "its statement has other fields")

@@ -2,12 +2,12 @@
 
     python scripts/with_services.py COMMAND [ARGUMENT ...]
 
-Each server is the first available of these: the address in the environment (OBSCURA_TEST_POSTGRES, OBSCURA_TEST_REDIS,
-OBSCURA_TEST_S3); a server on the usual local port (not for S3); a private server from the installed binaries (for S3,
-OpenStack Swift), which is stopped at the end. Without any, the address stays unset, and the tests that need the server
-are skipped.
+For each server, the first available option is used: the address in the environment (OBSCURA_TEST_POSTGRES,
+OBSCURA_TEST_REDIS, OBSCURA_TEST_S3); a server on the usual local port (not for S3); a private server from the installed
+binaries (for S3, OpenStack Swift), which is stopped at the end. If no option is available, the address stays unset, and
+tests that need the server are skipped.
 
-Temporary files (TMPDIR) are kept in memory if there is room, because the tests mostly wait for the disk.
+Temporary files (TMPDIR) are in memory if there is room, because the tests mostly wait for the disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REDIS_VARIABLE = "OBSCURA_TEST_REDIS"
 REDIS_USUAL = "redis://127.0.0.1:6379/9"
 S3_VARIABLE = "OBSCURA_TEST_S3"
 PATIENCE_SECONDS = 60
-MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4 * 2**30  # the whole suite leaves 200 MB
+MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4 * 2**30  # the whole suite uses 200 MB
 
 
 def say(line: str) -> None:
@@ -76,7 +76,7 @@ def free_port() -> int:
 
 
 def postgresql_binaries() -> Path | None:
-    """Return the newest folder with initdb and pg_ctl, on the path or where Debian puts them."""
+    """Return the newest folder with initdb and pg_ctl, from PATH or Debian's location."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name), reverse=True)
     found = shutil.which("initdb")
     for folder in [*([Path(found).resolve().parent] if found else []), *debian]:
@@ -86,7 +86,7 @@ def postgresql_binaries() -> Path | None:
 
 
 class PostgresServer:
-    """A new cluster in a folder, not yet started. Committed data survives `stop`.
+    """A new cluster in a folder, initially stopped. Committed data survives `stop`.
 
     Raise FileNotFoundError without PostgreSQL's programs, or `runuser` if the caller is root; CalledProcessError if
     initdb fails.
@@ -111,18 +111,18 @@ class PostgresServer:
         wait_for(postgresql_answers, self.url)
 
     def stop(self, how: str = "immediate") -> None:
-        """Stop it; "immediate" acts like a power cut."""
-        self._run("pg_ctl", "-w", "-m", how, "stop", check=False)  # it may not have started
+        """Stop the server; "immediate" acts like a power failure."""
+        self._run("pg_ctl", "-w", "-m", how, "stop", check=False)  # the start may have failed
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> None:
         command = [*self._as_user, str(self._binaries / program), "-D", f"{self._folder}/data", *arguments]
-        # To a file, not a pipe: the server inherits it and would keep a pipe open.
+        # Log to a file instead of a pipe: the server would inherit the pipe and keep it open.
         with (self._folder / "said").open("ab") as output:
             subprocess.run(command, check=check, stdout=output, stderr=output, cwd="/")
 
 
 class RedisServer:
-    """A Redis server without persistence, not yet started: `stop` loses every message.
+    """A Redis server without persistence, initially stopped. `stop` loses every message.
 
     Raise FileNotFoundError if redis-server is not installed.
     """
@@ -160,7 +160,7 @@ def wait_for(answers: Callable[[str], bool], url: str) -> None:
 
 @contextlib.contextmanager
 def private(make: Callable[[Path], Any], start: Callable[[Any], None]) -> Iterator[str | None]:
-    """Start a server in a temporary folder; yield its address, or None if that is not possible."""
+    """Start a server in a temporary folder; yield its address, or None if it cannot be started."""
     with tempfile.TemporaryDirectory(prefix="obscura-") as folder, contextlib.ExitStack() as stack:
         url: str | None = None
         try:
@@ -183,7 +183,7 @@ def private_redis() -> contextlib.AbstractContextManager[str | None]:
 
 @contextlib.contextmanager
 def folder_in_memory() -> Iterator[str | None]:
-    """Make a folder in memory; yield None if there is no room."""
+    """Create a folder in memory for the block; yield None if there is no room."""
     if not MEMORY.is_mount() or shutil.disk_usage(MEMORY).free < MEMORY_BYTES_MIN:
         yield None
         return
@@ -197,10 +197,10 @@ def main(command: list[str]) -> int:
         sys.stderr.write(__doc__ or "")
         return 2
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from scripts.swift_server import SwiftServer  # which imports this file
+    from scripts.swift_server import SwiftServer  # imported here, because it imports this file
 
     postgresql = partial(private, lambda folder: PostgresServer(folder, "-c fsync=off"), PostgresServer.start)
-    s3 = partial(private, SwiftServer, SwiftServer.spawn)  # it answers a few seconds later
+    s3 = partial(private, SwiftServer, SwiftServer.spawn)  # it accepts requests a few seconds later
     environment = dict(os.environ)
     with contextlib.ExitStack() as stack:
         for name, variable, usual, answers, start in (

@@ -11,9 +11,9 @@ RESTART_SECONDS = 5.0  # after an unexpected error
 
 
 class Background(ABC):
-    """A thread that runs `_work` until `_stopping` is set; `_noted` is set then and whenever there is work.
+    """A thread that runs `_work` until `_stopping` is set. `_noted` is set if there is work, or to stop.
 
-    After an unexpected error it logs its type and restarts.
+    After an unexpected error, it logs the error's type and restarts.
     """
 
     restart_seconds = RESTART_SECONDS
@@ -33,13 +33,13 @@ class Background(ABC):
             except Exception as error:
                 get_logger(__name__).error("background_failed", thread=self._thread.name, error=type(error).__name__)
             self._stopping.wait(self.restart_seconds)
-            self._noted.set()  # look again at what was noted
+            self._noted.set()  # check for work again
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the current work and stop. May be called without a start."""
+        """Finish the current work and stop. You may call this without a start."""
         self._stopping.set()
         self._noted.set()
         if self._thread.is_alive():

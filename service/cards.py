@@ -1,4 +1,4 @@
-"""Cards for Hugging Face, Markdown under a YAML header, and class names as cards and folders need them."""
+"""Cards for Hugging Face (Markdown with a YAML header), and class names for cards and folders."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TAGS = ("synthetic", "differential-privacy")
 
 
 def write_card(front: Mapping[str, Any], title: str, lines: Sequence[str]) -> str:
-    """Return a card with a YAML header, whose values are written as JSON, a heading and lines of Markdown."""
+    """Return a card: a YAML header with values in JSON, a heading, and lines of Markdown."""
     header = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in front.items())
     return "\n".join(["---", *header, "---", f"# {one_line(title)}", "", *lines]) + "\n"
 
 
 def guarantee(card: Mapping[str, Any]) -> list[str]:
-    """Return the section that states the guarantee of a privacy card: epsilon, delta, unit and adjacency."""
+    """Return the section with the guarantee of a privacy card: epsilon, delta, unit and adjacency."""
     epsilon, delta, unit = card.get("epsilon"), card.get("delta"), UNIT_WORDS[card.get("unit", "record")]
     lines = [
         "## Guarantee",
@@ -45,21 +45,21 @@ def guarantee(card: Mapping[str, Any]) -> list[str]:
 
 
 def class_label(names: Sequence[str]) -> dict[str, Any]:
-    """Return the type of a label column in the header of a dataset card: `ClassLabel` with the names."""
+    """Return the type of the label column for the header of a dataset card: `ClassLabel` with the names."""
     return {"class_label": {"names": {str(label): name for label, name in enumerate(names)}}}
 
 
 def one_line(text: str) -> str:
-    """Return text on one line, with Markdown and HTML escaped."""
+    """Return text in one line, with Markdown and HTML escaped."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     escaped = "".join(f"\\{character}" if character in "|<>`[]\\" else character for character in printable)
     return " ".join(escaped.split())
 
 
 def folder_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return distinct, harmless folder names whose alphabetical order is the label order, as torchvision reads them.
+    """Return distinct, safe folder names whose alphabetical order is the label order, which torchvision expects.
 
-    Names that are so already are kept ("0", "1", ...); otherwise every name gets its label as a prefix: "T-shirt/top"
+    Suitable names do not change ("0", "1", ...). Otherwise every name gets its label as a prefix: "T-shirt/top"
     becomes "0_T-shirt_top", and the Windows device name "con" becomes "0_con".
     """
     plain = []

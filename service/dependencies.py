@@ -1,6 +1,6 @@
-"""External services that web requests wait for: bounded threads, bounded waiting, and a circuit breaker for each.
+"""Limits for external services that web requests wait for: threads, waiting time, and a circuit breaker for each.
 
-The web process shares some forty threads among all requests, so requests that wait for one slow service must never hold
+All requests of the web process share about forty threads, so requests that wait for one slow service must never use
 most of them. The limits do not apply to workers, commands and background threads.
 """
 
@@ -18,12 +18,12 @@ from typing import Any, ClassVar, Literal
 from service.errors import ObscuraError
 from service.logs import get_logger
 
-Name = Literal["storage", "provider", "webhooks"]  # the fields of Dependencies
-SECONDS_MAX = 5.0  # that a web request waits for an answer
+Name = Literal["storage", "provider", "webhooks"]  # fields of Dependencies
+SECONDS_MAX = 5.0  # time that a web request waits for an answer
 
 
 class DependencyBusy(ObscuraError, OSError):
-    """A dependency serves its maximum of web requests, or did not answer the last ones. Nothing was sent to it."""
+    """A dependency has its maximum number of web requests, or did not answer the last ones. Nothing was sent to it."""
 
     code: ClassVar[str] = "busy"
 
@@ -31,14 +31,14 @@ class DependencyBusy(ObscuraError, OSError):
 class Dependency:
     """The limiter and the circuit breaker of one external service.
 
-    The breaker opens after `failures_max` failures in a row (0: never), and lets one trial request through every
-    `pause_seconds` until one succeeds. It also refuses requests while every place is taken by a request without
+    The breaker opens after `failures_max` failures in a row (0: never). Then it allows one trial request every
+    `pause_seconds` until one succeeds. It also rejects requests while every slot is taken by a request without
     progress for SECONDS_MAX.
 
     Args:
-        places: requests at a time; each may hold a thread.
-        waiting: further requests that may wait for a place, for `wait_seconds`, each with a thread.
-        clock: seconds, monotonic.
+        places: number of concurrent requests (slots); each may block a thread.
+        waiting: number of further requests that may wait for a slot, for `wait_seconds`, each with a thread.
+        clock: monotonic time in seconds.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Dependency:
         self._places, self._waiting_max, self._wait_seconds = places, waiting, wait_seconds
         self._failures_max, self._pause_seconds, self._clock = failures_max, pause_seconds, clock
         self._changed = threading.Condition()
-        self._calls: dict[object, float] = {}  # in progress: time of the last progress
+        self._calls: dict[object, float] = {}  # calls in progress, with the time of their last progress
         self._waiting = self._failures = 0
         self._open_until: float | None = None
 
     def enter(self) -> object:
-        """Take a place and return its token. Raise DependencyBusy if the breaker is open or no place became free."""
+        """Take a slot and return its token. Raise DependencyBusy if the breaker is open or no slot became free."""
         with self._changed:
             self._require_closed()
             if len(self._calls) >= self._places:
@@ -80,12 +80,12 @@ class Dependency:
             return token
 
     def progress(self, token: object) -> None:
-        """Record that the dependency has answered a part of a call."""
+        """Record that the dependency has answered part of a call."""
         with self._changed:
             self._calls[token] = self._clock()
 
     def leave(self, token: object, *, failed: bool) -> None:
-        """Give a place back, and record whether the dependency failed."""
+        """Release a slot, and record whether the dependency failed."""
         with self._changed:
             del self._calls[token]
             self._changed.notify()
@@ -99,7 +99,7 @@ class Dependency:
             get_logger(__name__).warning("dependency", name=self.name, available=not failed)
 
     def is_away(self) -> bool:
-        """Return whether requests are refused at once."""
+        """Return whether requests are rejected at once."""
         with self._changed:  # reentrant
             now = self._clock()
             stuck = len(self._calls) >= self._places and max(self._calls.values()) < now - SECONDS_MAX
@@ -108,27 +108,27 @@ class Dependency:
     def _require_closed(self) -> None:
         if self.is_away():
             raise DependencyBusy(f"The {self.name} does not answer. Nothing was done; try again in a minute.")
-        if self._open_until is not None:  # this call is the trial; others are refused meanwhile
+        if self._open_until is not None:  # this call is the trial; others are rejected meanwhile
             self._open_until = self._clock() + self._pause_seconds
 
 
 @dataclass(frozen=True)
 class Dependencies:
-    """The dependencies of one web application. Together they hold fewer threads than the server has."""
+    """The dependencies of one web application. Together they use fewer threads than the server has."""
 
     storage: Dependency = field(default_factory=partial(Dependency, "storage", places=10, waiting=5))
     provider: Dependency = field(default_factory=partial(Dependency, "sign-in provider", places=4, waiting=4))
-    # Tests of webhooks hold no thread, and one silent host says nothing about the others: no breaker.
+    # No breaker: tests of webhooks block no thread, and one silent host does not mean that others are silent.
     webhooks: Dependency = field(default_factory=partial(Dependency, "webhooks", places=20, waiting=0, failures_max=0))
 
     def away(self) -> list[str]:
-        """Return the names of those that refuse requests at once."""
+        """Return the names of dependencies that reject requests at once."""
         return [each.name for each in (self.storage, self.provider) if each.is_away()]
 
 
 @dataclass(frozen=True)
 class _Request:
-    """A web request: the dependencies of its application, and the places that it holds, by dependency."""
+    """A web request: the dependencies of its application, and its slots by dependency."""
 
     dependencies: Dependencies
     held: dict[Name, object]
@@ -138,7 +138,7 @@ _request: ContextVar[_Request | None] = ContextVar("obscura_web_request", defaul
 
 
 class WebRequests:
-    """ASGI middleware: a request is subject to the limits in all its threads."""
+    """ASGI middleware that applies the limits to requests, in all their threads."""
 
     def __init__(self, app: Callable[[Any, Any, Any], Awaitable[None]], dependencies: Dependencies) -> None:
         self._app, self._dependencies = app, dependencies
@@ -150,13 +150,13 @@ class WebRequests:
 
 
 def in_web_request() -> bool:
-    """Return whether the caller serves a web request, and so must not wait long."""
+    """Return whether the caller serves a web request, so it must not wait long."""
     return _request.get() is not None
 
 
 @contextmanager
 def patient() -> Iterator[None]:
-    """Lift the limits in a block of a web request whose number is bounded elsewhere, such as an upload."""
+    """Lift the limits for a block of a web request. Use it only if another limit applies, as for uploads."""
     before = _request.set(None)
     try:
         yield
@@ -166,9 +166,9 @@ def patient() -> Iterator[None]:
 
 @contextmanager
 def calling(name: Name) -> Iterator[None]:
-    """Hold a place of a dependency while a web request uses it. Reentrant; also a decorator.
+    """Take a slot of a dependency while a web request uses it. Reentrant; also a decorator.
 
-    Outside of web requests it does nothing. Raise DependencyBusy as `Dependency.enter`.
+    Outside of web requests it does nothing. Raise DependencyBusy as `Dependency.enter` does.
     """
     request = _request.get()
     if request is None or name in request.held:
@@ -188,14 +188,14 @@ def calling(name: Name) -> Iterator[None]:
 
 
 def require_place(name: Name) -> None:
-    """Raise RuntimeError if a web request reaches a dependency without holding a place, which is a bug."""
+    """Raise RuntimeError if a web request uses a dependency without a slot, which is a bug."""
     request = _request.get()
     if request is not None and name not in request.held:
         raise RuntimeError(f"A web request must reach the {name} inside calling({name!r}).")
 
 
 def progressed(name: Name) -> None:
-    """Record that a dependency has answered a part of what the web request waits for."""
+    """Record that a dependency has answered part of the web request's call."""
     request = _request.get()
     if request is not None and name in request.held:
         getattr(request.dependencies, name).progress(request.held[name])

@@ -1,7 +1,7 @@
 """Free space and writability of the service's disks.
 
-While too little space is left, the service rejects uploads and queued jobs wait. Running jobs can then write their
-checkpoints, releases and last ledger rows.
+If too little space is left, the service rejects uploads and queued jobs wait. This leaves space for the checkpoints,
+releases and last ledger rows of running jobs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from obscura.private_files import new_private_file, write_through
 from service.errors import ObscuraError
 from service.settings import Settings
 
-PROBED_SECONDS = 5.0  # between two probes of the same disks
-_PROBE = bytes(4096)  # a block: a full disk may still have an inode
+PROBED_SECONDS = 5.0  # minimum time between probes
+_PROBE = bytes(4096)  # one block: a full disk may still have an inode
 
 
 class OutOfDisk(ObscuraError):
     """A disk has too little space to store images.
 
-    Free space depends on the true number of records of every project. So the message names no disk, and the code is
+    Free space depends on the true numbers of records in all projects. So the message names no disk, and the code is
     shared with other reasons.
     """
 
@@ -36,7 +36,7 @@ class OutOfDisk(ObscuraError):
 
 
 def sqlite_file(database_url: str) -> Path | None:
-    """Return the file of an SQLite database; None for PostgreSQL."""
+    """Return the path of an SQLite database; None for PostgreSQL."""
     database = make_url(database_url)
     return Path(database.database or "") if database.get_backend_name() == "sqlite" else None
 
@@ -47,13 +47,13 @@ def folders_written_to(settings: Settings) -> dict[str, Path]:
     database = sqlite_file(settings.database_url)
     if database is not None:
         folders["database"] = database.parent
-    for name, folder in folders.items():  # or the one above it, in which it will be made
+    for name, folder in folders.items():  # or an existing parent, if the folder is missing
         folders[name] = next((path for path in (folder, *folder.parents) if path.is_dir()), folder)
     return folders
 
 
 def short_of_room(settings: Settings) -> str | None:
-    """Return the purpose of a folder whose disk has less than the required free space, or None."""
+    """Return the purpose of a folder whose disk has too little free space, or None."""
     for name, folder in folders_written_to(settings).items():
         disk = os.statvfs(folder)
         if disk.f_blocks and disk.f_bavail * disk.f_frsize < settings.disk_free_bytes_min:
@@ -62,7 +62,7 @@ def short_of_room(settings: Settings) -> str | None:
 
 
 def require_room(settings: Settings) -> None:
-    """Raise OutOfDisk unless every disk has the required free space. The supervisor logs which folder lacks it."""
+    """Raise OutOfDisk unless every disk has the required free space. The supervisor logs the folder."""
     if short_of_room(settings) is not None:
         raise OutOfDisk(
             "The service cannot store images now. Nothing was changed. Try again later, or ask an admin of the "
@@ -71,13 +71,13 @@ def require_room(settings: Settings) -> None:
 
 
 def unwritable(settings: Settings) -> dict[str, OSError]:
-    """Return the errors of folders in which a small file cannot be written durably and removed, by purpose."""
+    """Try to write and remove a small file in each folder; return the errors by purpose."""
     errors = {}
     for name, folder in folders_written_to(settings).items():
         path = folder / f".probe.{secrets.token_hex(8)}"
         try:
             with new_private_file(path) as file:
-                path.unlink()  # at once, so that a crash leaves nothing
+                path.unlink()  # at once, so that a crash leaves no file
                 write_through(file, _PROBE)
         except OSError as error:
             errors[name] = error
@@ -85,9 +85,9 @@ def unwritable(settings: Settings) -> dict[str, OSError]:
 
 
 def explain_failed_write(settings: Settings, error: Exception) -> str | None:
-    """Return which folder cannot be written to and why; None if no disk explains an error.
+    """Return a message that names the unwritable folder and the reason; None if no disk explains the error.
 
-    A full disk causes many errors: a write names no file, and SQLite reports an I/O error.
+    A full disk causes various errors: a failed write names no file, and SQLite reports an I/O error.
     """
     if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, None):
         place = os.fspath(error.filename) if error.filename else "a file of the service"
@@ -113,7 +113,7 @@ class DiskProbe:
     Only admins of the installation may see the result: see `OutOfDisk`.
 
     Args:
-        clock: seconds, monotonic.
+        clock: monotonic time in seconds.
     """
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -122,7 +122,7 @@ class DiskProbe:
         self._probed, self._short = float("-inf"), False
 
     def is_short(self) -> bool:
-        """Return whether a disk is full, read-only, or has less space than must stay free."""
+        """Return whether a disk is full or read-only, or has less than the required free space."""
         with self._lock:
             if self._clock() - self._probed >= PROBED_SECONDS:
                 try:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class ObscuraError(Exception):
-    """Base of every error a caller may see.
+    """Base class of all errors that a caller may see.
 
     Attributes:
-        code: closed machine-readable name, stable across versions; of a direct subclass, its name in snake case.
-        message: one or two sentences for a person; never contains private values.
-        numbers: JSON-able facts behind the message.
+        code: stable, machine-readable name from a closed set; for a direct subclass, its name in snake case.
+        message: one or two sentences for a person, without private values.
+        numbers: the facts of the message, as JSON.
     """
 
     code: ClassVar[str] = "error"
@@ -40,7 +40,7 @@ class NotFound(ObscuraError):
 
 
 class Conflict(ObscuraError):
-    """The state of the object does not allow this."""
+    """The object's state does not allow this request."""
 
 
 class InvalidInput(ObscuraError):
@@ -48,7 +48,7 @@ class InvalidInput(ObscuraError):
 
 
 class LargeDelta(InvalidInput):
-    """An account's delta is above the usual bound, and the request does not confirm it."""
+    """The account's delta is above the usual bound, and the request does not confirm it."""
 
     code = "large_delta"
 
@@ -63,21 +63,21 @@ class LargeDelta(InvalidInput):
 
 
 class IdempotencyMismatch(InvalidInput):
-    """An idempotency key was used again with another body."""
+    """The idempotency key was used before with another body."""
 
     code = "idempotency_mismatch"
 
 
 class ClockRefused(ObscuraError):
-    """The clock of this machine is wrong, so nothing is dated by it. Retry after setting it."""
+    """The clock of this machine is wrong, so nothing was written with its time. Set the clock, then retry."""
 
 
 class DatabaseUnsuitable(ObscuraError):
-    """A setting of the PostgreSQL database or session would change what is written or read. Nothing was written."""
+    """A setting of the PostgreSQL database or session would change stored values. Nothing was written."""
 
 
 class Unauthorized(ObscuraError):
-    """No valid key was given."""
+    """The request has no valid key."""
 
 
 class Forbidden(ObscuraError):
@@ -85,10 +85,10 @@ class Forbidden(ObscuraError):
 
 
 class TooLarge(ObscuraError):
-    """Something has more bytes than its limit."""
+    """The data has more bytes than its limit."""
 
     def __init__(self, subject: str, limit_bytes: int, size_bytes: int | None = None, **numbers: object) -> None:
-        """Build the message; `subject` begins it, such as "This file". The size may be unknown."""
+        """Build the message, which starts with `subject`, such as "This file". The size may be unknown."""
         size, limit = (show_bytes(size_bytes) if size_bytes else ""), show_bytes(limit_bytes)
         if size == limit:
             size, limit = f"{size_bytes:,} bytes", f"{limit_bytes:,} bytes"
@@ -97,11 +97,11 @@ class TooLarge(ObscuraError):
 
 
 class StaleAttempt(ObscuraError):
-    """A superseded attempt, or an attempt of an ended job, tried to write."""
+    """An attempt tried to write after another attempt took over, or after the job ended."""
 
 
 class HoldExhausted(ObscuraError):
-    """A charge would go beyond the job's hold. Nothing of that step may be released."""
+    """A charge would exceed the job's hold. No result of that step may be released."""
 
 
 class AccountFrozen(ObscuraError):
@@ -109,18 +109,18 @@ class AccountFrozen(ObscuraError):
 
 
 class AccountClosed(ObscuraError):
-    """The account accepts no new data: its owner closed it. Trainings on its present data go on."""
+    """The account accepts no new data: its owner closed it. Trainings on its existing data continue."""
 
 
 class LedgerCorruption(ObscuraError):
-    """An assertion about our own records failed. Nothing may be armed until an operator has looked."""
+    """The ledger's records contradict each other. No hold may be armed until an operator has checked."""
 
 
 @dataclass(eq=False, kw_only=True)
 class InsufficientBudget(ObscuraError):
-    """A job needs more than its account has left.
+    """A job needs more budget than its account has left.
 
-    Integer nano-units of mu^2 are compared; epsilons (at the account's delta) are only shown. They do not add up.
+    Integer nano-units of mu^2 are compared. Epsilons (at the account's delta) are only shown; they do not add up.
     """
 
     account: str
@@ -161,13 +161,13 @@ class InsufficientBudget(ObscuraError):
         return f"{spent}You can: {', or '.join([', '.join(options), last] if options else [last])}."
 
     def suggesting(self, release_id: str | None) -> InsufficientBudget:
-        """Return the same error with the name of a release that can be sampled for free."""
+        """Return the same error with the id of a release that can generate images for free."""
         return replace(self, release_id=release_id)
 
 
 @dataclass(eq=False, kw_only=True)
 class SweepTooExpensive(InsufficientBudget):
-    """The trials of a sweep together need more than their account has left. None was accepted."""
+    """The trials of a sweep together need more budget than their account has left. No trial was accepted."""
 
     trials: int
     trials_affordable: int
@@ -190,12 +190,12 @@ class SweepTooExpensive(InsufficientBudget):
 
 
 def short_reason(text: str) -> str:
-    """Return a reason in its clean form, or raise InvalidInput."""
+    """Return a reason in normalized form; raise InvalidInput if it is not valid."""
     return require_name(text, "A reason", REASON_CHARACTERS_MAX)
 
 
 def require_name(text: str, what: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
-    """Return a name in its clean form, or raise InvalidInput with a message that begins with `what`."""
+    """Return a name in normalized form; if invalid, raise InvalidInput with a message that starts with `what`."""
     try:
         return clean_text(text, characters_max)
     except ValueError as error:

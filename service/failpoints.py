@@ -1,10 +1,10 @@
-"""Failpoints: places where a test may kill this process, to examine what a crash leaves behind.
+"""Failpoints: places where a test can kill this process, to examine the state after a crash.
 
-`failpoint("charge.after")` does nothing unless the environment of the process names the place when it starts:
+`failpoint("charge.after")` does nothing unless the process starts with this place in its environment:
 
-    OBSCURA_FAILPOINT=charge.after:kill                 the first time that the process reaches it
+    OBSCURA_FAILPOINT=charge.after:kill                 the first time that the process reaches the place
     OBSCURA_FAILPOINT=charge.after:kill@3               the third time
-    OBSCURA_FAILPOINT=charge.after:kill@3;once=FILE     only if FILE could be created, for restarted processes
+    OBSCURA_FAILPOINT=charge.after:kill@3;once=FILE     only if FILE can be created, for restarted processes
 
 No setting, request or row enables one. `before` and `after` refer to a commit, a rename or a message.
 """
@@ -18,7 +18,7 @@ import sys
 from dataclasses import dataclass
 
 VARIABLE = "OBSCURA_FAILPOINT"
-# docs/contribute/architecture.md describes what each leaves behind.
+# docs/contribute/architecture.md describes the state after each.
 _AROUND = {"accept", "ring", "upload", "anew", "claim", "arm", "charge", "checkpoint", "trained", "artifact", "publish"}
 _AROUND |= {"sample", "drawn", "evaluated", "settle"}
 _AFTER = {"hold", "delete", "shred", "withdraw", "ack", "spawn", "journal"}
@@ -37,7 +37,7 @@ def _read(text: str) -> _Armed | None:
     if not text:
         return None
     form = _FORM.fullmatch(text)
-    if form is None or form["name"] not in NAMES:  # raise, because a typo would look like a survived crash
+    if form is None or form["name"] not in NAMES:  # a typo would look like a survived crash
         raise ValueError(
             f"{VARIABLE} must be NAME:kill, NAME:kill@HIT or either with ;once=FILE, NAME one of {sorted(NAMES)}"
         )
@@ -49,7 +49,7 @@ _armed = _read(os.environ.get(VARIABLE, ""))
 
 
 def failpoint(name: str) -> None:
-    """Die by SIGKILL if the environment named this place (one of NAMES) when the process started."""
+    """Kill the process with SIGKILL if its environment at the start names this place (one of NAMES)."""
     if _armed is None or name != _armed.name:
         return
     _armed.left -= 1

@@ -1,8 +1,8 @@
-"""When the service verifies its ledger, against which proofs outside the database, and what follows from a finding.
+"""Schedule the verification of the ledger, compare it with proofs outside the database, and act on findings.
 
-It verifies at start-up, hourly beside the jobs, daily in full, and by `obscura ledger verify`. A finding stops arming
-for its account, or for all, until a full verification finds nothing and an operator clears it. While a stop exists, no
-file is removed on the word of the database.
+The service verifies at start-up, hourly while jobs run, daily in full, and with `obscura ledger verify`. A finding
+stops arming for its account, or for all accounts, until a full verification has no finding and an operator clears the
+stop. While a stop exists, no file is removed because of the database.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from service.storage import storage_of
 from service.storage.files import digest_directory, open_regular
 from service.storage.interface import Storage, StorageUnavailable, key_of
 
-# The service verifies at most this many entries by itself, which takes ten seconds. Of a longer log it verifies what
-# came after the newest checkpoint; the whole is left to `obscura ledger verify`.
+# The service itself fully verifies at most this many entries, which takes ten seconds. For a longer log, it verifies
+# only the entries after the newest checkpoint; use `obscura ledger verify` for the rest.
 ENTRIES_UNASKED_MAX = 200_000
 FULL_AGAIN = timedelta(days=1)
 
 
 def find_losses(settings: Settings, factory: SessionFactory, given: Sequence[Path] = ()) -> dict[str, data_folder.Loss]:
-    """Return, by account, what storage proves and the database lacks."""
+    """Return the spending and uploads that storage proves and the database lacks, by account."""
     storage = storage_of(settings)
     read = proofs.read_proofs(storage, signing.trusted_keys(settings.ledger_key_path), given)
     folder = data_folder.read_data_folder(storage)
@@ -64,15 +64,15 @@ def inspect_ledger(
     given: Sequence[Path] = (),
     thorough: bool = False,
 ) -> Report:
-    """Verify the ledger against itself, its checkpoints, and the files beside the database. Writes nothing.
+    """Verify the ledger against itself, its checkpoints, and the files outside the database. Writes nothing.
 
-    Receipts and the data folder are read before the snapshot is taken, so they cannot be newer than it.
+    Receipts and the data folder are read before the database's snapshot, so they cannot be newer.
 
     Args:
-        full: read every entry, not only those after the newest checkpoint, and every journal, not only those of jobs
-            that may still charge.
-        given: further receipts, which users hold.
-        thorough: hash the files of every release too, and have SQLite check its own file.
+        full: read all entries and journals. Otherwise read only entries after the newest checkpoint, and journals of
+            jobs that may still charge.
+        given: further receipts, from users.
+        thorough: also hash the files of every release, and run SQLite's integrity check.
     """
     storage = storage_of(settings)
     read = proofs.read_proofs(storage, signing.trusted_keys(settings.ledger_key_path), given)
@@ -87,7 +87,7 @@ def inspect_ledger(
         forgotten = data_folder.find_forgotten(session, storage, folder)
         beside = [*read.findings, *forgotten, *rows.find_missing_triggers(session)]
         damage = list(rows.find_damage(session)) if thorough else []
-        trusted = signing.trusted_keys(settings.ledger_key_path)  # again: a first key is made before it signs
+        trusted = signing.trusted_keys(settings.ledger_key_path)  # again: a first key is created before it signs
         try:
             report = verify(session, trusted=trusted, known=read.witnesses, kept=read.kept, full=full)
         except DBAPIError:
@@ -101,7 +101,7 @@ def inspect_ledger(
 
 
 def find_changed_artifacts(factory: SessionFactory, storage: Storage) -> Iterator[Finding | None]:
-    """Yield for each release a finding about its folder, or None (I7)."""
+    """Yield a finding about the folder, or None, for each release (I7)."""
     card = cast(Release.card, Text).label("card")
     columns = (Release.id, Release.account_id, Release.artifact_sha256, Release.artifact_dir, card)
     with transaction(factory, read_only=True) as session:
@@ -142,10 +142,10 @@ def require_clock(factory: SessionFactory, *, now: datetime) -> None:
 
 
 def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: datetime) -> str | None:
-    """Verify when a process starts, in bounded time, and stop arming where something is found.
+    """Verify at the start of a process, in bounded time, and stop arming for accounts with findings.
 
     Returns:
-        One sentence for the operator if there is a finding or a stop: the fault and its remedy. It is also logged.
+        If there is a finding or a stop, a sentence for the operator with fault and remedy, which is also logged.
     """
     try:
         with transaction(factory, read_only=True) as session:
@@ -181,9 +181,9 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
 
 
 def may_remove(session: Session, settings: Settings) -> bool:
-    """Return whether files may be removed on the word of the database.
+    """Return whether the database is trusted to decide which files are removed.
 
-    It must belong to the data folder, without a stop, and the newest verification must be clean.
+    It must belong to the data folder, there must be no stop, and the newest verification must have no finding.
     """
     newest = max(verifications(session), key=lambda row: row.verified_at, default=None)
     clean = newest is None or newest.findings == 0
@@ -191,10 +191,10 @@ def may_remove(session: Session, settings: Settings) -> bool:
 
 
 def verify_again(settings: Settings, factory: SessionFactory, *, full: bool, now: datetime) -> Report:
-    """Verify the ledger and the data folder, and follow up the findings. Raise if database or storage fails."""
+    """Verify the ledger and the data folder, and act on the findings. Raise if database or storage fails."""
     try:
         report = inspect_ledger(settings, factory, full=full)
-    except (SQLAlchemyError, StorageUnavailable):  # the next round tries again
+    except (SQLAlchemyError, StorageUnavailable):  # the next round retries
         raise
     except Exception as error:
         report = _not_verifiable(error)
@@ -217,7 +217,7 @@ def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) ->
             return
         due = proofs.checkpoint_due(session, now=now)
         times = [row.verified_at for row in verifications(session) if row.kind is VerificationKind.FULL]
-        recent = any(timedelta(0) <= now - time < FULL_AGAIN for time in times)  # else the clock was ahead then
+        recent = any(timedelta(0) <= now - time < FULL_AGAIN for time in times)  # a later time: the clock was ahead
         full = not recent and count_entries(session) <= ENTRIES_UNASKED_MAX
     if not due and not full:
         return
@@ -230,9 +230,9 @@ def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) ->
 
 
 def sign_heads(settings: Settings, factory: SessionFactory, report: Report, *, now: datetime) -> int | None:
-    """Write a checkpoint of heads that were just verified, and keep it beside the database.
+    """Write a checkpoint of just verified heads, and store it beside the database.
 
-    Return its sequence number; None if another process has written one at the same time.
+    Return its sequence number; None if another process wrote one at the same time.
     """
     key = signing.open_signing_key(settings.ledger_key_path)
     try:
@@ -249,7 +249,7 @@ def follow_up(factory: SessionFactory, report: Report, *, now: datetime) -> None
     log = get_logger(__name__)
     for finding in report.findings:
         log.error("ledger_finding", **vars(finding))
-    for _ in range(2):  # two processes can write the same rows at the same time: the second try finds the first's
+    for _ in range(2):  # two processes can write the same rows at once: a second try finds the other's rows
         try:
             with transaction(factory) as session:
                 stop_arming(session, report.findings, now=now)
@@ -260,7 +260,7 @@ def follow_up(factory: SessionFactory, report: Report, *, now: datetime) -> None
 
 
 def _keep(settings: Settings, factory: SessionFactory) -> None:
-    """Bring the files beside the database up to it, where a crash came between a commit and its file."""
+    """Update the files outside the database that a crash after a commit left behind."""
     storage = storage_of(settings)
     with transaction(factory, read_only=True) as session:
         proofs.keep_newest(session, storage)

@@ -1,7 +1,7 @@
 """The random id that pairs a data folder (a file) with a database (a row).
 
-The database decides which files are removed, overwritten or used, so a wrong or new database would remove paid results.
-The first start writes the id to both. While the two differ, nothing is removed, run or opened.
+The database decides which files are removed, overwritten or used. So a wrong or new database would remove paid results.
+The first start writes the id to both. While the ids differ, the service does not remove, run or open anything.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _ID_CHARACTERS_MAX = 64
 
 
 def pair(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
-    """Pair a database and a data folder without ids, and return whether the two are paired. Call at start.
+    """Pair a database and a data folder that have no ids; return whether they are paired. Call it at the start.
 
-    The database must know everything of value in the folder. Idempotent, also for concurrent and interrupted calls.
+    The database must know everything of value in the folder. Idempotent, including concurrent and interrupted calls.
     """
     storage = storage_of(settings)
-    with transaction(factory, read_only=True) as session:  # usually they are paired, and no write lock is needed
+    with transaction(factory, read_only=True) as session:  # avoids a write lock if they are paired, as usual
         own_id = recorded(session)
     if own_id is not None and own_id == _read(storage, FILE):
         return True
@@ -54,19 +54,19 @@ def pair(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
             storage.write(_PENDING, f"{own_id}\n".encode("ascii"))
             session.add(Installation(id=own_id, made_at=now))
     if own_id is not None and _read(storage, _PENDING) == own_id and _read(storage, FILE) is None:
-        with suppress(NotFound):  # by another process
+        with suppress(NotFound):  # already moved by another process
             storage.move(_PENDING, FILE)
     return own_id is not None and own_id == _read(storage, FILE)
 
 
 def accept_clock(session: Session, *, now: datetime) -> datetime | None:
-    """Accept that the clock is right, and was ahead when the newest entries of the ledger were written.
+    """Record that the clock is right now, but was ahead when the ledger's newest entries were written.
 
-    Those entries keep their times, and later entries are never older. From now on the clock is compared with `now`.
-    Leases and confirmations that the wrong clock dated end.
+    Those entries keep their times, and later entries never have earlier times. The clock is now compared with `now`.
+    Ends leases and confirmations that were dated by the wrong clock.
 
     Returns:
-        The time of the newest entry; None if the clock is not behind it, and nothing was changed.
+        The time of the newest entry; None, without a change, if the clock is not behind that time.
     """
     newest = ledger.newest_at(session)
     with suppress(ClockRefused):
@@ -90,7 +90,7 @@ def accept_clock(session: Session, *, now: datetime) -> datetime | None:
 
 
 def belongs(session: Session, settings: Settings) -> bool:
-    """Return whether database and data folder hold the same id, or neither has one yet."""
+    """Return whether database and data folder have the same id, or no id yet."""
     own_id = recorded(session)
     return own_id == mark_of(storage_of(settings), own_id)
 
@@ -102,7 +102,7 @@ def recorded(session: Session) -> str | None:
 
 def mark_of(storage: Storage, own_id: str | None = None) -> str | None:
     """Return the id of the data folder, including `own_id` if its file is about to be renamed."""
-    pending = _read(storage, _PENDING)  # before the other: it is renamed to that
+    pending = _read(storage, _PENDING)  # before the other file, because it is renamed to that
     kept = _read(storage, FILE)
     return own_id if kept is None and pending == own_id else kept
 
@@ -114,7 +114,7 @@ def find_mismatch(session: Session, settings: Settings, folder: DataFolder, kept
     """
     own_id = recorded(session)
     if own_id is not None and own_id != kept:
-        kept = mark_of(storage_of(settings), own_id)  # a first start may have written it since
+        kept = mark_of(storage_of(settings), own_id)  # a first start may have written it meanwhile
     if own_id == kept:
         unknown = unknown_to(session, folder) if own_id is None else {}
         contents = " and ".join(f"{len(ids)} {noun}" for noun, ids in unknown.items() if ids)

@@ -1,7 +1,7 @@
-"""Logging: structlog, one JSON object a line on stderr, with a redaction rule that holds for every event.
+"""Logging: structlog, one JSON object per line on stderr, with a redaction rule for every event.
 
-Never logged: anything whose name marks it private or secret, tensors and arrays, bytes; and of an error anything but
-its type and where it arose. Its message may quote a value: a database's error names the row that it refused.
+Never logged: fields whose name marks them as private or secret, tensors, arrays and bytes. Of an error, only its type
+and location are logged, because its message may quote a value: a database's error names the rejected row.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ REDACTED = "[redacted]"
 TEXT_CHARACTERS_MAX = 2000
 DEPTH_MAX = 6
 FRAMES_MAX = 30
-TALKATIVE = ("alembic", "uvicorn")  # at the start of a service
-AUDIT_LOGGER = "audit"  # writes the events of the audit log at any level
+TALKATIVE = ("alembic", "uvicorn")  # verbose at the start of a service
+AUDIT_LOGGER = "audit"  # logs events of the audit log at any level
 
-# `private_*` and `released_*` are the project's naming rule; the rest are credentials and what uploads carry.
+# `private_*` and `released_*` follow the project's naming rule; the rest are credentials and contents of uploads.
 _FORBIDDEN_NAME = re.compile(
     r"(^|_)(private|secret|token|password|passwd|authorization|cookie|credential|api_key|admin_key|noise_key"
     r"|image|images|label|labels|gradient|gradients|loss|losses|file_name|filename|exif)(_|$)"
@@ -34,7 +34,7 @@ _URL_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+@")
 
 
 def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace what may not be logged; a structlog processor."""
+    """Replace values that must not be logged (a structlog processor)."""
     return cast("dict[str, Any]", _clean(event, -1))
 
 
@@ -42,7 +42,7 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, for_
     """Set up logging for this process, to stderr by default.
 
     Args:
-        for_people: write short lines for a terminal in place of JSON, and of libraries only warnings and errors.
+        for_people: write short lines for a terminal instead of JSON, and only warnings and errors of libraries.
     """
     target = stream or sys.stderr
     shared: list[Any] = [
@@ -63,7 +63,7 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None, *, for_
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-    # Otherwise a failed write is reported on stderr, with the values of the exception that is being handled.
+    # Otherwise a failed write would be reported on stderr, with the values of the current exception.
     logging.raiseExceptions = False
     handler = logging.StreamHandler(target)
     handler.setFormatter(
@@ -96,7 +96,7 @@ def _short_line(_logger: object, _method: str, event: MutableMapping[str, Any]) 
 
 
 def _types_and_places(exc_info: Any) -> list[dict[str, Any]]:
-    # "file" in place of structlog's "filename", which `redact` takes for the name of an uploaded file.
+    # "file" instead of structlog's "filename", which `redact` treats as the name of an uploaded file.
     stacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=FRAMES_MAX)(exc_info)
     return [
         {
@@ -130,4 +130,4 @@ def _clean(value: object, depth: int) -> object:
         }
     if depth < DEPTH_MAX and isinstance(value, list | tuple | set | frozenset):
         return [_clean(item, depth + 1) for item in value]
-    return f"[{type(value).__name__}]"  # tensors, arrays, bytes, rows: the type says enough
+    return f"[{type(value).__name__}]"  # tensors, arrays, bytes, rows: the type is enough

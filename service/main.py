@@ -1,4 +1,4 @@
-"""The web application: it assembles the routes, middleware, dashboard and background threads of one process."""
+"""Assemble the web application: routes, middleware, dashboard and background threads of one process."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from service.storage.interface import StorageUnavailable
 from service.webhooks import delivering, sending
 from workers.supervise import dispatch, reconcile
 
-POOL_SIZE = 20  # as many again may be opened: one for each worker thread of the server
+POOL_SIZE = 20  # up to twice as many may be open: one per worker thread of the server
 
 
 def utc_now() -> datetime:
-    """The time, aware."""
+    """Return the current time, timezone-aware."""
     return datetime.now(UTC)
 
 
 def operation_id(route: APIRoute) -> str:
-    """Return an operation's id, such as `accounts.close` or `releases.list_shares`: its tag, then what it does."""
+    """Return an operation's id, such as `accounts.close` or `releases.list_shares`: its tag and its action."""
     tag = str(route.tags[0]) if route.tags else "pages"
     return f"{tag}.{'_'.join(word for word in route.name.split('_') if word not in (tag, tag.removesuffix('s')))}"
 
@@ -50,7 +50,7 @@ def create_app(
     log_limits: auditing.LogLimits = auditing.LogLimits(),
     send: queue.Send | None = None,
 ) -> FastAPI:
-    """Build the application. Nothing is opened or started before its lifespan begins.
+    """Build the application. Its lifespan opens and starts everything.
 
     Args:
         send: notifies remote workers; None uses the broker of the settings.
@@ -64,7 +64,7 @@ def create_app(
             "as often as you like. Errors are RFC 9457 problem documents; lists are pages with cursors."
         ),
         openapi_url="/v1/openapi.json",
-        docs_url=None,  # these pages load third-party scripts; ours is at /reference
+        docs_url=None,  # FastAPI's pages load third-party scripts; ours is at /reference
         redoc_url=None,
         lifespan=_lifespan,
         generate_unique_id_function=operation_id,
@@ -72,7 +72,7 @@ def create_app(
     engine = make_engine(settings.database_url, pool_size=POOL_SIZE)
     factory = make_session_factory(engine)
     writer = None if settings.audit_log == "off" else auditing.EventWriter(factory, settings, clock, log_limits)
-    factory = recording.recorded(factory, settings.audit_log, clock)  # its own acts, such as creating the first admin
+    factory = recording.recorded(factory, settings.audit_log, clock)  # for own acts, such as creating the first admin
     sign_on, confirming = None, list[background.Background]()
     if settings.oidc_issuer:
         try:
@@ -116,7 +116,7 @@ def create_app(
     webhooks = delivering.Deliveries(factory, sending.Sender(settings.webhooks_private), clock)
     app.state.parts = (*([writer] if writer else []), key_uses, webhooks, runs_jobs, doorbell, *confirming)
     app.state.prepared = False
-    app.state.warning = None  # for the operator, in one sentence
+    app.state.warning = None  # one sentence for the operator
     problems.install(app)
     for router in routes.routers():
         app.include_router(router, dependencies=[Depends(deps.refuse_the_unknown)])
@@ -137,7 +137,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     # Started in order, and stopped in reverse.
     parts: tuple[background.Background | dispatch.Dispatcher, ...] = app.state.parts
     await run_sync(prepare, app)
-    app.state.prepared = False  # a second start prepares again
+    app.state.prepared = False  # so that a second start prepares again
     for part in parts:
         part.start()
     try:
@@ -150,9 +150,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def prepare(app: FastAPI) -> None:
-    """Prepare the data folder and the database once, unless a caller of the lifespan has done so.
+    """Prepare the data folder and the database, once. The lifespan also calls this.
 
-    A caller that does gets the error itself; a server would log that its application did not start.
+    Call it before the server starts to get the error itself: the server would only log that the start failed.
 
     Raises:
         ObscuraError, OSError, SQLAlchemyError: the service cannot start.
@@ -168,10 +168,10 @@ def prepare(app: FastAPI) -> None:
 
 
 def _prepare(service: deps.Service) -> str | None:
-    """Protect the data folder, upgrade the schema, verify the ledger, create the first admin key, and clean up.
+    """Restrict access to the data folder, upgrade the schema, verify the ledger, create the first admin key, clean up.
 
     Irreversible steps come after the verification, and only if database and data folder belong together and there are
-    no findings. Returns the warning of `inspect_at_start`.
+    no findings. Return the warning of `inspect_at_start`.
     """
     settings, factory = service.settings, service.factory
     make_private_folder(settings.data_dir)
@@ -187,7 +187,7 @@ def _prepare(service: deps.Service) -> str | None:
     with transaction(factory) as session:
         states.check_keys(session, settings)
     with transaction(factory) as session:
-        fingerprints.wait_for_others(session)  # of processes that start together, one creates what all need
+        fingerprints.wait_for_others(session)  # if processes start together, one creates the shared keys
         admins.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())
         try:
             signing.make_signing_key(settings.ledger_key_path)  # workers and commands only read it
@@ -195,7 +195,7 @@ def _prepare(service: deps.Service) -> str | None:
             logs.get_logger(__name__).error("ledger_not_signed", reason=error.message)
     if warning is not None:
         return warning
-    # Clean up after a crash, and destroy content that must not be readable.
+    # Clean up after a crash, and destroy content that must no longer be readable.
     receiving.clean_up(settings, factory, now=service.clock())
     receiving.keep_journal(vault.Vault.of(settings), factory)
     with transaction(factory) as session:
@@ -210,8 +210,8 @@ def _prepare(service: deps.Service) -> str | None:
 
 
 def _broker(settings: Settings) -> queue.Send:
-    """Return what sends a Celery task by name; no worker code is imported."""
-    from celery import Celery  # half a second that the embedded mode need not wait for
+    """Return a function that sends a Celery task by name, without importing worker code."""
+    from celery import Celery  # takes half a second, which the embedded mode does not need
 
     app = Celery("obscura", broker=settings.redis_url, set_as_current=False)
     app.conf.update(task_serializer="json", broker_connection_timeout=2.0, broker_connection_retry=False)

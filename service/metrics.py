@@ -1,7 +1,7 @@
 """Metrics for operators, served by `GET /metrics`. See docs/operate/monitor.md.
 
-They are sampled at most once a minute, because times are rounded to the minute elsewhere, too. There are no metrics of
-the process (memory, processor time), because these depend on the content of requests.
+Metrics are sampled at most once a minute, because other times are also rounded to the minute. There are no metrics of
+the process (memory, CPU time), because these depend on the content of requests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics:
-    """Counters of one API process, and gauges of the database."""
+    """Counters for one API process, and gauges for the database."""
 
     def __init__(self, factory: SessionFactory, *, clock: Callable[[], datetime], version: str) -> None:
         self._factory, self._clock = factory, clock
@@ -56,13 +56,13 @@ class Metrics:
         self._stops = gauge("trainings_stopped", "Accounts whose trainings are stopped; 1 where all are.")
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count an answer by the class of its status; times are recorded for `is_timed` routes only."""
+        """Count a response by its status class. Times are only recorded for `is_timed` routes."""
         self._requests.labels(method, route, f"{status // 100}xx").inc()
         if is_timed(method, route):
             self._seconds.labels(route).observe(seconds)
 
     def tell(self) -> bytes:
-        """Return everything in Prometheus' text format, as of the first call in this minute."""
+        """Return all metrics in the text format of Prometheus, sampled at the first call in this minute."""
         with self._lock:
             now = self._clock()
             minute = now.strftime("%Y%m%dT%H%M")
@@ -93,5 +93,5 @@ class Metrics:
 
 
 def is_timed(method: str, route: str) -> bool:
-    """Return whether a route's times may be published: it lists or describes, and names no object with records."""
+    """Return whether a route's times may be published: it lists or describes, without naming an object with records."""
     return method == "GET" and "{" not in route and route.startswith("/v1/")

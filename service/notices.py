@@ -1,7 +1,7 @@
 """Notices for webhooks, written in the transaction of their event.
 
-A notice holds ids, kinds and states. Its time is the minute, as everywhere, and it is sent after that minute, so that
-its arrival reveals no more. See docs/operate/monitor.md.
+A notice contains ids, kinds and states. Its time is rounded to the minute, as everywhere. It is sent after that minute,
+so that its arrival reveals no exact time. See docs/operate/monitor.md.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from service.db.project_tables import ONE_PROJECT
 from service.db.webhook_tables import Delivery, Webhook
 from service.logs import get_logger
 
-WAITING_MAX = 1000  # unsent notices of one webhook; further ones are dropped
+WAITING_MAX = 1000  # unsent notices per webhook; further notices are dropped
 MINUTE = timedelta(minutes=1)
 
 
 def notify(session: Session, kind: NoticeKind, project_id: str | None, facts: dict[str, str], *, now: datetime) -> None:
-    """Notify the webhooks of a project and of the installation, and drop notices of webhooks with too many.
+    """Notify the webhooks of a project and of the installation. Drop notices for webhooks with too many unsent ones.
 
-    Two kinds differ: the installation's webhooks learn of jobs only while there is one project, and all webhooks learn
-    that trainings of no single project are stopped.
+    Two kinds differ. The installation's webhooks get notices of jobs only while there is one project. If trainings are
+    stopped for more than one project, all webhooks are notified.
     """
     informed = ONE_PROJECT if kind is NoticeKind.JOB_ENDED else true()
     whose = or_(Webhook.project_id == project_id, and_(Webhook.project_id.is_(None), informed))
@@ -50,14 +50,14 @@ def notify(session: Session, kind: NoticeKind, project_id: str | None, facts: di
 
 
 def is_of_somebody_gone(now: datetime) -> ColumnElement[bool]:
-    """Return the condition that a webhook's creator has no valid key, or has lapsed at the sign-in provider."""
+    """Return the SQL condition that a webhook's creator has no valid key, or has lapsed at the sign-in provider."""
     lapsed = exists().where(Person.id == ApiKey.person_id, Person.lapsed_at.is_not(None))
     over = ApiKey.revoked_at.is_not(None), ApiKey.expires_at <= now, lapsed
     return exists().where(ApiKey.id == Webhook.made_by, or_(*over))
 
 
 def body_of(event_id: str, kind: str, project_id: str | None, now: datetime, facts: dict[str, str]) -> str:
-    """Return the body of a request, JSON in ASCII."""
+    """Return the body of a request as ASCII JSON."""
     created = to_the_minute(now).isoformat().replace("+00:00", "Z")
     event = {"id": event_id, "type": kind, "created": created, "project_id": project_id, "data": facts}
     return canonical_text(event)

@@ -1,7 +1,7 @@
-"""Notify workers of queued jobs. The database is the queue of record; a broker only delivers notifications.
+"""Notify workers of queued jobs. The database is the authoritative queue; a broker only delivers notifications.
 
-`ring` writes an outbox row in the transaction that queues a job; `deliver` sends after the commit. A message may be
-sent twice or never: the claim is a compare-and-set, and the reconciler finds jobs whose message was lost.
+`ring` writes an outbox row in the transaction that queues a job; `deliver` sends it after the commit. Duplicate or lost
+messages are harmless: claiming a job is a compare-and-set, and the reconciler finds jobs whose message was lost.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Send = Callable[[str, Sequence[Any]], object]
 
 
 def ring(session: Session, job_id: str, *, now: datetime) -> None:
-    """Notify workers of a job once the caller's transaction has committed."""
+    """Queue a message that notifies workers of a job after the caller's transaction has committed."""
     session.add(Outbox(task=TASK_RUN_JOB, args=[job_id], created_at=now))
     session.flush()
 
 
 def deliver(factory: SessionFactory, send: Send, *, now: datetime, limit: int = DELIVERY_BATCH) -> int:
-    """Send the outbox, oldest message first, and return the number sent. Call it after a commit and periodically.
+    """Send the outbox, oldest message first; return the number sent. Call it after a commit, and periodically.
 
-    No lock is held while a message is sent, so two processes may send the same one, which is harmless. If the broker
-    fails, the rest stays for the next call.
+    Sending holds no lock, so two processes may send the same message, which is harmless. If the broker fails, the
+    remaining messages wait for the next call.
     """
     with transaction(factory, read_only=True) as session:
         waiting = session.scalars(select(Outbox).where(Outbox.sent_at.is_(None)).order_by(Outbox.id).limit(limit)).all()
@@ -47,7 +47,7 @@ def deliver(factory: SessionFactory, send: Send, *, now: datetime, limit: int = 
             failpoint("ring.before")
             send(message.task, message.args)
             failpoint("ring.after")
-        except Exception as error:  # whatever a broker's client raises: the job is safe in the database
+        except Exception as error:  # any error of a broker's client: the job is safe in the database
             get_logger(__name__).warning(
                 "doorbell_failed", error=type(error).__name__, waiting=len(waiting) - len(sent)
             )
@@ -60,13 +60,13 @@ def deliver(factory: SessionFactory, send: Send, *, now: datetime, limit: int = 
 
 
 def forget_sent(session: Session, *, before: datetime) -> int:
-    """Delete messages that were sent before a time and return their number, to keep the outbox bounded."""
+    """Delete messages that were sent before a time, to limit the outbox; return their number."""
     result = session.execute(delete(Outbox).where(Outbox.sent_at < before))
     return cast("CursorResult[Any]", result).rowcount
 
 
 class Doorbell(Background):
-    """A thread that delivers the outbox after each ring, so that no request waits for a slow broker."""
+    """A thread that delivers the outbox after each call of `ring`, so that no request waits for a slow broker."""
 
     def __init__(self, factory: SessionFactory, send: Send, clock: Callable[[], datetime]) -> None:
         super().__init__("obscura-doorbell")
@@ -80,7 +80,7 @@ class Doorbell(Background):
         while True:
             self._noted.wait()
             self._noted.clear()
-            if self._stopping.is_set():  # the next reconciliation delivers the rest
+            if self._stopping.is_set():  # the next reconciliation delivers the remaining messages
                 return
             try:
                 while deliver(self._factory, self._send, now=self._clock()) == DELIVERY_BATCH:

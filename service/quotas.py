@@ -1,6 +1,6 @@
-"""Quotas of jobs and of uploads of known images, and the fair order of the jobs of several projects.
+"""Quotas for jobs and for uploads of known images, and fair scheduling of jobs among projects.
 
-An error depends only on the number of jobs, or on earlier answers: never on private records.
+Errors depend only on the number of jobs or on earlier answers, never on private records.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from service.errors import InvalidInput, ObscuraError
 from service.identity.access import find
 from service.identity.recording import Act, record
 
-QUOTA_MAX = 2**53 - 1  # the largest integer that every JSON parser keeps exactly
+QUOTA_MAX = 2**53 - 1  # the largest integer that all JSON parsers represent exactly
 Jobs = TypeVar("Jobs", bound=Select[*tuple[Any, ...]])
-_KNOWN_OF_PROJECT = 5  # a project may have this many times the uploads of known images of a key
+_KNOWN_OF_PROJECT = 5  # the limit of a project, as a multiple of a key's limit
 
 
 class QuotaExceeded(ObscuraError):
@@ -31,7 +31,7 @@ class QuotaExceeded(ObscuraError):
 
 
 def set_quota(session: Session, project_id: str, *, jobs_max: int | None) -> Project:
-    """Limit the unfinished jobs of a project; None removes the limit. Jobs beyond a new limit continue."""
+    """Limit the unfinished jobs of a project; None removes the limit. Existing jobs above a new limit continue."""
     project = find(session, Project, project_id, lock=True)
     if jobs_max is not None and not 0 <= jobs_max <= QUOTA_MAX:
         raise InvalidInput(f"A quota of jobs is a whole number from 0 to {QUOTA_MAX}.")
@@ -42,9 +42,9 @@ def set_quota(session: Session, project_id: str, *, jobs_max: int | None) -> Pro
 
 
 def unfinished_jobs(session: Session, project_ids: Sequence[str]) -> Counter[str]:
-    """Count the jobs that wait or run, by project."""
+    """Return the number of queued and running jobs by project."""
     waiting = select(Job.project_id, func.count(Job.id)).group_by(Job.project_id)
-    waiting = waiting.where(Job.project_id.in_(project_ids), Job.finished_at.is_(None))  # as an index has them
+    waiting = waiting.where(Job.project_id.in_(project_ids), Job.finished_at.is_(None))  # matches an index
     return Counter({row[0]: row[1] for row in session.execute(waiting)})
 
 
@@ -53,7 +53,7 @@ def require_jobs(session: Session, project_id: str) -> None:
     limited = select(Project).where(Project.id == project_id)
     if session.scalars(limited).one().jobs_max is None:
         return
-    # Locked, so that two requests cannot both take the last place.
+    # Locked, so that two requests cannot both use the last free job of the quota.
     project = session.scalars(limited.with_for_update().execution_options(populate_existing=True)).one()
     if project.jobs_max is not None and unfinished_jobs(session, [project_id])[project_id] > project.jobs_max:
         raise QuotaExceeded(
@@ -65,9 +65,9 @@ def require_jobs(session: Session, project_id: str) -> None:
 
 
 def in_turn(query: Jobs, now: datetime) -> Jobs:
-    """Order jobs as workers take them, fair among projects whatever the length of their queues.
+    """Order jobs for workers, fair among projects with any queue lengths.
 
-    The project with the fewest running jobs comes first, then the one whose last turn is longest ago, then the oldest
+    The project with the fewest running jobs comes first, then the project with the least recent turn, then the oldest
     job.
     """
     running = (
@@ -84,15 +84,15 @@ def in_turn(query: Jobs, now: datetime) -> Jobs:
 
 
 def take_turn(session: Session, project_id: str, *, now: datetime) -> None:
-    """Record that a worker has taken a job of a project."""
+    """Record that a worker has claimed a job of a project."""
     session.execute(update(Project).where(Project.id == project_id).values(turn_at=now))
 
 
 def require_known_uploads(session: Session, project_id: str, key_id: str, most: int, *, now: datetime) -> None:
-    """Raise QuotaExceeded if a key, or all keys of a project, have learned too often today whether images are known.
+    """Raise QuotaExceeded if a key or its project got too many answers today that reveal known images.
 
-    The answer to an upload reveals whether its images are in another account. Call this before any lookup, so that the
-    error depends on earlier answers alone. `most` is per key and day. A project gets more, so new keys do not help.
+    The answer to an upload can reveal that images are in another account. Call this before any lookup, so that the
+    error depends only on earlier answers. `most` is the limit per key and day. Projects have a limit too.
     """
     total = select(func.coalesce(func.sum(KnownUploads.count), 0)).where(KnownUploads.day == _day(now))
     for whose, most_each, counted in (
@@ -109,7 +109,7 @@ def require_known_uploads(session: Session, project_id: str, key_id: str, most: 
 
 
 def count_known_upload(session: Session, project_id: str, key_id: str, *, now: datetime) -> None:
-    """Count an upload whose answer reveals that its images or subjects are known."""
+    """Count an upload whose answer reveals known images or subjects."""
     session.execute(delete(KnownUploads).where(KnownUploads.day < _day(now - timedelta(days=1))))
     row = session.get(KnownUploads, (project_id, key_id, _day(now)), with_for_update=True)
     if row is None:

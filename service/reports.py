@@ -1,6 +1,6 @@
-"""The report on a release: the file that was published with it, joined with its evaluations when it is read.
+"""The report on a release: the file published with it, combined with later evaluations when it is read.
 
-The release's files and their hash never change. Other projects that share the release read the report without facts
+The release's files and their hash never change. Projects that a release is shared with get a report without facts
 about the account (docs/how-to/share-a-release.md).
 """
 
@@ -28,8 +28,8 @@ from service.wording import open_templates
 PAGE, DATA = "report.html", "report.json"
 # The part of the page that evaluations replace.
 _USEFULNESS = re.compile(rb"<!-- usefulness -->.*?<!-- /usefulness -->", re.DOTALL)
-# What other projects may read of a shared release's report: what is on the privacy card, and how the training was
-# carried out. Names and sums of the account, and remarks made from these, stay with its own project.
+# The part of a shared release's report for other projects: facts on the privacy card, and facts on how the training was
+# carried out. The account's names and amounts, and notes derived from them, are only for its own project.
 _SHARED = {
     "release": ("name", "recipe", "classes", "created_at", "stages", "facts", "incomplete"),
     "guarantee": (
@@ -70,7 +70,7 @@ def read_report(storage: Storage, factory: SessionFactory, release_id: str, name
 
 
 def joined_page(published: bytes, evaluations: list[dict[str, Any]], classes: Sequence[str]) -> bytes:
-    """Return the published page with the evaluations made since."""
+    """Return the published page with evaluations made after publication."""
     if not evaluations:
         return published
     latest, earlier = _by_age(evaluations)
@@ -79,7 +79,7 @@ def joined_page(published: bytes, evaluations: list[dict[str, Any]], classes: Se
 
 
 def shared_part(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a report's data that other projects may read; a missing fact is None."""
+    """Return the part of a report's data that other projects may read. Missing facts are None."""
     shown = {part: {name: document.get(part, {}).get(name) for name in names} for part, names in _SHARED.items()}
     return shown | {"synthetic": document.get("synthetic")}
 
@@ -87,8 +87,8 @@ def shared_part(document: Mapping[str, Any]) -> dict[str, Any]:
 def shared_page(
     published: bytes, shown: Mapping[str, Any], evaluations: list[dict[str, Any]], classes: Sequence[str]
 ) -> bytes:
-    """Return the page for other projects. It takes only style and the section on synthetic images from the published
-    one.
+    """Return the page for other projects. From the published page, it contains only the style and the section on
+    synthetic images.
     """
     style, synthetic = (found[0].decode() if (found := part.search(published)) else "" for part in (_STYLE, _SYNTHETIC))
     latest, earlier = _by_age(evaluations)
@@ -106,7 +106,7 @@ def shared_page(
 
 
 def _by_age(evaluations: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the newest evaluation on each dataset, and all others."""
+    """Return the newest evaluation on each dataset, and the other evaluations."""
     newest: dict[str, dict[str, Any]] = {}
     for evaluation in evaluations:
         newest.setdefault(evaluation["evaluation"]["dataset_id"], evaluation)

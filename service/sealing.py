@@ -1,10 +1,10 @@
-"""Sealed files: authenticated encryption in chunks, which cannot be changed, truncated, reordered or swapped.
+"""Sealed files: authenticated encryption in chunks that cannot be changed, truncated, reordered or swapped.
 
 Implements the STREAM construction of Hoang, Reyhanitabar, Rogaway and Vizár 2015 (eprint 2015/189) over AES-256-GCM.
-A file is a magic word, 32 random bytes of salt, and the content in chunks of 64 KiB, each with its own tag. The key of
-a file is derived from the owner's key, the salt and the file's context by HKDF-SHA256. So two files never share a key,
-and a file put in the place of another does not open. A chunk's nonce is its index and whether it is the last one, so
-chunks cannot be reordered, repeated, left out or cut off.
+A file is a magic word, 32 random bytes of salt, and the content in chunks of 64 KiB, each with its own tag. A file's
+key is derived by HKDF-SHA256 from the owner's key, the salt and the file's context. So two files never share a key, and
+a file that replaces another one does not open. A chunk's nonce is its index and a flag for the last chunk, so chunks
+cannot be reordered, repeated, omitted or truncated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STEP_BYTES = CHUNK_BYTES + TAG_BYTES
 
 
 class SealBroken(NotFound):
-    """A sealed file was changed, or its key is another one."""
+    """A sealed file was changed, or was sealed with another key."""
 
     def __init__(self) -> None:
         super().__init__("A stored file is damaged, or its key is another one.")
@@ -48,7 +48,7 @@ class SealedWriter(io.RawIOBase):
     Args:
         file: empty and open for writing; the caller flushes and closes it.
         key: 32 bytes.
-        context: names the file among all that are sealed under this key; needed to read it.
+        context: identifies the file among all files sealed with this key; needed to read it.
     """
 
     def __init__(self, file: IO[bytes], key: bytes, context: str) -> None:
@@ -62,7 +62,7 @@ class SealedWriter(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         rest = memoryview(data)
-        while len(self._waiting) + len(rest) > CHUNK_BYTES:  # the last chunk waits for `finish`: it is marked as last
+        while len(self._waiting) + len(rest) > CHUNK_BYTES:  # keep the last chunk for `finish`, which marks it as last
             missing = CHUNK_BYTES - len(self._waiting)
             if self._waiting:
                 self._waiting += rest[:missing]
@@ -75,7 +75,7 @@ class SealedWriter(io.RawIOBase):
         return len(data)
 
     def finish(self) -> None:
-        """Write the last chunk. Without it the file does not open."""
+        """Write the last chunk. Without it, the file does not open."""
         self._seal(self._waiting, last=True)
         self._waiting = bytearray()
 
@@ -85,7 +85,7 @@ class SealedWriter(io.RawIOBase):
 
     def _put(self, data: bytes) -> None:
         rest = memoryview(data)
-        while rest:  # an unbuffered file may take less than it was given
+        while rest:  # an unbuffered file may write only a part
             rest = rest[self._file.write(rest) :]
 
 
@@ -93,23 +93,23 @@ class SealedReader(io.RawIOBase):
     """The content of a sealed file, seekable. Only authenticated content is returned.
 
     Args:
-        file: a regular file, open for reading; closed together with this reader, and when it does not open.
-        key: that it was sealed with.
-        context: that it was sealed with.
+        file: a regular file, open for reading. It is closed with this reader, or if opening fails.
+        key: the file's key.
+        context: the file's context.
 
     Raises:
-        SealBroken: the file is too short, or its last chunk, which authenticates the length, was changed. Reading
-            raises it for any other chunk.
+        SealBroken: the file is too short, or its last chunk, which authenticates the length, was changed. If another
+            chunk was changed, reading it raises SealBroken.
     """
 
     def __init__(self, file: BinaryIO, key: bytes, context: str) -> None:
         super().__init__()
         self._file, self._at = file, 0
         try:
-            # The last chunk is read first: its mark makes the length authentic.
+            # Read the last chunk first: its flag authenticates the length.
             sealed_bytes = os.fstat(file.fileno()).st_size - _HEADER_BYTES
             self._chunks = max(-(-sealed_bytes // _STEP_BYTES), 1)
-            self.size = sealed_bytes - self._chunks * TAG_BYTES  # of the content
+            self.size = sealed_bytes - self._chunks * TAG_BYTES  # size of the content
             header = os.pread(file.fileno(), _HEADER_BYTES, 0)
             if self.size < (self._chunks - 1) * CHUNK_BYTES or not header.startswith(_MAGIC):
                 raise SealBroken
@@ -172,7 +172,7 @@ class SealedReader(io.RawIOBase):
         nonce = _nonce(index, last=index == self._chunks - 1)
         try:
             self._cipher.decrypt_into(nonce, sealed, None, target)
-        except (InvalidTag, ValueError):  # a file that shrinks while it is read gives too few bytes
+        except (InvalidTag, ValueError):  # also if the file shrinks while it is read
             raise SealBroken from None
 
 

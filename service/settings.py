@@ -19,9 +19,9 @@ ResolvedPath = Annotated[Path, AfterValidator(Path.resolve)]
 
 
 class Settings(BaseSettings):
-    """Everything an operator may set. Immutable; every limit has a value.
+    """All settings of an operator. Immutable; every limit has a value.
 
-    Without a `database_url` it is an SQLite file in `data_dir`.
+    If `database_url` is empty, the database is an SQLite file in `data_dir`.
     """
 
     model_config = SettingsConfigDict(env_prefix="OBSCURA_", frozen=True, extra="ignore")
@@ -62,7 +62,7 @@ class Settings(BaseSettings):
         default=False, description="allow webhooks to addresses that are not public, and without TLS"
     )
 
-    # Sign-in with an OpenID Connect provider; without an issuer there are keys only
+    # Sign-in with an OpenID Connect provider; without an issuer, only keys work
     oidc_issuer: str = Field(default="", description="the provider's issuer URL")
     oidc_client_id: str = Field(default="", description="of this service at the provider")
     oidc_client_secret: SecretStr = Field(default=SecretStr(""), description="of this service at the provider")
@@ -96,7 +96,7 @@ class Settings(BaseSettings):
         default=0, ge=0, le=64, description="processes that train one job together; 0: one for each GPU"
     )
 
-    # Limits on what a caller may send or ask for
+    # Limits on requests of a caller
     requests_per_minute: int = Field(
         default=6000, ge=0, description="for each key, or address without one, on other machines; 0: no limit"
     )
@@ -121,14 +121,14 @@ class Settings(BaseSettings):
 
     @classmethod
     def at(cls, folder: Path, **given: Any) -> Self:
-        """Return settings for a data folder; options that are None are ignored."""
+        """Return settings for a data folder. Options that are None are ignored."""
         return cls(data_dir=folder, **{name: value for name, value in given.items() if value is not None})
 
     @model_validator(mode="after")
     def _fill_and_check(self) -> Self:
         if not self.database_url:
             object.__setattr__(self, "database_url", f"sqlite:///{self.data_dir / 'obscura.db'}")
-        # As browsers send an origin: without the default port. Empty stays empty.
+        # Normalize as browsers send an origin: without the default port. An empty value stays empty.
         origin = self.public_url.strip().rstrip("/").lower()
         if origin and _ORIGIN.fullmatch(origin) is None:
             raise ValueError(
@@ -156,17 +156,17 @@ class Settings(BaseSettings):
 
     @property
     def ledger_key_path(self) -> Path:
-        """The key that signs receipts and checkpoints; created at its first use."""
+        """The path of the key that signs receipts and checkpoints. The key is created at its first use."""
         return self.ledger_key_file or self.keys_path / "ledger.pem"
 
     @property
     def keys_path(self) -> Path:
-        """The folder of the keys of datasets and fingerprints. On another disk, it is not in backups of the data."""
+        """The folder of the keys of datasets and fingerprints. On another disk, backups of the data exclude it."""
         return self.keys_dir or self.data_dir / "keys"
 
     @property
     def trusted_proxy_networks(self) -> list[str]:
-        """The trusted proxies, those of IPv4 also as a dual-stack socket names them."""
+        """The trusted proxies; IPv4 networks also in the form that dual-stack sockets report."""
         networks = _networks(self.trusted_proxies)
         v4 = [network for network in networks if isinstance(network, IPv4Network)]
         return [str(network) for network in networks] + [
@@ -175,12 +175,12 @@ class Settings(BaseSettings):
 
     @property
     def work_path(self) -> Path:
-        """The scratch folders of jobs on this machine, which may be private."""
+        """The scratch folders of jobs on this machine. They may contain private data."""
         return self.data_dir / "work"
 
     @property
     def quarantine_path(self) -> Path:
-        """The folder of sealed upload bodies that were not read yet."""
+        """The folder of sealed upload bodies that are not yet parsed."""
         return self.data_dir / "quarantine"
 
     @property
@@ -198,7 +198,7 @@ class Settings(BaseSettings):
 
 
 def _networks(listed: str) -> list[IPv4Network | IPv6Network]:
-    # A star is refused: with it every client could claim another address.
+    # Reject a star, because every client could claim another address.
     try:
         return [ip_network(each.strip()) for each in listed.split(",") if each.strip()]
     except ValueError as error:

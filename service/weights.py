@@ -1,6 +1,6 @@
-"""The model card and the program that are downloaded with a released generator.
+"""The model card and the program to download with a released generator.
 
-Both are generated from the published files on request, so the release's digest never changes. They are deterministic.
+Both are generated deterministically from the published files on request, so the release's digest never changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NETWORKS = {
 
 
 def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: str) -> bytes:
-    """Return MODEL_CARD_FILE or LOADER_FILE of a released generator."""
+    """Return the content of MODEL_CARD_FILE or LOADER_FILE for a released generator."""
     with transaction(factory, read_only=True) as session:
         release = get_release(session, release_id)
         classes = trained_on(session, release).classes

@@ -1,6 +1,6 @@
-"""Names of states, kinds and failures for people, and the templates of pages.
+"""Display names of states, kinds and failures, and the templates of pages.
 
-Numbers are written by `obscura.wire.wording`.
+`obscura.wire.wording` formats numbers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ DECISION_STATES = {
 
 
 def open_templates(folder: Path, **beside: Path) -> jinja2.Environment:
-    """Return the templates of a folder, escaped and strict; those of further folders are prefixed by their keyword."""
+    """Return a folder's templates, escaped and strict. Keywords are the prefixes of templates in further folders."""
     further = jinja2.PrefixLoader({name: jinja2.FileSystemLoader(path) for name, path in beside.items()})
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.FileSystemLoader(folder), further]),
@@ -73,7 +73,7 @@ def open_templates(folder: Path, **beside: Path) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-        auto_reload=False,  # otherwise every page checks all its files for changes
+        auto_reload=False,  # otherwise every page would check its files for changes
     )
     environment.filters |= FILTERS
     return environment

@@ -1,6 +1,6 @@
-"""Create the schema: every table, its rules, and the triggers that make logs append-only.
+"""Create the schema: all tables and constraints, and the triggers that make logs append-only.
 
-Revision: 0001, the first. Later changes are revisions of their own.
+Revision: 0001, the first. Later changes have their own revisions.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ TYPES: dict[str, Any] = {
     "time": TIME,
 }
 SEQUENCE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-# An event of the audit log may be deleted once it is 12 hours old; `service.identity.recording.remove_old` does that.
+# `service.identity.recording.remove_old` may delete events of the audit log that are at least 12 hours old.
 OLD_EVENT = {
     "sqlite": "OLD.at < strftime('%Y-%m-%d %H:%M:%f', 'now', '-12 hours')",
     "postgresql": "OLD.at < now() - interval '12 hours'",
 }
-# Tables whose rows never change: the condition for a row in the same place, and for rows that may be deleted.
+# Append-only tables: the condition for a row with the same key, and the condition for rows that may be deleted.
 APPEND_ONLY: dict[str, tuple[str, dict[str, str]]] = {
     "entries": ("account_id = NEW.account_id AND sequence = NEW.sequence", {}),
     "checkpoints": ("sequence = NEW.sequence", {}),
@@ -45,9 +45,9 @@ APPEND_ONLY: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def columns(description: str) -> list[sa.Column[Any]]:
-    """Return the columns of a description such as `email str320?, account_id ->accounts?`.
+    """Parse a description of columns, such as `email str320?, account_id ->accounts?`.
 
-    A type is a key of TYPES, `str` and a length, or `->` and the table that the column refers to by id. A question mark
+    A type is a key of TYPES, `str` with a length, or `->` with the table that the column refers to. A question mark
     allows NULL.
     """
     made = []
@@ -61,7 +61,7 @@ def columns(description: str) -> list[sa.Column[Any]]:
 
 
 def choice(name: str, words: str, *, nullable: bool = False) -> sa.Column[str]:
-    """Return a column that contains one of some words, and its CHECK constraint."""
+    """Return a column that allows only some words, with its CHECK constraint."""
     kind = sa.Enum(*words.split(), name=name, native_enum=False, create_constraint=True, length=32)
     return sa.Column(name, kind, nullable=nullable)
 
@@ -74,8 +74,8 @@ def create(name: str, *parts: Any, key: str = "", indexed: str = "", **rules: st
     """Create a table.
 
     Args:
-        parts: columns, constraints, and descriptions of columns.
-        key: columns of the primary key; by default `id`, which is added.
+        parts: columns, constraints, or descriptions of columns.
+        key: columns of the primary key; by default, a column `id` is added.
         indexed: indexes, such as `created_at, state created_at`.
         rules: CHECK constraints by name.
     """
@@ -94,20 +94,20 @@ def index_where(name: str, table: str, columns: list[str], rule: str, *, unique:
 
 
 def append_only_sqlite(table: str, same_place: str, removed: str) -> tuple[str, ...]:
-    """Return the triggers that refuse to change, delete or replace a row."""
+    """Return the triggers that reject changing, deleting or replacing a row."""
     refuse = f"BEGIN SELECT RAISE(ABORT, '{table} are append-only'); END"
     unless = f"WHEN NOT ({removed}) " if removed else ""
     return (
         f"CREATE TRIGGER {table}_no_update BEFORE UPDATE ON {table} {refuse}",
         f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} {unless}{refuse}",
-        # INSERT OR REPLACE deletes without a delete trigger, so a second row in the same place is refused first.
+        # INSERT OR REPLACE deletes without a delete trigger, so reject a second row with the same key first.
         f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} "
         f"WHEN EXISTS (SELECT 1 FROM {table} WHERE {same_place}) {refuse}",
     )
 
 
 def append_only_postgresql(table: str, removed: str) -> tuple[str, ...]:
-    """Return the function and the triggers that refuse to change or delete a row."""
+    """Return the function and the triggers that reject changing or deleting a row."""
     unless = f"IF TG_OP = 'DELETE' THEN IF {removed} THEN RETURN OLD; END IF; END IF; " if removed else ""
     return (
         f"CREATE FUNCTION {table}_append_only() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {unless}"

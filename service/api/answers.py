@@ -1,7 +1,7 @@
-"""`ApiRoute`, the class of the API's routes, and the answers it sends: records, files and pages of lists.
+"""`ApiRoute`, the class of the API's routes, and its responses: records, files and pages of lists.
 
-Records and files have ETags and are conditional; files also answer byte ranges (RFC 9110, sections 8.8.3, 13 and 14).
-Pages are bounded and have opaque cursors (keyset pagination, stable while rows are added).
+Records and files have ETags for conditional requests; files support byte ranges (RFC 9110, sections 8.8.3, 13 and 14).
+Pages are bounded and have opaque cursors (keyset pagination, which is stable while rows are added).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from service.identity.access import find
 from service.views.rows import newest
 
 CHUNK_BYTES = 1 << 18
-JSON_VALUES_MAX = 12_000  # a value takes up to 10 microseconds of the thread that serves all connections
+JSON_VALUES_MAX = 12_000  # each value takes up to 10 microseconds of the event loop
 REVALIDATE = "private, no-cache"
 _FOREIGN_CURSOR = "This cursor is not one that this list gave out. Start again without a cursor."
 Position = TypeVar("Position", str, int)
 
 
 def is_fresh(request: Request, etag: str) -> bool:
-    """Return whether If-None-Match names this representation (weak comparison)."""
+    """Return whether If-None-Match contains this ETag (weak comparison)."""
     header = request.headers.get("if-none-match")
     if header is None:
         return False
@@ -49,7 +49,7 @@ def is_fresh(request: Request, etag: str) -> bool:
 
 
 class ApiRoute(APIRoute):
-    """A route that authenticates before it reads a body, refuses JSON with too many values, and sends ETags."""
+    """A route that authenticates before it reads a body, rejects JSON with too many values, and sends ETags."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -61,7 +61,7 @@ class ApiRoute(APIRoute):
                 if (await request.body()).count(b",") >= JSON_VALUES_MAX:
                     raise InvalidInput(f"The body holds more than {JSON_VALUES_MAX:,} values. Send fewer at a time.")
             response = await handler(request)
-            # FastAPI sends a returned record as a plain Response; handlers that build one set its headers themselves.
+            # FastAPI sends a returned record as a plain Response; handlers that return a Response set its headers.
             is_record = type(response) is Response and response.body and "Cache-Control" not in response.headers
             return with_etag(request, response) if is_record else response
 
@@ -79,9 +79,9 @@ def with_etag(request: Request, response: Response) -> Response:
 
 
 class _Download(FileResponse):
-    """A file, whole or one range, without Last-Modified.
+    """A file, or one range of it, without Last-Modified.
 
-    An unreadable range, or several, means the whole file (RFC 9110, section 14.2).
+    An invalid range, or several ranges, returns the whole file (RFC 9110, section 14.2).
     """
 
     chunk_size = CHUNK_BYTES
@@ -112,12 +112,12 @@ def send_file(request: Request, path: Path, *, sha256: str, media_type: str, fil
 
 
 def encode_cursor(value: str | int) -> str:
-    """Encode the position after a row."""
+    """Encode the position after a row as a cursor."""
     return base64.urlsafe_b64encode(json.dumps([value]).encode()).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str | None, kind: type[Position]) -> Position | None:
-    """Decode a cursor of `encode_cursor`; raise InvalidInput unless both databases can compare with its value."""
+    """Decode a cursor; raise InvalidInput unless both databases can compare its value."""
     if cursor is None:
         return None
     try:
@@ -142,10 +142,10 @@ def newest_page(
     moment: str = "created_at",
     **equal: Any,
 ) -> Page[Any]:
-    """Return a page of a table's rows that the caller may see, newest first. Raise NotFound unless they see `of`.
+    """Return a page of a table's visible rows, newest first. Raise NotFound if the row `of` is hidden from the caller.
 
-    `show` makes the records. `equal` are values of columns; None does not narrow. A cursor holds an id, not a time:
-    times are shown to the minute only.
+    `show` builds the records. `equal` has values of columns to filter by; None means no filter. A cursor contains an
+    id, not a time, because times are only shown to the minute.
     """
     narrowed = [getattr(table, name) == value for name, value in equal.items() if value is not None]
     with transaction(service.factory, read_only=True) as session:

@@ -1,8 +1,8 @@
-"""Middleware and writer of the audit log: every request to a route leaves exactly one event.
+"""Middleware and writer of the audit log: every request to a route creates exactly one event.
 
-The event of a request that changes nothing is written before its answer starts; many share one transaction. The event
-of a change is part of the transaction that makes it. An upload is logged when it starts, so that neither the time nor
-the position of its event reveals how long reading took.
+For a request that changes nothing, the event is written before the response starts; many share one transaction. For a
+change, the event is part of the same transaction. An upload is logged when it starts, so that neither the time nor the
+position of its event reveals the duration of the upload.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from service.identity import recording
 from service.identity.recording import AuditLogUnavailable, Event, Recorder
 from service.settings import Settings
 
-# Routes without private data, requested every few seconds by proxies or with every page.
+# Routes without private data that proxies request every few seconds, or browsers with every page.
 UNLOGGED = ("/v1/health/", "/v1/openapi.json", "/static/", "/reference", "/docs")
 
 
@@ -40,32 +40,32 @@ UNLOGGED = ("/v1/health/", "/v1/openapi.json", "/static/", "/reference", "/docs"
 class LogLimits:
     """Bounds of the audit log's writer.
 
-    In a window of `flood_seconds`, `alike_max` refusals of one kind by one sender leave an event each; the others leave
-    one event together.
+    In a window of `flood_seconds`, the first `alike_max` refusals of one kind for one sender create an event each; all
+    further refusals create one event together.
     """
 
-    gather_seconds: float = 0.25  # events of this span share a transaction if no answer waits for them
+    gather_seconds: float = 0.25  # events within this time share a transaction if no response waits for them
     waiting_max: int = 10_000
     per_transaction_max: int = 500
     retry_seconds: float = 5.0  # between attempts to write
     flood_seconds: float = 60.0
     alike_max: int = 20
-    floods_max: int = 10_000  # counted at a time
+    floods_max: int = 10_000  # counted at the same time
 
 
 @dataclass
 class Flood:
-    """Refusals of one kind by one sender within a window that ends at `until` (monotonic)."""
+    """Refusals of one kind for one sender, within a window that ends at `until` (monotonic time)."""
 
     first: Event
     until: float
-    alike: bool  # all have the action of the first
+    alike: bool  # all have the same action as the first
     count: int = 0
-    written: int = 0  # those that left an event each
+    written: int = 0  # number of those with an event each
 
 
 class EventWriter(Background):
-    """Writes the events of requests that change nothing, in one thread. Floods of refusals are counted, not listed."""
+    """Writes the events of requests that change nothing, in one thread. Floods of refusals are only counted."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class EventWriter(Background):
         self._factory = factory
         self._waiting: deque[tuple[Event, Future[None]]] = deque()
         self._floods: dict[tuple[str, ...], Flood] = {}  # oldest first
-        self._written = False  # whether the last attempt succeeded
+        self._written = False  # the last attempt succeeded
         self._lock = threading.Lock()
 
     def put(self, event: Event) -> Future[None]:
@@ -97,15 +97,15 @@ class EventWriter(Background):
     def _enqueue(self, event: Event) -> Future[None]:
         # The caller holds the lock.
         written = Future[None]()
-        written.set_running_or_notify_cancel()  # cannot be cancelled by a client that disconnects
+        written.set_running_or_notify_cancel()  # so that a client's disconnect cannot cancel it
         self._waiting.append((event, written))
         return written
 
     def put_refusal(self, event: Event, whose: str, status: int) -> Future[None] | None:
-        """Enqueue a refusal, or only count it and return None.
+        """Enqueue the event of a refusal, or only count the refusal and return None.
 
         Rate-limited requests (status 429) are counted together, others by action. `whose` is the key's id, or the
-        address.
+        client's address.
         """
         limited = status == HTTPStatus.TOO_MANY_REQUESTS
         kind = (whose, str(status)) if limited else (whose, str(status), event.action)
@@ -140,7 +140,7 @@ class EventWriter(Background):
         return float("inf")
 
     def trouble(self) -> str:
-        """Return why requests cannot be served, or "". Unless the last write succeeded, probe with an insert."""
+        """Return why requests cannot be served, or "". If the last write failed, probe with an insert."""
         if not self.required or self._written:
             return ""
         trial = recording.event_of(None, "GET /v1/health/ready", None, Outcome.ALLOWED, at=self.clock())
@@ -154,7 +154,7 @@ class EventWriter(Background):
         return ""
 
     def stop(self) -> None:
-        """Write everything that waits, then stop."""
+        """Write all waiting events, then stop."""
         super().stop()
         self._end_floods(float("inf"))
         while self._waiting and self._write():
@@ -178,7 +178,7 @@ class EventWriter(Background):
         try:
             with transaction(self._factory) as session:
                 rows = recording.append(session, [event for event, _ in some])
-        except Exception as error:  # whatever it is, no request may wait forever
+        except Exception as error:  # on any error, no request may wait forever
             self._written = False
             recording.not_written(len(some), error)
             if self.required:
@@ -197,9 +197,9 @@ class EventWriter(Background):
 
 @dataclass
 class Note(Recorder):
-    """The audit event of one request: written by its first writing transaction, or else when it is answered.
+    """The audit event of one request, written by its first writing transaction, or otherwise before the response.
 
-    Handlers set the caller in the request's scope (`state.known`), and may override the outcome (`state.outcome`).
+    Handlers store the caller in the request's scope (`state.known`), and may override the outcome (`state.outcome`).
     """
 
     scope: Scope = field(default_factory=dict)
@@ -214,7 +214,7 @@ class Note(Recorder):
         return recording.event_of(whose, action, what, outcome, at=self.requested_at)
 
     def events(self, session: Session) -> list[Event]:
-        """Return what a transaction must write: the event, if this is the request's first change, and its acts."""
+        """Return the events to write in a transaction: the request's event, if this is its first change, and acts."""
         changes = self.scope["method"] not in ("GET", "HEAD", "OPTIONS")
         self._writing = changes and not self.written and is_logged(self.scope)
         own = [self.event(Outcome.ALLOWED)] if self._writing else []
@@ -252,11 +252,11 @@ class Audit(Middleware):
 
         try:
             await self.app(scope, receive, send_noting)
-        except Exception:  # answered by outer middleware, without details
+        except Exception:  # outer middleware responds, without details
             await self._write(note, Outcome.FAILED, status)
             raise
         finally:
-            self._put(note, Outcome.FAILED, status)  # of a client that disconnected before an answer
+            self._put(note, Outcome.FAILED, status)  # the client disconnected before a response
             del state["note"]  # breaks a reference cycle
 
     async def _write(self, note: Note, outcome: Outcome, status: int) -> bool:
@@ -281,7 +281,7 @@ class Audit(Middleware):
 
 
 def is_logged(scope: Scope) -> bool:
-    """Return whether a request leaves an event: only requests to routes that can show private data do."""
+    """Return whether a request creates an event: only requests to routes that can show private data do."""
     return "route" in scope and not route_of(scope).startswith(UNLOGGED)
 
 

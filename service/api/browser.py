@@ -1,4 +1,4 @@
-"""Browsers as callers: the session cookie, and the check that a request comes from a page of this service."""
+"""Requests from browsers: the session cookie, and the check that a request comes from a page of this service."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fastapi import Request
 from service.errors import Forbidden
 
 COOKIE = "obscura_session"  # over plain HTTP; see `cookie_name`
-FORM_TOKEN = "X-Form-Token"  # header of requests that a page's script sends: the token of the session's forms
+FORM_TOKEN = "X-Form-Token"  # request header of our scripts, with the session's form token
 
 
 def require_same_origin(request: Request) -> None:
     """Raise Forbidden if another site sent the request, by Origin or Sec-Fetch-Site.
 
-    Our origin is that of `Settings.public_url`; without one it is the requested host, whatever the scheme.
+    Our origin is that of `Settings.public_url`; if it is empty, the requested host with any scheme.
     """
     origin = request.headers.get("origin")  # a scheme, "://", a host; or "null"
     ours = request.app.state.settings.public_url
@@ -27,13 +27,13 @@ def require_same_origin(request: Request) -> None:
 
 
 def require_token(token: str, expected: str) -> None:
-    """Raise Forbidden unless a request carries the token of its own session."""
+    """Raise Forbidden unless a request has its session's form token."""
     if not hmac.compare_digest(token.encode(), expected.encode()):
         raise Forbidden("This page is from an earlier session. Reload it and try again.")
 
 
 def is_secure(request: Request) -> bool:
-    """Return whether browsers use HTTPS; the session cookie is then marked secure."""
+    """Return whether browsers use HTTPS. If so, the session cookie is marked secure."""
     public_url: str = request.app.state.settings.public_url
     return public_url.startswith("https:") or request.url.scheme == "https"
 

@@ -31,7 +31,7 @@ from service.storage.interface import Storage
 if TYPE_CHECKING:
     from service.identity.provider import Provider
 
-READINESS_AT_A_TIME_MAX = 8  # concurrent readiness checks of the database, hanging ones included
+READINESS_AT_A_TIME_MAX = 8  # concurrent readiness checks, including hanging ones
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ bearer = HTTPBearer(auto_error=False, scheme_name="ApiKey", description="`Author
 
 
 def identify(service: Service, request: Request, token: str) -> Principal:
-    """Authenticate a token. Note the use of the key, or count a wrong key against the client's address."""
+    """Authenticate a token. Record the key's use, or count an invalid key for the client's address."""
     now = service.clock()
     try:
         with transaction(service.factory, read_only=True) as session:
@@ -93,7 +93,7 @@ def identify(service: Service, request: Request, token: str) -> Principal:
 
 
 def signed_in_by_cookie(service: Running, request: Request) -> sessions.SignedIn | None:
-    """Return who signed in with the session cookie of a request, or None."""
+    """Return the caller of the request's session cookie, or None."""
     cookie = request.cookies.get(browser.cookie_name(request))
     if cookie is None:
         return None
@@ -107,14 +107,14 @@ def signed_in_by_cookie(service: Running, request: Request) -> sessions.SignedIn
 
 
 def authenticate_request(service: Service, request: Request, credentials: Credentials) -> Principal:
-    """Authenticate the key, or the session of a page, once per request; count the request against the rate limit."""
+    """Authenticate the key or the page's session, once per request, and count the request for the rate limit."""
     known: Principal | None = getattr(request.state, "known", None)
     if known is not None:
         return known
     principal, needed = None, "Send an API key: 'Authorization: Bearer obs_...'."
     if credentials is not None:
         principal = identify(service, request, credentials.credentials)
-    elif browser.FORM_TOKEN in request.headers:  # of a page's script
+    elif browser.FORM_TOKEN in request.headers:  # sent by a page's script
         browser.require_same_origin(request)
         signed_in, needed = signed_in_by_cookie(service, request), "Your session has ended."
         if signed_in is not None:
@@ -140,7 +140,7 @@ def authorize(
 
 
 def require_open_to(service: Service, request: Request, principal: Principal) -> None:
-    """Raise InstallationLocked for every request to a locked installation, except for what admins read."""
+    """Raise InstallationLocked if the installation is locked, except for admins' read requests."""
     if request.method not in ("GET", "HEAD") or Scope.ADMIN not in principal.scopes:
         with transaction(service.factory, read_only=True) as session:
             require_unlocked(session)
@@ -151,7 +151,7 @@ class UnsupportedMediaType(ObscuraError):
 
 
 async def refuse_the_unknown(request: Request) -> None:
-    """Refuse unknown query parameters (InvalidInput) and content types (UnsupportedMediaType)."""
+    """Reject unknown query parameters (InvalidInput) and content types (UnsupportedMediaType)."""
     route = request.scope["route"]
     parameters = get_flat_params(route.dependant)
     known = [field.alias for field in parameters if isinstance(field.field_info, params.Query)]
@@ -167,7 +167,7 @@ async def refuse_the_unknown(request: Request) -> None:
         raise UnsupportedMediaType("Send the file itself as the body, not a form: 'curl -T FILE'.")
 
 
-# Each route declares its scope: as a dependency, or as a parameter if it needs the caller.
+# Each route declares its scope as a dependency, or as a parameter if it needs the caller.
 READ = Security(authorize, scopes=["read"])
 TRAIN = Security(authorize, scopes=["train"])
 DATA = Security(authorize, scopes=["data"])
@@ -182,7 +182,7 @@ Admin = Annotated[Principal, ADMIN]
 
 
 async def installation_admin(admin: Admin) -> Principal:
-    """Require an admin of the installation, not of a single project."""
+    """Require an admin of the installation. A project's owner is not enough."""
     admin.require_installation()
     return admin
 
@@ -201,7 +201,7 @@ async def page_request(
     limit: Annotated[int, Query(ge=1, description="Items on a page; bounded by the service.")] = 50,
     cursor: Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before.")] = None,
 ) -> PageRequest:
-    """Read `limit`, lowered to the service's maximum, and `cursor`."""
+    """Parse `limit`, capped at the service's maximum, and `cursor`."""
     return PageRequest(min(limit, service.settings.page_size_max), cursor)
 
 

@@ -1,7 +1,7 @@
 """Server-sent events about one job: a bounded number of streams, each of bounded duration.
 
 A stream is a sequence of snapshots, not a log: an event is sent when the public state of the job has changed. The event
-id names the snapshot, so a client that reconnects with Last-Event-ID receives only newer ones.
+id identifies the snapshot, so a client that reconnects with Last-Event-ID receives only newer snapshots.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StreamLimits(SlotLimits):
 
 
 class Snapshot:
-    """The public state of a job. Its id is the version of its progress and a digest of the data."""
+    """The public state of a job. Its id consists of the progress version and a digest of the data."""
 
     def __init__(self, version: int, record: EventRecord) -> None:
         self.data = record.model_dump_json()
@@ -48,7 +48,7 @@ class Snapshot:
 
 
 class EventStream(StreamingResponse):
-    """The streamed response; whatever happens to the connection, its slot is given back."""
+    """The streamed response. Its slot is released however the connection ends."""
 
     def __init__(self, content: AsyncIterator[str], *, on_close: Callable[[], None]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -65,10 +65,10 @@ class EventStream(StreamingResponse):
 async def follow(
     read: Callable[[], Snapshot | None], *, last_event_id: str | None, limits: StreamLimits, stopping: threading.Event
 ) -> AsyncIterator[str]:
-    """Yield each new snapshot as an event, and heartbeat comments in between. Between two reads it holds no thread.
+    """Yield each new snapshot as an event, with heartbeat comments in between. Blocks no thread between reads.
 
-    Ends after the final snapshot, after `limits.seconds_max`, when the service stops, or when the caller may no longer
-    read; the client reconnects. `read` runs in a worker thread, and returns None if the caller's key was revoked.
+    Ends after the final snapshot, after `limits.seconds_max`, when the service stops, or when the caller loses access.
+    Clients reconnect. `read` runs in a worker thread, and returns None if the caller's key was revoked.
     """
     yield f"retry: {RECONNECT_MILLISECONDS}\n\n"
     opened = last_sent = time.monotonic()

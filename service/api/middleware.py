@@ -1,4 +1,4 @@
-"""ASGI middleware of every request: headers, traffic counts, limits on concurrency, bodies and time."""
+"""ASGI middleware for every request: headers, traffic counts, and limits on concurrency, bodies and time."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from service.errors import TooLarge
 from service.identity.access import Principal
 from service.logs import get_logger
 
-BODY_BYTES_MAX = 64 * 1024  # of a route that declares no other limit
+BODY_BYTES_MAX = 64 * 1024  # for routes without a declared limit
 LARGE_BODY_BYTES_MAX = 1 << 20
 LIVENESS_PATH = "/v1/health/live"
-NOT_ANSWERED = 499  # the client disconnected before an answer started
+NOT_ANSWERED = 499  # the client disconnected before a response started
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # safe in log lines
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -37,15 +37,15 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class GateLimits:
-    """Bounds of the requests of one process."""
+    """Bounds for the requests of one process."""
 
-    # Processed at a time. Half of the connections stay free, so that a liveness check always finds one.
+    # Processed at the same time. Half of the connections stay free, so that liveness checks can always connect.
     requests_max: int = 500
     per_address_max: int = 250
-    # With incomplete bodies. Together with `requests_max` fewer than the connections.
+    # With incomplete bodies. Together with `requests_max`, below the number of connections.
     waiting_max: int = 250
     waiting_per_address_max: int = 25
-    body_seconds_max: float = 30.0  # from the moment a route asks for the body to its end
+    body_seconds_max: float = 30.0  # from the first read of the body to its end
 
 
 @dataclass(eq=False)
@@ -66,7 +66,7 @@ class Middleware(ABC):
 class CommonHeaders(Middleware):
     """Adds request id, rate limit and default security headers; pages set their own policy.
 
-    A request is named by a valid X-Request-Id or a random id, which log lines carry too.
+    The request id is a valid X-Request-Id or random. Log lines also contain it.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,17 +82,17 @@ class CommonHeaders(Middleware):
                     headers.setdefault(header, value)
             await send(message)
 
-        scope["obscura.request_id"] = name  # for answers made outside all middleware
+        scope["obscura.request_id"] = name  # for responses created outside all middleware
         with bound_contextvars(request_id=name):
             await self.app(scope, receive, send_with_headers)
 
 
 @dataclass(eq=False, kw_only=True)
 class Traffic(Middleware):
-    """Counts each answer for the metrics and, if `logged`, writes the access log.
+    """Counts each response for the metrics and, if `logged`, writes the access log.
 
-    Routes are named by template (`/v1/jobs/{job_id}`), callers by key id. Paths and queries, which hold identifiers and
-    names, are never recorded. `count` takes method, route, status, and seconds until the answer started.
+    Routes are recorded by template (`/v1/jobs/{job_id}`), callers by key id. Paths and queries are never recorded,
+    because they contain ids and names. `count` takes method, route, status, and seconds until the response started.
     """
 
     count: Callable[[str, str, int, float], None]
@@ -122,7 +122,7 @@ class Traffic(Middleware):
 
 
 def caller_of(scope: Scope) -> Principal | None:
-    """Return the caller whose valid key came with a request, or None."""
+    """Return the authenticated caller of a request, or None."""
     principal: Principal | None = scope.get("state", {}).get("known")
     return principal
 
@@ -137,9 +137,9 @@ def route_of(scope: Scope) -> str:
 
 
 class CloseUnread(Middleware):
-    """Closes the connection after an answer that was sent before the whole body arrived.
+    """Closes the connection after a response that was sent before the whole body arrived.
 
-    The server would otherwise read to the announced end of the body.
+    Otherwise the server would read to the announced end of the body.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -164,13 +164,13 @@ class CloseUnread(Middleware):
 
 
 def body_limit(bytes_max: int | None) -> Callable[[Endpoint], Endpoint]:
-    """Declare the largest body of a route, capped by `Settings.body_bytes_max`; the default is BODY_BYTES_MAX.
+    """Declare a route's body limit, capped at `Settings.body_bytes_max`. The default limit is BODY_BYTES_MAX.
 
-    None is for a route that streams its body and bounds it itself.
+    Use None for a route that streams its body and enforces its own limit.
     """
 
     def declare(endpoint: Endpoint) -> Endpoint:
-        endpoint.body_bytes_max = bytes_max  # type: ignore[attr-defined]  # functions take attributes
+        endpoint.body_bytes_max = bytes_max  # type: ignore[attr-defined]  # functions can have attributes
         return endpoint
 
     return declare
@@ -178,15 +178,15 @@ def body_limit(bytes_max: int | None) -> Callable[[Endpoint], Endpoint]:
 
 @dataclass(eq=False)
 class WaitingRoom:
-    """Bounded set of requests with incomplete bodies. When it is full, the address with most loses its oldest
+    """Bounded set of requests with incomplete bodies. If it is full, the address with most requests loses its oldest
     request.
     """
 
     limits: GateLimits
-    waiting: dict[anyio.CancelScope, str] = field(default_factory=dict)  # address, oldest first
+    waiting: dict[anyio.CancelScope, str] = field(default_factory=dict)  # address by scope, oldest first
 
     async def receive(self, read: Awaitable[Message], address: str) -> Message:
-        """Return the body that `read` waits for. Raise HTTPException 408 after a while, 503 if evicted."""
+        """Wait for `read` and return the body. Raise HTTPException 408 on a timeout, 503 if evicted."""
         held, seconds_max = Counter(self.waiting.values()), self.limits.body_seconds_max
         if held[address] >= self.limits.waiting_per_address_max:
             self._evict(address)
@@ -212,19 +212,19 @@ class WaitingRoom:
 
 @dataclass(eq=False)
 class Gate(Middleware):
-    """Bounds concurrent requests, except liveness checks, and receives their bodies.
+    """Limits concurrent requests, except liveness checks, and receives their bodies.
 
-    A request with an incomplete body does not count: it waits in a `WaitingRoom`, so that slow clients cannot keep
-    others out. A request whose answer has started does not count either: the server closes connections that stall.
+    A request with an incomplete body does not count: it waits in a `WaitingRoom`, so that slow clients cannot block
+    others. A request whose response has started does not count either: the server closes stalled connections.
 
-    Bodies are limited by the bytes that arrive, whatever Content-Length says: to `body_bytes_max`, and to
-    BODY_BYTES_MAX for a route without `body_limit`. A request with an invalid Host, path or framing is refused, and its
-    connection closed.
+    The limits of bodies apply to received bytes, not to Content-Length: `body_bytes_max`, and BODY_BYTES_MAX for a
+    route without `body_limit`. A request with an invalid Host, path or framing is rejected, and its connection is
+    closed.
     """
 
     limits: GateLimits = GateLimits()
     body_bytes_max: int = LARGE_BODY_BYTES_MAX
-    open: Counter[str] = field(default_factory=Counter)  # requests by address
+    open: Counter[str] = field(default_factory=Counter)  # number of requests by address
 
     def __post_init__(self) -> None:
         self.room = WaitingRoom(self.limits)
@@ -255,7 +255,7 @@ class Gate(Middleware):
             read = _read(scope, receive, min(bytes_max, self.body_bytes_max))
             if not counted:
                 return await self.room.receive(read, address)
-            self.open -= one  # which drops an address without requests
+            self.open -= one  # also removes an address without requests
             try:
                 return await self.room.receive(read, address)
             finally:

@@ -1,6 +1,6 @@
 """Complete the OpenAPI document: descriptions, examples, and one request schema for each recipe.
 
-Options are typed per recipe (discriminator `recipe`). This only documents: the recipe's own model validates.
+Options are typed per recipe (discriminator `recipe`). This is only documentation: the recipe's model validates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PREFIXES |= {"webhook": "whk"}
 
 
 _RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
-# By field or parameter; `Schema.field` for one schema only.
+# By field or parameter; `Schema.field` applies to one schema only.
 EXAMPLES: dict[str, Any] = {
     "accuracy": {"cnn": 0.78, "mlp": 0.71},
     "accuracy_by_class": {"cat": 0.81, "dog": 0.75},
@@ -183,7 +183,7 @@ TAGS = {
 }
 _JSON = "application/json"
 _PLACE = "#/components/schemas/"
-_FILES = {"name": "file_name"}  # parameters that differ from fields of the same name
+_FILES = {"name": "file_name"}  # parameters that differ from fields with the same name
 
 
 def describe(document: dict[str, Any]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def example_of(schema: dict[str, Any], schemas: dict[str, Any], *, of: str = "", name: str = "") -> Any:
-    """Return an example of a schema, or of its field `name` in the schema `of`: a known one, or one of its parts."""
+    """Return an example of a schema, or of field `name` in schema `of`: a known example, or one built from parts."""
     if name:
         example = _known_example(of, name)
         if example not in (None, []):
@@ -235,7 +235,7 @@ def example_of(schema: dict[str, Any], schemas: dict[str, Any], *, of: str = "",
 
 
 def _type_options(document: dict[str, Any]) -> None:
-    """Replace each request body that names a recipe by one schema per recipe, with the options of that recipe."""
+    """Replace each request body that names a recipe with one schema per recipe, with that recipe's options."""
     schemas = document["components"]["schemas"]
     named = {name for name, schema in schemas.items() if "recipe" in schema.get("properties", {})}
     in_camel_case = {name: name.title().replace("_", "") for name in RECIPES}

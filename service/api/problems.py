@@ -25,9 +25,9 @@ from service.logs import get_logger
 from service.wording import NEEDS_OPERATOR, NO_STORAGE
 
 MEDIA_TYPE = "application/problem+json"
-TYPE_PREFIX = "/docs/reference/errors/#"  # a section of the documentation for each code
+TYPE_PREFIX = "/docs/reference/errors/#"  # each code has a section in the documentation
 RETRY_SECONDS = 2
-ERRORS_MAX = 50  # in the answer to an invalid request
+ERRORS_MAX = 50  # in the response to an invalid request
 POINTER_CHARACTERS_MAX = 300
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -40,7 +40,7 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 
-# Codes of errors by status. A missing code is a bug, hence 500.
+# Error codes by status. A missing code is a bug, so it gives 500.
 _BY_STATUS = {
     401: ("unauthorized",),
     403: ("forbidden",),
@@ -81,7 +81,7 @@ TITLES = {code: code.replace("_", " ").capitalize() for code in STATUSES} | {
 _NOT_SOON = {"database_unsuitable", "uploads_stopped"}  # retrying helps only after an operator has acted
 RETRY_CODES = {code for code, status in STATUSES.items() if status in (429, 503)} - _NOT_SOON | {"pending"}
 _RETRY_HEADERS = {code: {"Retry-After": str(RETRY_SECONDS)} for code in RETRY_CODES}
-# The caller learns that an operator must act, and no details.
+# The caller only learns that an operator must act.
 OPERATOR_ONLY = {"ledger_corruption": NEEDS_OPERATOR, "storage_unavailable": NO_STORAGE}
 
 
@@ -90,13 +90,13 @@ class Pending(ObscuraError):
 
 
 class JobNotSucceeded(ObscuraError):
-    """A job ended without content."""
+    """The job ended without content."""
 
     code: ClassVar[str] = "job_failed"
 
 
 class SampleRemoved(ObscuraError):
-    """The files of a sample were removed after their retention time."""
+    """The files of the sample were removed after their retention period."""
 
 
 class Busy(ObscuraError):
@@ -104,11 +104,11 @@ class Busy(ObscuraError):
 
 
 class UploadStalled(ObscuraError):
-    """An upload arrives too slowly."""
+    """The upload is too slow."""
 
 
 class TooManyWrongKeys(ObscuraError):
-    """An address has sent too many invalid keys. A valid key still works."""
+    """The address has sent too many invalid keys. A valid key still works."""
 
     def __init__(self, message: str, seconds: float) -> None:
         wait = math.ceil(seconds)
@@ -120,7 +120,7 @@ class TooManyWrongKeys(ObscuraError):
 
 
 class TooManyRequests(ObscuraError):
-    """A key, a project or an address has reached its limit of requests per minute."""
+    """The key, project or address has reached its limit of requests per minute."""
 
     def __init__(self, policy: str, requests_max: int, seconds: int) -> None:
         self.headers = {"Retry-After": str(seconds)}
@@ -134,7 +134,7 @@ class TooManyRequests(ObscuraError):
 
 
 class RangeNotSatisfiable(ObscuraError):
-    """The requested byte range lies outside the content."""
+    """The requested byte range is outside the content."""
 
     def __init__(self, size: int) -> None:
         self.headers = {"Content-Range": f"bytes */{size}"}
@@ -164,7 +164,7 @@ def install(app: FastAPI) -> None:
 
 
 def _list_errors(document: dict[str, Any]) -> None:
-    """List in an OpenAPI document the errors of each operation, by status."""
+    """Add the errors of each operation to an OpenAPI document, by status."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     document["components"]["responses"] = {
         f"Status{status}": {"description": f"`{'`, `'.join(codes)}`", "content": content}
@@ -217,7 +217,7 @@ def problem_response(
 
 
 def describe_error(error: ObscuraError) -> tuple[str, Mapping[str, Any], Mapping[str, str]]:
-    """Return the message, numbers and headers of the answer to an error. Details for the operator only are logged."""
+    """Return the message, numbers and headers of the response to an error. Log details meant only for the operator."""
     if error.code in OPERATOR_ONLY:
         get_logger(__name__).error("operator_needed", code=error.code, message=error.message, **error.numbers)
         return OPERATOR_ONLY[error.code], {}, _RETRY_HEADERS[error.code]
@@ -247,13 +247,13 @@ def _on_error(request: Request, error: Exception) -> Response:
             get_logger(__name__).error("database_error", **facts)
             message = "A value is outside what can be stored. Nothing was changed."
             return problem_response(request, "invalid_input", message)
-        case OperationalError():  # a lock timeout, or a database that is away: nothing was written
+        case OperationalError():  # a lock timeout, or the database is down: nothing was written
             get_logger(__name__).error("database_error", **facts)
             message = "The database did not answer in time. Nothing was changed; try again."
             return problem_response(request, "busy", message)
     name = request.scope.get("obscura.request_id", "")
     get_logger(__name__).error("unexpected_error", **facts, request_id=name)
-    # This answer is made outside all middleware, which would have added these headers.
+    # This response is created outside all middleware, which would add these headers.
     headers = SECURITY_HEADERS | {"X-Request-Id": name}
     return problem_response(request, "internal", FailureCode.INTERNAL.message, headers=headers)
 
@@ -261,7 +261,7 @@ def _on_error(request: Request, error: Exception) -> Response:
 def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     faults = []
-    for item in error.errors()[:ERRORS_MAX]:  # a small body can hold tens of thousands
+    for item in error.errors()[:ERRORS_MAX]:  # a small body can contain tens of thousands of errors
         parts = [str(part).replace("~", "~0").replace("/", "~1") for part in item["loc"]]
         message = str(item["msg"])
         if item["type"] == "extra_forbidden":
@@ -273,7 +273,7 @@ def _on_validation_error(request: Request, error: Exception) -> Response:
 
 
 def _field_names(route: Any, location: Sequence[int | str]) -> list[str]:
-    """Return the known fields of the part of a body that has an error."""
+    """Return the known field names of the part of a body that has an error."""
     body = getattr(route, "body_field", None)
     models = list(_models(body.field_info.annotation)) if body is not None else []
     for step in location[1:-1]:

@@ -1,8 +1,8 @@
-"""Limits within moving windows: requests of a key, a project or an address, and wrong keys of an address.
+"""Rate limits with moving windows: requests by key, project or address, and invalid keys by address.
 
-Every answer reports the remaining requests in the headers of draft-ietf-httpapi-ratelimit-headers-10. Requests from
-this machine, by loopback or a Unix socket, are not limited, so a proxy on it must name its clients. Clients that it
-names by something other than an address share one limit.
+Every response reports the remaining requests in the headers of draft-ietf-httpapi-ratelimit-headers-10. Requests from
+this machine, by loopback or a Unix socket, are not limited. So a proxy on this machine must send the addresses of its
+clients. Clients that the proxy does not identify by an address share one limit.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from service.api.problems import TooManyRequests
 from service.logs import get_logger
 from service.settings import Settings
 
-ADDRESS_BITS_V6 = 64  # of an IPv6 address: what one customer of a provider gets at least
+ADDRESS_BITS_V6 = 64  # IPv6 prefix: providers assign at least this much to each customer
 WINDOW_SECONDS = 60
-PROJECT_KEYS = 2  # the limit of a project, as a multiple of that of a key
-NAMES_MAX = 20_000  # in memory; beyond that, all counts are forgotten
+PROJECT_KEYS = 2  # the limit of a project, as a multiple of a key's limit
+NAMES_MAX = 20_000  # in memory; above this number, all counts are reset
 REDIS_SECONDS = 0.25  # timeout of a request to Redis
 REDIS_PAUSE_SECONDS = 30.0  # after a timeout
 REDIS_SCHEMES = ("redis://", "rediss://", "unix://")  # Celery may have another broker
-UNKNOWN = "unknown"  # a proxy names the client by something other than an address
+UNKNOWN = "unknown"  # a proxy identifies the client by something other than an address
 UNIX_SOCKET = "unix"
 
 
 def client_address(request: Request) -> str:
-    """Return the address that a client is counted by: as a trusted proxy names it, see `Settings.trusted_proxies`."""
+    """Return the address for a client's limit, as reported by a trusted proxy (`Settings.trusted_proxies`)."""
     if request.client is None:
         return UNIX_SOCKET
     try:
@@ -47,7 +47,7 @@ def client_address(request: Request) -> str:
         return UNKNOWN
     forwarded_for = Headers(raw=request.scope.get("headers", [])).getlist("x-forwarded-for")
     if address.is_loopback and forwarded_for and not forwarded_for[-1].rpartition(",")[2].strip():
-        return UNKNOWN  # a proxy on this machine names no client
+        return UNKNOWN  # a proxy on this machine sends no client address
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
     if address.ipv4_mapped is not None:
@@ -56,7 +56,7 @@ def client_address(request: Request) -> str:
 
 
 def is_own_machine(request: Request) -> bool:
-    """Return whether a request comes from the machine itself."""
+    """Return whether a request comes from this machine."""
     address = client_address(request)
     if address in (UNIX_SOCKET, UNKNOWN):
         return address == UNIX_SOCKET
@@ -64,7 +64,7 @@ def is_own_machine(request: Request) -> bool:
 
 
 class Window(NamedTuple):
-    """The rest of a limit after a hit."""
+    """The rest of a limit after a request."""
 
     allowed: bool
     remaining: int
@@ -72,10 +72,10 @@ class Window(NamedTuple):
 
 
 class Limiter:
-    """Counts hits in this process, or in Redis (if there is a URL) for all processes of an installation.
+    """Counts hits in this process, or, with a URL, in Redis for all processes of an installation.
 
-    While Redis does not answer, each process counts for itself. Nothing is written to disk. `installation` is a text
-    that all processes of one installation share, and no other.
+    While Redis does not answer, each process counts alone. Nothing is written to disk. `installation` is a text shared
+    by the processes of one installation, and unique to it.
     """
 
     def __init__(self, url: str = "", installation: str = "", *, names_max: int = NAMES_MAX) -> None:
@@ -108,7 +108,7 @@ class Limiter:
 
 
 def limiter_of(settings: Settings) -> Limiter:
-    """Return the limiter: in Redis if workers run elsewhere, because then there may be several API processes."""
+    """Return the limiter. It uses Redis if workers run elsewhere, because there may be several API processes."""
     if settings.mode == "embedded" or not settings.redis_url.startswith(REDIS_SCHEMES):
         return Limiter()
     database = make_url(settings.database_url)
@@ -117,9 +117,9 @@ def limiter_of(settings: Settings) -> Limiter:
 
 @dataclass(frozen=True)
 class Rates:
-    """Limits requests a minute: of a key, of all keys of a project, and without a key of an address.
+    """Limits requests per minute: by key, by project, and, without a key, by address.
 
-    `requests_max` is for a key or an address, 0 for no limit. A project may send PROJECT_KEYS times as many.
+    `requests_max` applies to a key or an address; 0 is no limit. A project may send PROJECT_KEYS times as many.
     """
 
     requests_max: int
@@ -151,10 +151,10 @@ class Rates:
 
 @dataclass(frozen=True)
 class WrongKeys:
-    """Limits wrong keys of an address, and those for one key id, so that a mistyped key is explained to its holder.
+    """Limits invalid keys by address, and by key id, so that the holder of a mistyped key gets an explanation.
 
-    A valid key always passes, so no client locks out others at its address. Guessing a 256-bit token is hopeless
-    anyway: the limit protects the log from programs that repeat what cannot succeed.
+    A valid key always works, so no client can lock out others at its address. Guessing a 256-bit token is infeasible
+    anyway: the limit protects the log from programs that repeat failing requests.
     """
 
     limiter: Limiter = field(default_factory=Limiter)
@@ -163,9 +163,9 @@ class WrongKeys:
     window_seconds: int = 300
 
     def count(self, address: str, claimed_id: str) -> float:
-        """Count a wrong key, and return how many seconds its sender must wait; 0 if none.
+        """Count an invalid key; return the seconds that its sender must wait, or 0.
 
-        `claimed_id` is the id in the token, or empty if the text is no token.
+        `claimed_id` is the id in the token, or empty if the text is not a token.
         """
         limits = {address: self.of_address_max, f"{address}:{claimed_id}": self.of_one_key_max}
         windows = [

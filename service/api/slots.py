@@ -1,4 +1,4 @@
-"""Bounds on concurrent requests of one kind: in one process, of one project, and of one key."""
+"""Limits on concurrent requests of one kind: per process, per project and per key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.errors import ObscuraError
 
 @dataclass(frozen=True)
 class SlotLimits:
-    """Maximum number of requests of one kind at a time."""
+    """Maximum numbers of concurrent requests of one kind."""
 
     noun: ClassVar[str]
     advice: ClassVar[str]
@@ -25,7 +25,7 @@ Limits = TypeVar("Limits", bound=SlotLimits)
 
 
 class NoSlot(ObscuraError):
-    """A key, its project or the service has reached its limit of concurrent requests of one kind."""
+    """The key, its project or the service has reached its limit of concurrent requests of one kind."""
 
     code: ClassVar[str] = "busy"
 
@@ -47,7 +47,7 @@ class Slots(Generic[Limits]):
 
     limits: Limits
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _taken: Counter[tuple[str, str | None]] = field(default_factory=Counter)  # by the key's id and its project's
+    _taken: Counter[tuple[str, str | None]] = field(default_factory=Counter)  # by key id and project id
 
     def take(self, key_id: str, project_id: str | None = None) -> None:
         """Take a slot, or raise NoSlot."""
@@ -64,4 +64,4 @@ class Slots(Generic[Limits]):
 
     def give_back(self, key_id: str, project_id: str | None = None) -> None:
         with self._lock:
-            self._taken -= Counter({(key_id, project_id): 1})  # which drops those without requests
+            self._taken -= Counter({(key_id, project_id): 1})  # also removes zero counts

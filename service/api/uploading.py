@@ -1,4 +1,4 @@
-"""Upload bodies: concurrency, minimum rate, and draining of refused bodies."""
+"""Upload bodies: concurrency, minimum rate, and draining of rejected bodies."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from service.api.slots import SlotLimits, Slots
 from service.errors import InvalidInput
 from service.identity.access import Principal
 
-BLOCK_BYTES = 2**20  # passed to the worker thread at a time, because each switch of threads costs
-DRAINED_BYTES_MAX = 4 * 2**20  # of a refused body: lets a client finish sending a small one and read why
+BLOCK_BYTES = 2**20  # passed to the worker thread at once, because thread switches are slow
+DRAINED_BYTES_MAX = 4 * 2**20  # of a rejected body, so that a client can finish sending a small body and read the error
 DRAIN_SECONDS_MAX = 1.0
 
 
 @dataclass(frozen=True)
 class UploadLimits(SlotLimits):
-    """Bounds of the uploads of one process. Time that the service itself needs is not counted.
+    """Limits for the uploads of one process. Time that the service itself needs does not count.
 
-    A client must send `window_seconds * bytes_per_second_min` bytes in each window, and the body in `seconds_max`.
+    A client must send `window_seconds * bytes_per_second_min` bytes in each window, and the body within `seconds_max`.
     """
 
     noun: ClassVar[str] = "upload"
@@ -74,7 +74,7 @@ class Body:
                 yield block
 
     def drain(self) -> None:
-        """Read on for a moment, so that the client of a small refused body can read the answer."""
+        """Continue to read for a moment, so that the client of a small rejected body can read the response."""
         with suppress(InvalidInput):  # the client disconnected
             from_thread.run(self._gather, DRAINED_BYTES_MAX, DRAIN_SECONDS_MAX, False)
 
@@ -96,7 +96,7 @@ class Body:
 
 @contextmanager
 def take_body(request: Request, slots: Slots[UploadLimits], caller: Principal) -> Iterator[Body]:
-    """Hold a slot while the body of an upload is read, and drain it after an error."""
+    """Take a slot while the body of an upload is read, and drain the body after an error."""
     body = Body(request, slots.limits)
     slots.take(caller.id, caller.project_id)
     try:

@@ -1,4 +1,4 @@
-"""The second opinion on the ledger: replay the logs from their stored bytes and compare them.
+"""Verify the ledger independently: replay the logs from their stored bytes and compare the results.
 
-Of the code that writes, this imports only the definitions of the hashes (`ledger.chain`).
+Of the code that writes the ledger, this package imports only the definitions of the hashes (`ledger.chain`).
 """

@@ -22,9 +22,9 @@ from service.ledger.chain import ORDER_COLUMNS, order_digests, outcome_of, parts
 _PAGE_ROWS = 500
 _TABLES = Base.metadata.tables
 _HOUR = len("2026-01-02T03")
-COMMITTING_KINDS = (EntryKind.HOLD, EntryKind.CAPTURE)  # kinds of entries with digests of other rows
+COMMITTING_KINDS = (EntryKind.HOLD, EntryKind.CAPTURE)  # kinds of entries that contain digests of other rows
 _OPEN, _ENDED = ("queued", "running"), ("succeeded", "failed", "cancelled")
-_STORED = ("ready", "withdrawing", "failed", "deleting", "deleted")  # states of a dataset that has received its content
+_STORED = ("ready", "withdrawing", "failed", "deleting", "deleted")  # dataset states after the content has arrived
 
 _WITHOUT_ACCOUNT = (
     select(Entry.account_id, func.min(Entry.sequence).label("sequence"))
@@ -89,7 +89,7 @@ _COMMITMENTS: Any = (
 _ENDS: Any = select(
     Entry.hold_id, cast(Entry.kind, Text).label("kind"), cast(Entry.details, Text).label("details")
 ).where(ENDS_A_HOLD)
-# The facts in the entry of a raise, and the columns of the request that must repeat them.
+# The fields in the entry of a raise, and the request's columns that must match them.
 _RAISE = {
     "epsilon_before": "epsilon_before",
     "epsilon": "epsilon",
@@ -105,7 +105,7 @@ _APPROVED = select(*(getattr(Decision, name) for name in ("id", "account_id", *_
 
 
 def find_orphans(session: Session) -> Iterator[Finding]:
-    """Yield entries without an account, holds that no or two entries opened, and jobs without the hold they name."""
+    """Yield entries without an account, holds not opened by exactly one entry, and jobs whose hold is missing."""
     for row in session.execute(_WITHOUT_ACCOUNT):
         message = f"There are entries of account {row.account_id}, which does not exist."
         yield Finding(FindingCode.ORPHAN_ENTRIES, message, row.account_id, row.sequence)
@@ -121,9 +121,9 @@ def find_orphans(session: Session) -> Iterator[Finding]:
 
 
 def find_unapproved_raises(session: Session) -> Iterator[Finding]:
-    """Yield raises that no approved request asked for, and approved requests that raised nothing."""
+    """Yield raises without an approved request, and approved requests without a raise."""
     approved = {row.id: row for row in session.execute(_APPROVED)}
-    rows = RowReader(session, _TABLES["decisions"]).by(approved)  # with times as they are stored
+    rows = RowReader(session, _TABLES["decisions"]).by(approved)  # with times in their stored form
     for entry in session.execute(_LIMITS).all():
         details = read_object(entry.details)
         if details.get("request_id") is None:
@@ -143,7 +143,7 @@ def find_unapproved_raises(session: Session) -> Iterator[Finding]:
 
 
 def find_unpaid_releases(session: Session, trusted: Mapping[str, bytes]) -> Iterator[Finding | None]:
-    """Yield for each release a finding, or None.
+    """Yield a finding, or None, for each release.
 
     Its capture must list its artifact, and its receipt must be the signed copy of that capture (I7).
     """
@@ -180,11 +180,11 @@ def _finding(code: FindingCode, entry: Row[Any], what: str) -> Finding:
 
 
 def find_changed_rows(session: Session, accounts: Iterable[str], expected: Mapping[str, int]) -> Iterator[Finding]:
-    """Yield orders of trainings and releases that are not as the logs commit to them.
+    """Yield training orders and releases that differ from the digests in the logs.
 
     Args:
-        accounts: whose logs were replayed.
-        expected: by account, how many entries of COMMITTING_KINDS the replay has read.
+        accounts: accounts whose logs were replayed.
+        expected: the number of entries of COMMITTING_KINDS that the replay has read, by account.
     """
     rows = {name: RowReader(session, _TABLES[name]) for name in ("jobs", "holds", "datasets", "sweeps")}
     releases = RowReader(session, _TABLES["releases"], "job_id")
@@ -247,7 +247,7 @@ def _changed_parts(held: Any, job: Mapping[str, Any], parts: Mapping[str, tuple[
 
 
 def _changed_state(job: Mapping[str, Any], updated_at: object, end: tuple[str, dict[str, Any]] | None) -> list[str]:
-    """Compare a job's state with its hold, and its columns with each other."""
+    """Return the inconsistencies between a job's state and its hold, and among its columns."""
     state = job["state"]
     sound = (
         (state == "running") == (job["lease_until"] is not None)
@@ -276,7 +276,7 @@ def _changed_releases(
     for entry in page:
         release, job = releases.get(str(entry.job_id)), jobs.get(str(entry.job_id))
         if release is None or job is None:
-            continue  # `find_unpaid_releases` compares from the other side
+            continue  # `find_unpaid_releases` starts from the releases instead
         stored = {"id": release["id"], "sha256": _digest(row_digest, "releases", release)}
         if read_object(entry.details).get("release") != stored:
             what = f"paid for release {release['id']}, whose row was changed since"
@@ -287,7 +287,7 @@ def _changed_releases(
 
 
 def _digest(function: Callable[..., Any], *values: Any) -> Any:
-    """Return a digest; None if the values have none, which no entry states."""
+    """Return a digest; None, which no entry contains, if the values cannot be hashed."""
     try:
         return function(*values)
     except (TypeError, ValueError, RecursionError):

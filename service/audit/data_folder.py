@@ -1,7 +1,7 @@
 """Find spending and uploads that the data folder proves and the database lacks.
 
-Read the folder before the snapshot of the database is taken. The database commits a job, a charge or an upload before
-the folder shows it. So a database that lacks something is older than its folder, or belongs to another one.
+Read the folder before taking the snapshot of the database. The database commits a job, a charge or an upload before
+files appear in the folder. So a database that lacks a proof is older than its folder, or belongs to another folder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from service.db.session import among
 from service.storage.interface import UNFINISHED, Storage
 from service.storage.journals import Journalled, Uploaded, all_journalled, journalled, journalled_jobs, read_uploaded
 
-_NAMED_MAX = 500  # jobs in one statement
+_NAMED_MAX = 500  # jobs per statement
 _WHY = "it is older than the data folder, or belongs to another installation."
 
 
@@ -38,17 +38,17 @@ _WHY = "it is older than the data folder, or belongs to another installation."
 class DataFolder:
     """The contents of a data folder at one moment, by id."""
 
-    journals: frozenset[str]  # of jobs
+    journals: frozenset[str]  # ids of jobs
     releases: frozenset[str]  # finished folders, published or not
     samples: frozenset[str]  # likewise
-    receipts: frozenset[str]  # accounts with a kept receipt
+    receipts: frozenset[str]  # accounts with a stored receipt
     read: Mapping[str, Journalled]  # the journals that were read
     uploaded: Mapping[str, Uploaded]  # accepted uploads by dataset
     contents: frozenset[str]  # datasets with content
 
 
 def read_data_folder(storage: Storage, journals: Collection[str] | None = None) -> DataFolder:
-    """Read a data folder, and the journals of these jobs or of all. Call it before the database's snapshot is taken."""
+    """Read a data folder, with the journals of these jobs, or of all. Call it before taking the database's snapshot."""
     if journals is None:
         read = {job_id: shown for job_id, shown in all_journalled(storage).items() if is_id(job_id, "job")}
         names = frozenset(read)
@@ -81,7 +81,7 @@ def unknown_to(session: Session, folder: DataFolder) -> dict[str, frozenset[str]
     for name, table in (("releases", Release), ("samples", Sample), ("journals", Job), ("receipts", Account)):
         ids: frozenset[str] = getattr(folder, name)
         unknown[name] = ids - among(session, select(table.id), table.id, sorted(ids))
-    if unknown["releases"]:  # of jobs that ended without them, or are about to publish them
+    if unknown["releases"]:  # unpublished folders of ended jobs, or about to be published
         unknown["releases"] -= {release_id_of(job_id) for job_id in session.scalars(select(Job.id))}
     return unknown
 
@@ -91,14 +91,14 @@ class Accepted:
     """The proofs that the ACCEPT entries of all logs account for."""
 
     journals: Counter[tuple[str, str]] = field(default_factory=Counter)  # nano-units by job and account
-    jobs: set[str] = field(default_factory=set)  # whose journals are accounted for
+    jobs: set[str] = field(default_factory=set)  # jobs whose journals are accounted for
     releases: set[str] = field(default_factory=set)  # folders of jobs that the database lacks
     checkpoints: set[str] = field(default_factory=set)  # hashes
     witnesses: dict[str, set[tuple[int, str]]] = field(default_factory=dict)  # sequence and hash by account
 
 
 def read_accepted(session: Session, account_id: str | None = None) -> Accepted:
-    """Return the proofs that the logs account for; with an account, those of its log alone."""
+    """Return the proofs that all logs account for, or only the log of one account."""
     accepted = Accepted()
     entries = select(Entry.account_id, cast(Entry.details, Text)).where(ACCEPTS_A_LOSS)
     if account_id is not None:
@@ -117,9 +117,9 @@ def read_accepted(session: Session, account_id: str | None = None) -> Accepted:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """The releases that a job's journal shows, and those that the ledger neither counts nor accounts for."""
+    """The releases in a job's journal, and the ones that the ledger neither counts nor accounts for."""
 
-    account_id: str | None  # None where the journal holds no charge
+    account_id: str | None  # None if the journal has no charge
     shown_nano: int
     missing_nano: int
 
@@ -129,13 +129,13 @@ class Gaps:
     """The proofs in a data folder that the database lacks and no ACCEPT entry accounts for."""
 
     journals: Mapping[str, Shortfall]  # by job
-    unknown: frozenset[str]  # the jobs among them that the database does not know
-    releases: frozenset[str]  # folders of jobs that the database does not know
-    datasets: Mapping[str, Uploaded | None]  # None where no journal names the account
+    unknown: frozenset[str]  # the jobs in `journals` that the database lacks
+    releases: frozenset[str]  # folders of jobs that the database lacks
+    datasets: Mapping[str, Uploaded | None]  # None if no journal names the account
 
 
 def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
-    """Compare a data folder, which was read before the session's snapshot, with the database."""
+    """Compare the database with a data folder that was read before the session's snapshot."""
     unknown, accepted = unknown_to(session, folder), read_accepted(session)
     known_jobs = folder.read.keys() - unknown["journals"]
     query = select(Hold.job_id, Hold.account_id, Hold.charged_nano)
@@ -165,7 +165,7 @@ def find_gaps(session: Session, storage: Storage, folder: DataFolder) -> Gaps:
 
 
 def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
-    """Yield journals, releases and uploads that the database lacks, and journals ahead of the ledger.
+    """Yield journals, releases and uploads missing from the database, and journals ahead of the ledger.
 
     Unknown samples are no finding, because a sample costs nothing.
     """
@@ -192,27 +192,27 @@ class Loss:
 
     account_id: str
     known: bool = False  # whether the database has the account
-    head_sequence: int = 0  # of the log that was compared; 0 for an unknown account
-    missing_nano: int = 0  # proved by journals, receipts or signed heads, and not counted by the log
-    epsilon: float | None = None  # of `missing_nano` alone; None where the account's terms are not known
-    terms: Mapping[str, Any] = field(default_factory=dict)  # of an unknown account, by its newest receipt
+    head_sequence: int = 0  # of the compared log; 0 for an unknown account
+    missing_nano: int = 0  # proved by journals, receipts or signed heads, but absent from the log
+    epsilon: float | None = None  # of `missing_nano` alone; None if the account's terms are unknown
+    terms: Mapping[str, Any] = field(default_factory=dict)  # terms of an unknown account, from its newest receipt
     journals: dict[str, int] = field(default_factory=dict)  # nano-units by job
     witnesses: list[tuple[int, str]] = field(default_factory=list)  # sequence and hash of signed entries
-    checkpoint: str | None = None  # hash of the kept checkpoint, where the database lacks it
-    releases: list[str] = field(default_factory=list)  # folders of unknown jobs, of this account or of none
-    datasets: list[str] = field(default_factory=list)  # uploads that the database does not know
+    checkpoint: str | None = None  # hash of the stored checkpoint, if the database lacks it
+    releases: list[str] = field(default_factory=list)  # folders of unknown jobs, for this account or no account
+    datasets: list[str] = field(default_factory=list)  # uploads that the database lacks
     unattributed: list[str] = field(default_factory=list)  # uploads of no known account
 
 
 def find_losses(session: Session, storage: Storage, folder: DataFolder, proofs: Proofs) -> dict[str, Loss]:
-    """Return the losses of a database by account, in a snapshot that is younger than the folder and the proofs."""
+    """Return the losses of a database by account. Take its snapshot after reading the folder and the proofs."""
     kept, gaps, accepted = proofs.kept, find_gaps(session, storage, folder), read_accepted(session)
     found: dict[str, Loss] = {}
 
     def loss(account_id: str) -> Loss:
         return found.setdefault(account_id, Loss(account_id))
 
-    unpaid: dict[str, int] = {}  # journals of unknown jobs that released nothing
+    unpaid: dict[str, int] = {}  # journals of unknown jobs that charged nothing
     for job_id, short in gaps.journals.items():
         journals = unpaid if short.account_id is None else loss(short.account_id).journals
         journals[job_id] = short.missing_nano
@@ -249,7 +249,7 @@ def find_losses(session: Session, storage: Storage, folder: DataFolder, proofs: 
             by = open_filter(*(known or (each.terms["epsilon"], each.terms["delta"])))
             each.epsilon = by.epsilon_of(each.missing_nano)
         each.journals |= unpaid
-        # Releases of known jobs that were published since: discarding the job keeps them.
+        # Releases of known jobs, published after the backup: discarding the job does not delete them.
         published = sorted({release_id_of(job_id) for job_id in each.journals} & folder.releases)
         published_since = set(published) - among(session, select(Release.id), Release.id, published)
         each.releases = sorted(gaps.releases | published_since)

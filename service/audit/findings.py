@@ -1,4 +1,4 @@
-"""Findings of verification, a closed set of codes, and their consequence: stops, during which nothing is armed."""
+"""Findings of a verification (a closed set of codes) and the stops they cause. No hold is armed during a stop."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class FindingCode(enum.StrEnum):
     TRIGGER_MISSING = "trigger_missing"
 
 
-_KEPT = LOCKING | {FindingCode.INSTALLATION_MISMATCH.value}  # a mismatch explains the findings that lock
+_KEPT = LOCKING | {FindingCode.INSTALLATION_MISMATCH.value}  # a mismatch explains the other locking findings
 
 
 @dataclass(frozen=True)
@@ -75,23 +75,23 @@ class Finding:
 
     code: FindingCode
     message: str  # for an operator; public facts only
-    account_id: str | None = None  # None: it concerns no account, or all of them
-    sequence: int | None = None  # of the first bad entry, if an entry is concerned
-    stops: bool = True  # arming; False for doubts about a file that somebody supplied
+    account_id: str | None = None  # None: it concerns no account, or all accounts
+    sequence: int | None = None  # of the first bad entry, if there is one
+    stops: bool = True  # stops arming; False if only a supplied file is in doubt
 
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a verification: how much was read, and what was found."""
+    """The result of a verification: the numbers of items read, and the findings."""
 
-    full: bool  # every entry was read; otherwise those since the newest checkpoint
+    full: bool  # every entry was read; otherwise only entries since the newest checkpoint
     accounts: int = 0
     entries: int = 0
     holds: int = 0
-    releases: int = 0  # compared with the capture that paid for them
+    releases: int = 0  # number compared with the capture that paid for them
     checkpoints: int = 0
-    witnesses: int = 0  # receipts and heads from outside the log that were looked up in it
-    artifacts: int = 0  # release folders whose digest was recomputed
+    witnesses: int = 0  # number of receipts and heads, from outside the log, that were looked up in it
+    artifacts: int = 0  # number of release folders whose digest was recomputed
     findings: tuple[Finding, ...] = ()  # at most FINDINGS_MAX; empty for a sound ledger
     # [sequence, hash, spent_nano] of the newest verified entry, by account
     heads: dict[str, list[Any]] = field(default_factory=dict, repr=False)
@@ -107,7 +107,7 @@ class Report:
 
 
 class Fault(Exception):
-    """The first bad entry of a log; without a sequence number, the next one."""
+    """The first bad entry of a log. Without a sequence number, it is the next entry."""
 
     def __init__(self, code: FindingCode, message: str, sequence: int | None = None) -> None:
         super().__init__(message)
@@ -120,16 +120,16 @@ def require(condition: bool, code: FindingCode, message: str) -> None:
 
 
 def exactly(kind: type[Value], value: Any) -> Value:
-    """Return a value of this very type; raise TypeError for any other."""
+    """Return a value of exactly this type; raise TypeError for any other type."""
     if type(value) is not kind:
         raise TypeError
     return value
 
 
 def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime) -> int:
-    """Stop the accounts that the findings concern; return how many stops are new.
+    """Stop the accounts that the findings concern; return the number of new stops.
 
-    The first finding of each scope stays, except that one which locks the installation replaces one which does not.
+    The first finding of each scope remains, unless a later finding locks the installation and the first does not.
     """
     new = 0
     for finding in findings:
@@ -151,22 +151,22 @@ def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime)
 
 
 def stop_restored(session: Session, *, now: datetime) -> None:
-    """Stop every account of a database that was restored without its files, until its losses are accepted."""
+    """Stop every account of a database restored without its files, until its losses are accepted."""
     message = "The database was restored without its files: spending after the backup is missing."
     accounts = session.scalars(select(Account.id).order_by(Account.id)).all()
     stop_arming(session, [Finding(FindingCode.RESTORED, message, account_id) for account_id in accounts], now=now)
 
 
 def end_restored(session: Session, account_id: str) -> None:
-    """Remove the stop of `stop_restored` from an account whose losses are accepted."""
+    """Remove the stop that `stop_restored` set from an account whose losses are accepted."""
     code = ArmingStop.code == FindingCode.RESTORED.value
     session.execute(delete(ArmingStop).where(ArmingStop.scope == account_id, code))
 
 
 def clear_stops(session: Session) -> int:
-    """Remove stops, after a full verification without a finding that stops; return how many.
+    """Remove stops after a full verification without a stopping finding; return their number.
 
-    Those of `stop_restored` stay, because no verification can find what was lost.
+    Stops set by `stop_restored` remain, because no verification can find lost entries.
     """
     found = ArmingStop.code != FindingCode.RESTORED.value
     stops = session.scalars(select(ArmingStop.scope).where(found)).all()
@@ -175,7 +175,7 @@ def clear_stops(session: Session) -> int:
 
 
 def record_verification(session: Session, report: Report, *, now: datetime) -> None:
-    """Record when the ledger was last verified, and the result."""
+    """Record the result and the time of a verification."""
     kind = VerificationKind.FULL if report.full else VerificationKind.RECENT
     row = session.get(Verification, kind) or Verification(kind=kind)
     row.verified_at, row.entries, row.findings = now, report.entries, len(report.findings)
@@ -183,5 +183,5 @@ def record_verification(session: Session, report: Report, *, now: datetime) -> N
 
 
 def verifications(session: Session) -> list[Verification]:
-    """Return the newest full verification, and the newest one from a checkpoint on."""
+    """Return the newest full verification, and the newest verification since a checkpoint."""
     return list(session.scalars(select(Verification).order_by(Verification.kind)))

@@ -1,9 +1,9 @@
 """Signed proofs of spending: a receipt for each release, and checkpoints of the newest entry of every account.
 
-A receipt holds the whole CAPTURE entry, and its hash covers every entry before it. Checkpoints are chained, so that no
-log can be rewritten before one. The newest receipt of each account and the newest checkpoint are also kept as files
-beside the database. They contradict a database that was restored from an older backup. `scripts/verify_receipt.py`
-checks a receipt without this package.
+A receipt contains the whole CAPTURE entry, whose hash covers every earlier entry. Checkpoints are chained, so the log
+before a checkpoint cannot be rewritten unnoticed. The newest receipt of each account and the newest checkpoint are also
+stored as files outside the database. They contradict a database that was restored from an older backup.
+`scripts/verify_receipt.py` checks a receipt without this package.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _MISSING = (
 
 @dataclass(frozen=True)
 class Witness:
-    """A signed entry of a log, with the account's spending by then, if that is known; `source` is for people."""
+    """A signed log entry, with the account's spending up to it, if known; `source` is for messages."""
 
     account_id: str
     sequence: int
@@ -67,7 +67,7 @@ class Witness:
 
 
 def make_receipt(session: Session, capture: Entry, *, release_id: str, key: SigningKey) -> dict[str, Any]:
-    """Sign that a release was paid for by an entry. Call it in the transaction that captured the hold."""
+    """Return a signed statement that an entry paid for a release. Call it in the transaction that captured the hold."""
     account = session.get_one(Account, capture.account_id)
     terms = {name: getattr(account, name) for name in TERMS}
     return key.sign(
@@ -84,9 +84,9 @@ def make_receipt(session: Session, capture: Entry, *, release_id: str, key: Sign
 
 
 def check_receipt(document: object, trusted: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the statement of a receipt of any type, after a check of its signature and its consistency.
+    """Return the statement of a receipt, after a check of its type, signature and consistency.
 
-    Raise SignatureRefused if it is malformed, contradicts itself, or no trusted key (by fingerprint) has signed it.
+    Raise SignatureRefused if it is malformed or contradictory, or no trusted key (by fingerprint) has signed it.
     """
     statement = check_signed(document, format=RECEIPT_FORMAT, version=VERSION, trusted=trusted)
     try:
@@ -108,29 +108,29 @@ def check_receipt(document: object, trusted: Mapping[str, bytes]) -> dict[str, A
 
 
 def kept_receipts(storage: Storage) -> dict[str, bytes | None]:
-    """Return the receipts beside the database by account; None where one cannot be read.
+    """Return the stored receipts by account; None for an unreadable file.
 
-    A file that is longer than a signed document may be is cut after one byte too many, so that it is refused.
+    A file above the size limit is truncated to one byte above the limit, so that its check fails.
     """
     files = storage.read_all(RECEIPTS, "acc_", bytes_max=DOCUMENT_BYTES_MAX).items()
     return {match[1]: content for name, content in files if (match := _RECEIPT_NAME.fullmatch(name))}
 
 
 def keep_receipt(storage: Storage, receipt: Mapping[str, Any]) -> bool:
-    """Keep a receipt beside the database unless a newer one is there; return whether it was written.
+    """Store a receipt beside the database unless a newer one is stored; return True if it was written.
 
-    Call it after the commit. After a crash in between, the file is one receipt behind until `keep_newest` runs; no
-    false alarm follows. A newer file proves that the database is too old, so it stays.
+    Call it after the commit. After a crash in between, the file is one receipt behind until `keep_newest` runs, which
+    causes no false alarm. A newer file is not overwritten, because it proves that the database is too old.
     """
     name = f"{receipt['statement']['entry']['account_id']}.json"
     if not _RECEIPT_NAME.fullmatch(name):
         raise LedgerCorruption("Ledger: a receipt names no account of ours.")
-    # Ordered by spending, which never falls: after a restore sequence numbers are given again.
+    # Ordered by spending, which never decreases: after a restore, sequence numbers are reused.
     return keep_newer(storage, name, receipt, lambda kept: int(kept["statement"]["entry"]["spent_nano"]))
 
 
 def keep_newest(session: Session, storage: Storage) -> int:
-    """Bring the kept receipts up to the releases in the database; return how many files were written.
+    """Update the stored receipts to the releases in the database; return the number of files written.
 
     Damaged receipts are skipped: a full verification reports them.
     """
@@ -138,7 +138,7 @@ def keep_newest(session: Session, storage: Storage) -> int:
     for account_id in session.scalars(select(Release.account_id).distinct()).all():
         latest = select(func.max(Release.created_at)).where(Release.account_id == account_id).scalar_subquery()
         query = select(Release.id, Release.receipt).where(Release.account_id == account_id)
-        receipts: dict[int, dict[str, Any]] = {}  # several can be of the same minute
+        receipts: dict[int, dict[str, Any]] = {}  # several can have the same time
         for row in session.execute(query.where(Release.created_at == latest)):
             try:
                 receipts[int(row.receipt["statement"]["entry"]["sequence"])] = row.receipt
@@ -151,14 +151,14 @@ def keep_newest(session: Session, storage: Storage) -> int:
 
 @dataclass(frozen=True)
 class Signed:
-    """A checkpoint with a sound signature; `heads` is [sequence, hash, spent_nano] of the newest entry, by account."""
+    """A checkpoint with a valid signature; `heads` is [sequence, hash, spent_nano] of the newest entry, by account."""
 
     sequence: int
     hash: str
     heads: dict[str, Any]
 
     def witnesses(self, source: str) -> Iterator[Witness]:
-        """Yield the entries that it proves."""
+        """Yield the entries that the checkpoint proves."""
         for account_id, (sequence, digest, spent_nano) in self.heads.items():
             yield Witness(account_id, int(sequence), str(digest), f"{source} {self.sequence}", int(spent_nano))
 
@@ -182,13 +182,13 @@ def checkpoint_due(session: Session, *, now: datetime) -> bool:
 
 
 def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: SigningKey, now: datetime) -> Checkpoint:
-    """Sign heads that were just verified: [sequence, hash, spent_nano] of the newest entry, by account.
+    """Sign and store just verified heads: [sequence, hash, spent_nano] of the newest entry, by account.
 
     Raise IntegrityError if another process has written this checkpoint.
     """
     newest = newest_checkpoint(session)
     sequence, previous_hash = (newest.sequence + 1, newest.hash) if newest else (1, GENESIS_HASH)
-    # To the hour, as entries are: an exact time would reveal how far a training was.
+    # Rounded to the hour, like entries: an exact time would reveal a training's progress.
     signed_at = to_the_hour(now) if newest is None else max(to_the_hour(now), newest.created_at)
     signed = key.sign(_statement(sequence, heads, previous_hash, utc_text(signed_at)))
     checkpoint = Checkpoint(
@@ -206,14 +206,14 @@ def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: Signing
 
 
 def keep_checkpoint(storage: Storage, checkpoint: Checkpoint, trusted: Mapping[str, bytes]) -> bool:
-    """Keep a committed checkpoint beside the database; return False if a newer one is there or its key is unknown."""
+    """Store a committed checkpoint beside the database; return False if a newer one is stored or its key is unknown."""
     public = trusted.get(checkpoint.key_id)
     if public is None:
         return False
     created_at = utc_text(checkpoint.created_at)
     statement = _statement(checkpoint.sequence, checkpoint.heads, checkpoint.previous_hash, created_at)
     document = _document(statement | {"key_id": checkpoint.key_id}, public, checkpoint.signature)
-    # Ordered by time first: after a restore numbers are given again.
+    # Ordered by time first: after a restore, numbers are reused.
     ages = itemgetter("created_at", "sequence")
     return keep_newer(storage, CHECKPOINT_FILE, document, lambda kept: ages(kept["statement"]))
 
@@ -224,12 +224,12 @@ class Proofs:
 
     witnesses: list[Witness] = field(default_factory=list)  # the entries that receipts prove
     kept: Signed | None = None  # the checkpoint beside the database
-    terms: dict[str, Any] = field(default_factory=dict)  # of accounts, by their newest receipts
-    findings: list[Finding] = field(default_factory=list)  # receipts and checkpoints that are refused
+    terms: dict[str, Any] = field(default_factory=dict)  # terms of accounts, from their newest receipts
+    findings: list[Finding] = field(default_factory=list)  # rejected receipts and checkpoints
 
 
 def read_proofs(storage: Storage, trusted: Mapping[str, bytes], given: Sequence[Path] = ()) -> Proofs:
-    """Read receipts, further ones `given` by users too, and the kept checkpoint. Call it before taking the snapshot."""
+    """Read the stored receipts and checkpoint, and the receipts in `given`. Call it before taking the snapshot."""
     proofs = Proofs()
     receipts = [(f"{of}.json", of, partial(document_in, held)) for of, held in kept_receipts(storage).items()]
     for name, account_id, read in (*receipts, *((path.name, None, partial(read_document, path)) for path in given)):
@@ -260,11 +260,11 @@ def check_checkpoints(
 ) -> tuple[list[Witness], list[Finding], Signed | None]:
     """Check the hashes, links and signatures of the checkpoints.
 
-    Return the entries that sound checkpoints prove, each once; the findings; and the newest sound checkpoint.
+    Return the entries that valid checkpoints prove, each once; the findings; and the newest valid checkpoint.
 
     Args:
-        kept: the checkpoint beside the database, which must be among them.
-        newest_alone: skip the checkpoints before the newest, and its link to them.
+        kept: the checkpoint stored beside the database, which the database must also contain.
+        newest_alone: skip the older checkpoints, and the link to them.
     """
     witnesses: dict[tuple[str, int, str], Witness] = {}
     findings: list[Finding] = []

@@ -1,7 +1,7 @@
 """Replay an account's log from its entries alone: hash chain, states of holds, prices, balances, admission. Pure.
 
-This is an independent second implementation of every transition. It shares with the writers only the definition of the
-hash and the price functions. `LogReplay._take` has the rules for each kind of entry.
+This is an independent second implementation of every transition. It shares only the definition of the hash and the
+price functions with the code that writes. `LogReplay._take` has the rules for each kind of entry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OF_HOLDS = frozenset({EntryKind.HOLD, EntryKind.ARM, EntryKind.CHARGE, EntryKin
 
 
 class Line(NamedTuple):
-    """A stored entry; `created_at` is in the form that is hashed, and `details` was parsed from `text`."""
+    """A stored entry; `created_at` is in its hashed form, and `details` is parsed from `text`."""
 
     sequence: int
     kind: str
@@ -47,8 +47,8 @@ class Line(NamedTuple):
 
 
 def check_hash(account_id: str, line: Line) -> None:
-    """Raise Fault unless an entry's hash covers its contents, down to the spelling of its details."""
-    body = (  # canonical JSON, with the details as they are stored, so that no changed byte is lost
+    """Raise Fault unless an entry's hash covers its contents, including the exact bytes of its details."""
+    body = (  # canonical JSON with the stored bytes of the details, so every changed byte counts
         f'{{"account_id":{_quote(account_id)},"amount_nano":{line.amount_nano},"capacity_nano":{line.capacity_nano},'
         f'"created_at":{_quote(line.created_at)},"details":{line.text},"hold_id":{_text(line.hold_id)},'
         f'"job_id":{_text(line.job_id)},"kind":{_text(line.kind)},"previous_hash":{_text(line.previous_hash)},'
@@ -65,7 +65,7 @@ def _text(value: str | None) -> str:
 
 @dataclass
 class Prices:
-    """Recomputes prices from the public parameters of events by `filter`, with a cache."""
+    """Recomputes prices of events from their public parameters and a filter, with a cache."""
 
     filter: Filter | None = None
     _known: dict[tuple[Any, ...], int] = field(default_factory=dict)
@@ -84,9 +84,9 @@ class Prices:
     def check_charge(
         self, amount_nano: int, details: Mapping[str, Any], stages: Mapping[str, Mapping[str, Any]], made: int
     ) -> None:
-        """Compare a charge with the price of its event, and its event with the one that was planned.
+        """Compare a charge with the price of its event, and the event with the planned event.
 
-        `made` counts earlier releases of the stage, if it is priced as a whole.
+        `made` is the number of earlier releases of a stage priced as a whole.
         """
         require(details.get("event") is not None, FindingCode.PRICE_UNKNOWN, "does not say what is paid for")
         event, planned = event_from_json(details["event"]), stages.get(details["stage"])
@@ -105,7 +105,7 @@ class Prices:
 
     def _check(self, event: Event, cost_nano: int) -> None:
         assert self.filter is not None
-        # The price of an unsampled release is the same in every account.
+        # An unsampled release has the same price in every account.
         key = (event, self.filter.rate) if event.is_sampled else (replace(event, count=1),)
         if key not in self._known:
             self._known[key] = self.filter.cost_nano(key[0])
@@ -134,7 +134,7 @@ class HoldReplay:
     charged_nano: int = 0
     captured_nano: int = 0
     armed_attempt: int = 0
-    released: dict[str, int] = field(default_factory=dict)  # by stage, if it is priced as a whole
+    released: dict[str, int] = field(default_factory=dict)  # number by stage, for stages priced as a whole
 
     @classmethod
     def opened_by(cls, line: Line, stages: dict[str, Mapping[str, Any]]) -> HoldReplay:
@@ -150,7 +150,7 @@ class HoldReplay:
         self._check_counts(line)
 
     def charge(self, line: Line, prices: Prices | None) -> None:
-        """Apply a CHARGE entry; without prices, its price is not checked."""
+        """Apply a CHARGE entry. Its price is checked only if `prices` is given."""
         require(self.state is HoldState.ARMED, _REFUSED, "charges a hold that is not armed")
         details = line.details
         require(
@@ -197,9 +197,9 @@ class HoldReplay:
 
 
 def replay_hold(account_id: str, lines: list[Line]) -> HoldReplay | None:
-    """Return the open hold of a job's entries, oldest first; None if they do not begin with a HOLD, or end it.
+    """Replay a job's entries, oldest first, to its open hold; None if there is no HOLD first, or the hold was closed.
 
-    Raise Fault if the entries contradict each other. Prices are not checked: they were for the checkpoint.
+    Raise Fault if the entries contradict each other. Prices are not checked again: the checkpoint covers them.
     """
     hold = None
     for line in lines:
@@ -241,7 +241,7 @@ class LogReplay:
     find_hold: Callable[[Line], HoldReplay | None] = lambda _line: None
 
     def apply(self, line: Line) -> None:
-        """Apply the next entry; raise Fault unless it continues the log soundly."""
+        """Apply the next entry; raise Fault unless it is a valid continuation of the log."""
         expected = self.sequence + 1
         require(line.sequence == expected, FindingCode.ENTRY_MISSING, f"entry {expected} is missing")
         check_hash(self.account_id, line)
@@ -321,7 +321,7 @@ class LogReplay:
         self.frozen = frozen
 
     def use_filter(self) -> Filter:
-        """Price by this account's filter from now on."""
+        """Compute prices with this account's filter from now on."""
         self.prices.filter = by = open_filter(self.epsilon, self.terms["delta"], self.rate, self.base)
         return by
 
@@ -392,5 +392,5 @@ def _two_people_agreed(details: Mapping[str, Any]) -> bool:
         and all(isinstance(asked, str) and isinstance(approved, str) and asked != approved for asked, approved in named)
         and isinstance(admitted_at, str)
         and isinstance(requested_at, str)
-        and admitted_at <= requested_at  # in one spelling
+        and admitted_at <= requested_at  # same text format
     )

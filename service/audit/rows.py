@@ -1,6 +1,6 @@
-"""Read the ledger's tables for verification: values as they are stored, and JSON as the text that was hashed.
+"""Read the ledger's tables for verification: stored values unconverted, and JSON as the text that was hashed.
 
-A conversion could hide a changed byte. So the statements are plain SQL, and enums and times are read as text.
+A conversion could hide a changed byte, so the statements are plain SQL that reads enums and times as text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAGE_ROWS = 5000
 ACCOUNTS_PER_PAGE = 500
 _IDS_PER_QUERY = 500
 _CHECKPOINTS_PER_PAGE = 200
-_BEFORE_ALL = -(2**63)  # rows that were inserted before the first are read as well
+_BEFORE_ALL = -(2**63)  # also reads rows that someone inserted before the first
 _TIME_CHARACTERS = len("2030-01-02 03:04:05.678901")
 _decoder = json.JSONDecoder()
 
@@ -39,7 +39,7 @@ _CHECKPOINTS = (
     "SELECT sequence, CAST(heads AS TEXT) AS heads, previous_hash, hash, key_id, signature, {created_at} AS created_at "
     "FROM checkpoints WHERE sequence > :after ORDER BY sequence LIMIT :rows"
 )
-# PostgreSQL's times in SQLite's form; years before Christ keep their mark, and so are refused.
+# PostgreSQL's times in SQLite's format; years BC keep the suffix BC, so they are rejected.
 _POSTGRESQL_TIME = "replace(to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.USBC'), 'AD', '')"
 _CHECKED_TABLES = ("accounts", "entries", "holds", "checkpoints", "jobs", "releases", "decisions")
 _APPEND_ONLY = ("entries", "checkpoints", "audit_events")
@@ -49,7 +49,7 @@ _STANDING = {
     "postgresql": "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') "
     "AND tgrelid IN ({tables})",
 }
-_DAMAGES_MAX = 10  # of a table
+_DAMAGES_MAX = 10  # per table
 
 
 class EntryReader:
@@ -58,8 +58,8 @@ class EntryReader:
     def __init__(self, session: Session) -> None:
         self._session = session
         if _on_sqlite(session):
-            # SQLite reads a column from the index that found the row, if it can. The join makes it read the row itself.
-            # The plus keeps it from reading a whole account for one job.
+            # If SQLite can, it reads a column from the index instead of the row. The join forces it to read the row.
+            # The plus sign prevents a scan of the whole account for one job.
             columns = _ENTRY.format(details="e.details", created_at="e.created_at")
             rows, place, plus = "entries AS place CROSS JOIN entries AS e ON e.rowid = place.rowid", "place", "+"
         else:
@@ -74,7 +74,7 @@ class EntryReader:
     def after(self, account_id: str, sequence: int) -> Iterator[Line]:
         """Yield an account's entries after a sequence number, in order; 0 begins with the first.
 
-        Raise a Fault that names the last readable entry, where the database cannot read further.
+        If the database cannot read further, raise a Fault that names the last readable entry.
         """
         after, count = sequence or _BEFORE_ALL, PAGE_ROWS
         while True:
@@ -90,7 +90,7 @@ class EntryReader:
                     where = f"beyond entry {last}" if last else "at all"
                     message = f"entry {last + 1} cannot be read: the log could not be read {where}. The rest is unknown"
                     raise Fault(FindingCode.LOG_UNREADABLE, message, last + 1) from error
-                count = max(count // 10, 1)  # smaller pages reach closer to the broken place
+                count = max(count // 10, 1)  # smaller pages get closer to the damage
                 continue
             if not rows:
                 return
@@ -99,7 +99,7 @@ class EntryReader:
             after = rows[-1][0]
 
     def one(self, account_id: str, sequence: int) -> Line | None:
-        """Return one entry, or None if the log has none of that number."""
+        """Return the entry with this number, or None."""
         rows = self._rows(self._one, account_id, sequence=sequence)
         return _line(account_id, rows[0]) if rows else None
 
@@ -113,7 +113,7 @@ class EntryReader:
 
 @contextmanager
 def savepoint(session: Session) -> Iterator[None]:
-    """Run statements in a savepoint, so that an error in PostgreSQL does not abort the transaction."""
+    """Run statements in a savepoint, so that an error on PostgreSQL does not abort the transaction."""
     with nullcontext() if _on_sqlite(session) else session.begin_nested():
         yield
 
@@ -131,9 +131,9 @@ def checkpoints_after(session: Session, sequence: int) -> Sequence[Row[Any]]:
 
 
 class RowReader:
-    """Reads rows of any table by a key column: enums as text, times in the form that is hashed, JSON parsed.
+    """Reads rows of any table by a key column: enums as text, times in their hashed form, JSON parsed.
 
-    A value that is not of its column's type is returned in a list, and so equals nothing.
+    A value of the wrong type for its column is returned in a list, so it equals no expected value.
     """
 
     def __init__(self, session: Session, table: Table, key: str = "id") -> None:
@@ -150,7 +150,7 @@ class RowReader:
         self._by_key = text(query).bindparams(bindparam("keys", expanding=True))
 
     def by(self, keys: Iterable[object]) -> dict[str, dict[str, Any]]:
-        """Return the rows that exist, by the key column."""
+        """Return the existing rows by key."""
         wanted = sorted({key for key in keys if isinstance(key, str)})
         rows: dict[str, dict[str, Any]] = {}
         for start in range(0, len(wanted), _IDS_PER_QUERY):
@@ -186,7 +186,7 @@ def read_object(stored: Any) -> dict[str, Any]:
 
 @contextmanager
 def with_marks(session: Session) -> Iterator[None]:
-    """Read stored bytes that are no text, on SQLite, as U+FFFD, a mark that no row of the ledger contains."""
+    """On SQLite, read invalid UTF-8 as U+FFFD, which no row of the ledger contains."""
     connection: Any = session.connection().connection.driver_connection
     usual, connection.text_factory = connection.text_factory, lambda stored: stored.decode(errors="replace")
     try:
@@ -196,14 +196,14 @@ def with_marks(session: Session) -> Iterator[None]:
 
 
 def moment(stored: object) -> str | None:
-    """Return a stored time in the form that is hashed; None if it is not a stored time."""
+    """Return a stored time in its hashed form; None if the value is not a stored time."""
     if type(stored) is not str or len(stored) != _TIME_CHARACTERS or stored[10] != " ":
         return None
     return f"{stored[:10]}T{stored[11:]}+00:00"
 
 
 def find_missing_triggers(session: Session) -> Iterator[Finding]:
-    """Yield dropped or disabled triggers of append-only tables."""
+    """Yield a finding for each dropped or disabled trigger of an append-only table."""
     dialect = session.get_bind().dialect.name
     named = ", ".join(f"'{table}'::regclass" for table in _APPEND_ONLY)
     standing = set(session.scalars(text(_STANDING[dialect].format(tables=named))))
@@ -215,7 +215,7 @@ def find_missing_triggers(session: Session) -> Iterator[Finding]:
 
 
 def find_damage(session: Session) -> Iterator[Finding]:
-    """Yield the faults that SQLite's integrity check finds in the ledger's tables."""
+    """Yield the errors that SQLite's integrity check finds in the ledger's tables."""
     if not _on_sqlite(session):
         return
     for table in _CHECKED_TABLES:

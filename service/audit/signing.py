@@ -1,4 +1,4 @@
-"""The ledger's signing key (Ed25519) and signed statements, which a third party can check without the database.
+"""The ledger's signing key (Ed25519), and signed statements that a third party can check without the database.
 
 A signed statement is `{"statement": {...}, "public_key": hex, "signature": hex}`. The signature covers the canonical
 JSON of the statement, which names its own format and the SHA-256 of the public key (the key's fingerprint).
@@ -28,11 +28,11 @@ RECEIPTS = "receipts"  # the folder with the newest receipt of every account and
 
 
 class SigningKeyUnusable(ObscuraError):
-    """The signing key is unreadable, no Ed25519 key, or readable by others."""
+    """The signing key is unreadable, not an Ed25519 key, or readable by other users."""
 
 
 class SignatureRefused(ObscuraError):
-    """A statement is malformed, or carries no signature of a trusted key."""
+    """A statement is malformed, or not signed by a trusted key."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class SigningKey:
         return hashlib.sha256(self.public).hexdigest()
 
     def sign(self, statement: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a signed statement; the fingerprint is added to it as `key_id`."""
+        """Add the fingerprint to a statement as `key_id`, and return it signed."""
         signed = {**statement, "key_id": self.key_id}
         signature = self.private.sign(canonical_json(signed))
         return {"statement": signed, "public_key": self.public.hex(), "signature": signature.hex()}
@@ -62,9 +62,9 @@ class SigningKey:
 
 
 def make_signing_key(path: Path) -> SigningKey:
-    """Return the signing key; create it, and its public half beside it, if they are missing.
+    """Return the signing key. Create it, and the file of its public key, if they are missing.
 
-    Several processes may call this at once: all get the same key. Raise SigningKeyUnusable if the file is not usable.
+    Concurrent callers get the same key. Raise SigningKeyUnusable if the file is not usable.
     """
     if not path.exists():
         form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -79,7 +79,7 @@ def make_signing_key(path: Path) -> SigningKey:
 def open_signing_key(path: Path) -> SigningKey:
     """Read the signing key, or raise SigningKeyUnusable.
 
-    Never create one here: no verification would trust another key.
+    Never creates a key, because no verification would trust a new one.
     """
     if not path.exists():
         raise SigningKeyUnusable(f"There is no signing key at {path}: a service makes it as it starts.")
@@ -100,8 +100,8 @@ def open_signing_key(path: Path) -> SigningKey:
 def trusted_keys(path: Path) -> dict[str, bytes]:
     """Return the trusted public keys by fingerprint: every `*.pub.pem` beside the signing key.
 
-    The public half of a retired key stays there under another name, so that its signatures can still be checked. Raise
-    SigningKeyUnusable if one of the files is not a public Ed25519 key.
+    Keep the public key of a retired signing key there under another name, so that its signatures can still be checked.
+    Raise SigningKeyUnusable if one of the files is not a public Ed25519 key.
     """
     keys: dict[str, bytes] = {}
     for file in sorted(path.parent.glob(f"*{PUBLIC_SUFFIX}")):
@@ -117,7 +117,7 @@ def trusted_keys(path: Path) -> dict[str, bytes]:
 
 
 def check_signed(document: object, *, format: str, version: int, trusted: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the statement of a signed document of any type, after a check of its format, key and signature.
+    """Return the statement of a signed document, after a check of its type, format, key and signature.
 
     Raise SignatureRefused if it is malformed, or no trusted key (by fingerprint) has signed it.
     """
@@ -134,7 +134,7 @@ def check_signed(document: object, *, format: str, version: int, trusted: Mappin
         raise SignatureRefused("Its public key is not the one that its fingerprint names.")
     try:
         signature = bytes.fromhex(document["signature"])
-        if signature.hex() != document["signature"]:  # one spelling only
+        if signature.hex() != document["signature"]:  # reject other spellings of the same hex
             raise ValueError
         Ed25519PublicKey.from_public_bytes(public).verify(signature, canonical_json(statement))
     except (InvalidSignature, ValueError, TypeError):
@@ -143,7 +143,7 @@ def check_signed(document: object, *, format: str, version: int, trusted: Mappin
 
 
 def read_document(path: Path) -> Any:
-    """Read a signed document's file as JSON, without a check of its contents; raise SignatureRefused."""
+    """Parse the file of a signed document, without verifying it; raise SignatureRefused if it is not JSON."""
     try:
         with path.open("rb") as file:
             content = file.read(DOCUMENT_BYTES_MAX + 1)
@@ -153,7 +153,7 @@ def read_document(path: Path) -> Any:
 
 
 def document_in(content: bytes | None) -> Any:
-    """Parse a signed document, unchecked; raise SignatureRefused if it is None, too long, or not JSON."""
+    """Parse a signed document, without verifying it; raise SignatureRefused if it is None, too long, or not JSON."""
     if content is None:
         raise SignatureRefused("It cannot be read.")
     if len(content) > DOCUMENT_BYTES_MAX:
@@ -169,10 +169,10 @@ def bytes_of(document: Mapping[str, Any]) -> bytes:
 
 
 def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], age_of: Callable[[Any], Any]) -> bool:
-    """Write a signed document among the receipts, unless the file there is as new by `age_of`, or unreadable.
+    """Store a signed document in the folder of receipts, unless the stored one is as new by `age_of`, or unreadable.
 
-    An unreadable file may be evidence: verification reports it, and nothing overwrites it. Return True if it was
-    written.
+    An unreadable file may be evidence: verification reports it, and nothing overwrites it. Return True if the document
+    was written.
     """
     if storage.holds(f"{RECEIPTS}/{name}"):
         try:

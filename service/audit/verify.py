@@ -1,7 +1,7 @@
-"""Recompute the whole ledger from its entries, and compare it with every row and signature that repeats a part of it.
+"""Recompute the whole ledger from its entries, and compare it with every row and signature that repeats part of it.
 
-Nothing is written. Run it in a snapshot (`transaction(..., snapshot=True)`), and read receipts before that transaction
-begins, so that they cannot be newer.
+Read only. Run it in a snapshot (`transaction(..., snapshot=True)`). Read receipts before that transaction begins, so
+that they cannot be newer than the snapshot.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def verify(
     kept: Signed | None = None,
     full: bool = True,
 ) -> Report:
-    """Verify every account. Receipts and the kept checkpoint were read before the session's snapshot began.
+    """Verify every account. Read receipts and the stored checkpoint before the session's snapshot begins.
 
     Args:
-        trusted: public keys by fingerprint; checkpoints and receipts of other keys are findings.
+        trusted: public keys by fingerprint; checkpoints and receipts signed by other keys are findings.
         known: entries that receipts prove.
-        kept: the checkpoint beside the database.
-        full: read every entry, and rows of other tables; otherwise only entries after the newest sound checkpoint,
-            whose heads were verified when it was written. Without a checkpoint every verification is full.
+        kept: the checkpoint stored beside the database.
+        full: read every entry, and rows of other tables; otherwise only entries after the newest valid checkpoint,
+            whose heads were verified when it was written. Without a checkpoint, every verification is full.
     """
 
     def read() -> Report:
@@ -64,7 +64,7 @@ def verify(
             for row in page:
                 reading.account(row)
             page = accounts_after(session, page[-1].id) if len(page) == ACCOUNTS_PER_PAGE else ()
-        for witnesses in reading.witnesses.values():  # of accounts that do not exist
+        for witnesses in reading.witnesses.values():  # left over: accounts that do not exist
             reading.contradicted(witnesses[min(witnesses)][0], None)
         releases = 0
         if not heads:
@@ -79,8 +79,8 @@ def verify(
                         others += [] if release is None else [release]
             except DBAPIError:
                 if not any(finding.code is FindingCode.LOG_UNREADABLE for finding in reading.findings):
-                    raise  # otherwise these statements met the same broken place, which is reported already
-            # A log with a hole proves nothing about the rows beside it: the hole may have mentioned them.
+                    raise  # otherwise these statements hit the same damage, which is already reported
+            # A log with missing entries proves nothing about other rows: the missing entries may concern them.
             reading.findings += [finding for finding in others if finding.account_id not in reading.holes]
         return Report(
             full=not heads,
@@ -97,9 +97,9 @@ def verify(
     try:
         report = read()
         if any(finding.code is FindingCode.LOG_UNREADABLE for finding in report.findings):
-            session.rollback()  # SQLite refuses to commit after it has met a broken page, even after reads alone
+            session.rollback()  # after a broken page, SQLite refuses to commit even a transaction that only read
         return report
-    except OperationalError:  # on SQLite: some stored bytes are no text
+    except OperationalError:  # SQLite: invalid UTF-8
         if session.get_bind().dialect.name != "sqlite":
             raise
     with with_marks(session):
@@ -107,7 +107,7 @@ def verify(
 
 
 def count_entries(session: Session) -> int:
-    """Return how many entries a full verification would read, by the accounts' rows."""
+    """Return the number of entries that a full verification would read, according to the accounts' rows."""
     return int(session.scalar(select(func.sum(Account.head_sequence))) or 0)
 
 
@@ -121,12 +121,12 @@ class _Reading:
     ) -> None:
         self.findings: list[Finding] = []
         self.heads: dict[str, list[Any]] = {}
-        self.facts: dict[str, int] = {}  # by account: entries that `find_changed_rows` must find as well
-        self.holes: set[str] = set()  # accounts with entries that are missing or cannot be read
+        self.facts: dict[str, int] = {}  # by account: number of entries that `find_changed_rows` must also find
+        self.holes: set[str] = set()  # accounts with missing or unreadable entries
         self.accounts = self.entries = self.holds = 0
         self._session, self._prices, self._starts, self._accepted = session, Prices(), starts, accepted
         self._entries, self._hold_rows = EntryReader(session), RowReader(session, Hold.metadata.tables["holds"])
-        self.witnesses: dict[str, dict[int, list[Witness]]] = {}  # of accounts that were not read yet
+        self.witnesses: dict[str, dict[int, list[Witness]]] = {}  # of accounts not read yet
         for witness in witnesses:
             self.witnesses.setdefault(witness.account_id, {}).setdefault(witness.sequence, []).append(witness)
 
@@ -140,7 +140,7 @@ class _Reading:
         log, facts = LogReplay(row.id, self._prices), 0
         accepted, witnesses = self._accepted.get(row.id, frozenset()), dict[int, list[Witness]]()
         for sequence, known in self.witnesses.pop(row.id, {}).items():
-            for each in known:  # without those that the account's ACCEPT entries account for
+            for each in known:  # except those that the account's ACCEPT entries cover
                 if (sequence, each.hash) not in accepted or (each.spent_nano or 0) > (row.spent_nano or 0):
                     witnesses.setdefault(sequence, []).append(each)
         try:
@@ -171,7 +171,7 @@ class _Reading:
             self.contradicted(witnesses[min(witnesses)][0], row)
 
     def _resume(self, log: LogReplay, sequence: int, digest: str) -> None:
-        """Continue from a checkpointed head, as if every entry up to it had just been read."""
+        """Continue from a head in a checkpoint, as if every entry up to that head had been read."""
         try:
             opening, head = (self._one(log, number) for number in (1, sequence))
             if head is None or head.hash != digest:
@@ -202,7 +202,7 @@ class _Reading:
             raise Fault(FindingCode.ENTRY_MALFORMED, "or one before it cannot be understood", sequence) from None
 
     def _adopt(self, log: LogReplay, job_id: str | None, until: int) -> HoldReplay | None:
-        """Replay a hold from the entries before the checkpoint, if it was open then."""
+        """Replay a hold that was open at the checkpoint, from the entries before the checkpoint."""
         if job_id is None:
             return None
         hold = replay_hold(log.account_id, self._entries.about(log.account_id, job_id, until))
@@ -235,7 +235,7 @@ class _Reading:
         return True
 
     def _compare_holds(self, log: LogReplay, *, closing: bool = False) -> None:
-        """Compare hold rows with the replayed holds; open ones only at the end of the log."""
+        """Compare hold rows with the replayed holds. Open holds are compared only at the end of the log."""
         replayed = [*log.ended, *log.open_holds.values()] if closing else log.ended
         rows = self._hold_rows.by(hold.id for hold in replayed)
         for hold in replayed:
@@ -276,7 +276,7 @@ class _Reading:
 
 
 class _Contradicted(Exception):
-    """The log does not contain what a witness, the argument, knows."""
+    """The log contradicts a witness, which is the argument."""
 
 
 def _compare(witnesses: Iterable[Witness], digest: str | None) -> None:

@@ -1,1 +1,1 @@
-"""Backups: made while the service runs, and restored into an empty place."""
+"""Back up the service while it runs, and restore a backup into an empty place."""

@@ -1,7 +1,7 @@
-"""Accept what a restored database lacks: an admin has the spending and the uploads recorded that storage proves.
+"""Accept the losses of a restored database: admins record the spending and the uploads that storage proves.
 
-The spending becomes an entry of the account's log. Uploads are fingerprinted again, so that no image gets a second
-budget. Once no account lacks anything, withdrawals are applied again and the lock opens.
+The spending becomes an entry in the account's log. Uploads are fingerprinted again, so that no image gets a second
+budget. After the last account, withdrawals are applied again and the installation is unlocked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from service.settings import Settings
 from service.storage import journals
 
 LOST = "lost"  # failure code of a dataset that a restored database lacked
-# Terms of an unknown account without a receipt.
+# Terms for an unknown account without a receipt.
 _TERMS: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "unit": Unit.RECORD, "adjacency": Adjacency.ADD_REMOVE}
 
 
@@ -41,9 +41,9 @@ class Outcome:
     """The result of accepting an account's losses.
 
     Attributes:
-        request_id: of the request that another admin must approve; None once the losses are recorded.
-        recorded_nano: recorded as spent.
-        remaining: accounts that still lack something.
+        request_id: id of the request that another admin must approve; None if the losses are recorded.
+        recorded_nano: nano-units recorded as spent.
+        remaining: accounts whose losses are not accepted yet.
     """
 
     request_id: str | None
@@ -65,16 +65,16 @@ def accept(
     epsilon: float | None = None,
     without_images: bool = False,
 ) -> Outcome:
-    """Record what storage proves of an account and the database lacks. No service needs to run.
+    """Record an account's spending and uploads that storage proves and the database lacks. No service needs to run.
 
-    If two admins have usable keys, the first call asks, and the same call with another admin's key records.
+    If two admins have usable keys, the first call is a request, and the same call with another admin's key records.
 
     Args:
         token: an API key of an admin of the installation.
-        reason: kept in the log.
-        given: receipts that users hold, which may prove more.
-        epsilon: record at least this much.
-        without_images: accept that images and subjects of some uploads cannot be recognised again.
+        reason: recorded in the log.
+        given: receipts from users, which may prove more.
+        epsilon: record at least this epsilon.
+        without_images: accept that images and subjects of some uploads cannot be recognised any more.
     """
     reason = short_reason(reason)
     loss = _loss_of(settings, factory, account_id, given)
@@ -102,7 +102,7 @@ def accept(
                 request_id=pending.id,
             )
         if not loss.known:
-            # The database lacks the account: open it again under its id, closed to new data, and freeze it.
+            # The account is missing: open it again under its id, closed to new data, and freeze it.
             unknown = "unknown since a restore"
             terms = _TERMS | {term: loss.terms[term] for term in _TERMS if term in loss.terms}
             terms |= {"name": f"restored {account_id.removeprefix('acc_')[:8]}", "owner": unknown}
@@ -118,7 +118,7 @@ def accept(
             facts |= {"request_id": decision.id, "requested_with": decision.requested_with, "reason": decision.reason}
             facts |= {"requested_by": decision.requested_by}
         recorded_nano = _record(session, loss, facts, epsilon, at)
-        # The database lacks later revocations, so all keys but admins' are revoked, and every sign-in ends.
+        # Later revocations are lost, so revoke all keys except admins' keys, and end every session.
         session.execute(delete(SignIn))
         has_token = or_(ApiKey.person_id.is_(None), ApiKey.created_by.is_not(None))
         keys_revoked = auth.revoke(session, ApiKey.admin_id.is_(None) & has_token, now=at, include_created=False)
@@ -158,7 +158,7 @@ def _fingerprint_uploads(
         project_id = ledger.get_account(session, loss.account_id).project_id
 
     def keep(dataset_id: str, shape: tuple[int, ...] = (1, 1)) -> int:
-        """Insert a failed dataset for an upload that the database lacks; return the number of its upload."""
+        """Insert a failed dataset for an upload that the database lacks; return its upload number."""
         upload = uploads.get(dataset_id)
         with transaction(factory) as session:
             dataset = session.get(Dataset, dataset_id)
@@ -204,7 +204,7 @@ def _fingerprint_uploads(
 def _record(
     session: Session, loss: data_folder.Loss, facts: dict[str, Any], epsilon: float | None, now: datetime
 ) -> int:
-    """Append the entry, let the uploads count, and discard trainings that would draw their noise again."""
+    """Append the entry, make the uploads count, and discard trainings that would repeat their noise."""
     account = ledger.lock_account(session, loss.account_id)
     if loss.known and account.head_sequence != loss.head_sequence:
         raise Conflict("The account's log has changed meanwhile. Nothing was recorded; run the command again.")
@@ -223,7 +223,7 @@ def _record(
 
 
 def _unlock(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
-    """Apply withdrawals again, verify everything, and remove the lock if nothing is found."""
+    """Apply withdrawals again, verify everything, and remove the lock if there is no finding."""
     withdrawal.recall(settings, factory, now=now)
     report = inspection.inspect_ledger(settings, factory, thorough=True)
     inspection.follow_up(factory, report, now=now)

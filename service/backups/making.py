@@ -1,10 +1,10 @@
-"""A backup of a running service: journals and receipts first, then the database, then the files that it names.
+"""Back up a running service: first journals and receipts, then the database, then the files that the database names.
 
-A charge is committed before its line in a journal, and a capture before its receipt. So a database that is copied after
-journals and receipts knows all that they prove. Uploads, releases and samples are published before their row, never
-change, and are copied after the database, only those that it names. In the other order a backup would hold receipts
-that are newer than its database, which is how a refund looks. The manifest is written last, so a folder with a manifest
-is a complete backup.
+A charge is committed before its line in a journal, and a capture before its receipt. So if the database is copied after
+journals and receipts, it contains everything that they prove. Uploads, releases and samples never change and are
+published before their rows. So they are copied after the database, if the database names them. In the other order, a
+backup's receipts could be newer than its database, and verification would report lost spending. The manifest is written
+last, so a folder with a manifest is a complete backup.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MANIFEST, FILES, KEYS = "manifest.json", "files", "keys"
 _BLOCK_BYTES = 2**20
 DATABASES = {"sqlite": "database.sqlite", "postgresql": "database.dump"}
 
-# Tables whose rows have files in the storage: the name of the files, and the condition under which they exist.
+# Tables whose rows have files in the storage: the name of the files, and the condition that they exist.
 _WITH_FILES = {
     "datasets": ("coalesce(content_name, id)", "state IN ('ready', 'withdrawing')"),
     "releases": ("id", "1 = 1"),
@@ -52,7 +52,7 @@ _WITH_FILES = {
 
 
 class BackupRefused(ObscuraError):
-    """A backup cannot be made or used like this. Nothing was changed."""
+    """The backup cannot be made or used. Nothing was changed."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Manifest:
 
     Attributes:
         made_at: the time of the database's copy, in UTC.
-        database: of DATABASES; `schema` is its migration.
+        database: one of DATABASES; `schema` is its migration.
         files: SHA-256 by path below the backup, including the database.
-        missing: releases, samples and datasets that the database names and the storage lacks.
+        missing: releases, samples and datasets that the database names but the storage lacks.
         signed_by: fingerprints of the trusted public keys.
     """
 
@@ -118,8 +118,8 @@ def read_manifest(folder: Path) -> Manifest:
 class Made:
     """A complete backup.
 
-    `seconds_since` is the time from the moment that its database shows to its end. A failure just before the end of the
-    next backup loses everything that was written in this time and in the time between two backups.
+    `seconds_since` is the time from the database's snapshot to the end of the backup. A failure just before the end of
+    the next backup loses everything written in this time, plus the interval between two backups.
     """
 
     manifest: Manifest
@@ -131,10 +131,10 @@ def back_up(settings: Settings, factory: SessionFactory, out: Path, *, with_keys
     """Back up database and storage while the service runs. After an error the incomplete backup has no manifest.
 
     Args:
-        out: missing or empty, and outside the data folder.
-        with_keys: copy the keys of datasets, fingerprints and ledger too. Such a backup opens every image, and a
-            deletion does not reach it.
-        now: aware.
+        out: a missing or empty folder outside the data folder.
+        with_keys: also copy the keys of datasets, fingerprints and ledger. Such a backup can open every image, even
+            images that are deleted later.
+        now: timezone-aware.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BackupRefused(f"{out} is not empty. Choose an empty or new folder.")
@@ -158,7 +158,7 @@ def back_up(settings: Settings, factory: SessionFactory, out: Path, *, with_keys
     for key in (f"{shelf}/{name}" for shelf, names in named.items() for name in names):
         try:
             files |= _copied(out, f"{FILES}/{key}", _inside(storage.open(key)))
-        except (NotFound, FileNotFoundError):  # lost before, or deleted meanwhile
+        except (NotFound, FileNotFoundError):  # already lost, or deleted meanwhile
             shutil.rmtree(out / FILES / key, ignore_errors=True)
             missing.append(key)
     if with_keys:
@@ -200,7 +200,7 @@ def _copied(out: Path, place: str, paths: Iterable[tuple[str, Path]]) -> dict[st
 
 
 def copy_file(source: Path, target: Path) -> str:
-    """Copy a regular file privately to a new file; return its SHA-256. Raise NotFound if it is a link."""
+    """Copy a regular file to a new private file; return its SHA-256. Raise NotFound if it is a link."""
     make_private_folder(target.parent)
     digest = hashlib.sha256()
     with open_regular(source) as read, new_private_file(target) as written:
@@ -215,7 +215,7 @@ def copy_database(url: str, target: Path) -> tuple[str, dict[str, list[str]]]:
     """Copy a snapshot of a database into a new file.
 
     Returns:
-        Its migration, and the names of its datasets, releases and samples with files, by folder of the storage.
+        Its migration; and the names of datasets, releases and samples with files, by storage folder.
     """
     file = sqlite_file(url)
     new_private_file(target).close()
@@ -265,7 +265,7 @@ def _copy_sqlite(database: Path, target: Path) -> None:
         closing(sqlite3.connect(target)) as copy,
     ):
         source.backup(copy)
-        copy.execute("PRAGMA journal_mode=DELETE")  # one file, not three
+        copy.execute("PRAGMA journal_mode=DELETE")  # one file instead of three
 
 
 def _postgresql(url: str) -> Engine:

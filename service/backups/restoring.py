@@ -1,9 +1,9 @@
-"""Restore a backup, so that nothing that was spent after it can be spent again unnoticed.
+"""Restore a backup, so that budget spent after the backup cannot be spent again unnoticed.
 
-If the files have survived, journals and receipts prove what the database lacks, and the verification locks the
-installation until admins have accepted it (`accepting.py`). If everything comes from the backup, nothing proves what
-was spent after it. Then every account is locked until an admin has accepted it, and unfinished trainings are discarded:
-they would draw the same noise again from the same secret, and what they drew after the backup may be public.
+If the files have survived, journals and receipts prove the spending that the database lacks. The verification then
+locks the installation until admins have accepted it (`accepting.py`). If everything comes from the backup, nothing
+proves the later spending. Then every account is locked until an admin has accepted its losses. Unfinished trainings are
+discarded: they would repeat the same noise from the same secret, and their results since the backup may be public.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from service.storage.files import digest_file
 from service.storage.interface import Storage
 
 _SHELVES = ("datasets", "journals", "receipts", "releases", "samples")
-_GROWS = ".jsonl"  # ends the names of files that are appended to
+_GROWS = ".jsonl"  # suffix of files that grow by appending
 
 
 @dataclass(frozen=True)
 class Restored:
-    """The result of a restore: its manifest, its verification, and the number of discarded unfinished trainings."""
+    """The result of a restore: the manifest, the verification, and the number of discarded unfinished trainings."""
 
     manifest: making.Manifest
     report: Report
@@ -50,7 +50,7 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
     """Restore a backup to the database and storage of the settings. No service may run there.
 
     Args:
-        keep_files: restore the database alone, beside the surviving files of the same installation.
+        keep_files: restore only the database; the files of the same installation have survived.
     """
     manifest = making.read_manifest(backup)
     storage, discarded = storage_of(settings), 0
@@ -63,7 +63,7 @@ def restore(settings: Settings, backup: Path, *, keep_files: bool, now: datetime
     upgrade_schema(settings.database_url)
     with open_sessions(settings.database_url) as factory:
         with transaction(factory) as session:
-            session.execute(delete(SignIn))  # people may have signed out since
+            session.execute(delete(SignIn))  # people may have signed out after the backup
             if not keep_files:
                 stop_restored(session, now=now)
                 unfinished = select(Job.id).where(Job.state.in_(UNFINISHED), Job.hold_id.is_not(None))
@@ -112,7 +112,7 @@ def _require_place(settings: Settings, storage: Storage, manifest: making.Manife
 
 
 def _bring_keys(settings: Settings, backup: Path, manifest: making.Manifest) -> None:
-    """Restore the keys of the backup, if it has any; raise BackupRefused if those that signed its ledger are absent."""
+    """Restore the keys of the backup, if any; raise BackupRefused if the keys that signed its ledger are missing."""
     for name in manifest.files:
         place, _, inside = name.partition("/")
         if place != making.KEYS:
@@ -133,7 +133,7 @@ def _bring_keys(settings: Settings, backup: Path, manifest: making.Manifest) -> 
 
 
 def _publish_files(storage: Storage, backup: Path, manifest: making.Manifest) -> None:
-    """Publish the files of the backup under their keys, all but the installation's id."""
+    """Publish the files of the backup under their storage keys, except the installation's id."""
     by_key = defaultdict[str, list[str]](list)
     for path in sorted(manifest.files):
         place, *steps = path.split("/")[:3]

@@ -1,4 +1,4 @@
-"""Commands that the server packages add to `obscura`; `obscura.cli.server_side` loads them by their entry point."""
+"""Commands that the server packages add to `obscura`. `obscura.cli.server_side` loads them by entry point."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`obscura demo`: the steps of `obscura quickstart` with Fashion-MNIST, or with scikit-learn's digits.
+"""`obscura demo`: run the steps of `obscura quickstart` with Fashion-MNIST or scikit-learn's digits.
 
-It then trains `datalens` on the same images, evaluates both releases on the public test set, and writes a summary.
-torch and scikit-learn run in processes of their own, with short timeouts.
+The demo then trains `datalens` on the same images, evaluates both releases on the public test set, and summarises.
+torch and scikit-learn run in separate processes, with short timeouts.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from obscura.preparing import Choices, Package, prepare
 from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import show_percent, show_words
 
-EPSILON, LIMIT = 1.0, 1.5  # of each training, and of the account: two of 1 are 1.47 at delta 1e-5
+EPSILON, LIMIT = 1.0, 1.5  # per training, and for the account: two trainings of 1 cost 1.47 at delta 1e-5
 TEACHERS = "datalens"
-TEACHER_OPTIONS: dict[str, Any] = {"images": 750}  # a third of the votes, so that the demo stays short
+TEACHER_OPTIONS: dict[str, Any] = {"images": 750}  # a third of the votes, to keep the demo short
 COUNT = 2000
 MARKER = "made-by-obscura-demo"
 METHODS = ("logistic_regression", "mlp", "cnn")
@@ -53,9 +53,9 @@ CHECKSUMS = {
     "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
-# A small evaluation keeps the fallback within three minutes.
+# A small evaluation, so that the fallback takes less than three minutes.
 DIGITS_OPTIONS: dict[str, Any] = {"evaluation_samples": 2000}
-FASHION_OPTIONS: dict[str, Any] = {"evaluation_samples": 10_000}  # of two releases, in less time than 30,000 of one
+FASHION_OPTIONS: dict[str, Any] = {"evaluation_samples": 10_000}  # for two releases, faster than 30,000 for one
 
 _TORCHVISION = f"""
 import socket, sys
@@ -63,7 +63,7 @@ socket.setdefaulttimeout({CONNECT_SECONDS_MAX})
 from torchvision.datasets import FashionMNIST
 FashionMNIST(sys.argv[1], download=True)  # checks MD5 sums
 """
-# A fixed split: every fifth image is public, for evaluation.
+# A fixed split: every fifth image is public and used for evaluation.
 _DIGITS = """
 import sys
 from pathlib import Path
@@ -83,7 +83,7 @@ class DemoImages:
 
     name: str
     source: str  # where the files came from
-    folder: Path  # training images for `obscura datasets push` with `flags`
+    folder: Path  # training images, for `obscura datasets push` with `flags`
     flags: str
     private: Package
     public: Package
@@ -103,13 +103,13 @@ def run_demo(
     options: Mapping[str, Any] = {},
     teacher_options: Mapping[str, Any] = TEACHER_OPTIONS,
 ) -> None:
-    """Fetch real images, train twice, evaluate, and write `summary.json`; replace earlier results of a demo.
+    """Fetch real images, train twice, evaluate, and write `summary.json`. Replaces the results of an earlier demo.
 
     Args:
-        images: "fashion-mnist", "digits" or None for the first available.
+        images: "fashion-mnist", "digits", or None for the first that is available.
         keep: run the service until Ctrl-C.
-        count: images to generate.
-        options: of both trainings, in addition to those for the images; `teacher_options` are those of the second one.
+        count: number of images to generate.
+        options: further options of both trainings; `teacher_options` apply only to the second training.
     """
     seconds: dict[str, float] = {}
     began = time.monotonic()
@@ -209,7 +209,7 @@ def _measured(walk: Onboarding, found: DemoImages, releases: Sequence[Release]) 
 
 
 def _row(plan: PlanRecord, release: Release, seconds: float) -> dict[str, Any]:
-    """Return the row of one training; `seconds` from its request to its release."""
+    """Return the summary's row for one training. `seconds` is the time from its request to its release."""
     return {
         "recipe": plan.recipe,
         "epsilon": plan.epsilon,
@@ -238,7 +238,7 @@ def find_images(
     *,
     download_seconds_max: float = DOWNLOAD_SECONDS_MAX,
 ) -> DemoImages:
-    """Find Fashion-MNIST, or fall back to the bundled digits and say so; `wanted` is one of the two, or None."""
+    """Find Fashion-MNIST, or fall back to the bundled digits and report this. `wanted` is one of the two, or None."""
     if wanted not in (None, "fashion-mnist", "digits"):
         raise CliError("--images is fashion-mnist or digits.")
     if wanted != "digits":
@@ -279,7 +279,7 @@ def find_images(
 
 
 def is_fashion_mnist(folder: Path) -> bool:
-    """Return whether a folder holds the four files of Fashion-MNIST, by checksum."""
+    """Return whether a folder contains the four files of Fashion-MNIST, by checksum."""
     try:
         for name, digest in CHECKSUMS.items():
             packed = folder / f"{name}.gz"

@@ -1,6 +1,6 @@
-"""`obscura ledger`, `obscura backup` and `obscura restore`, which work on the database itself.
+"""`obscura ledger`, `obscura backup` and `obscura restore`, which access the database directly.
 
-Exit codes of `verify`: 0 nothing was found, 1 there are findings, 2 it could not run.
+Exit codes of `verify`: 0 no findings, 1 findings, 2 it could not run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ledger = typer.Typer(
 )
 
 
-# What proves missing spending, by the field of a `Loss`.
+# The proofs of missing spending, by field of a `Loss`.
 PROOFS = {"journals": "journals", "witnesses": "signed entries", "releases": "releases", "datasets": "uploads"}
 
 
@@ -47,11 +47,11 @@ def verify(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Recompute the whole ledger: hashes, balances, prices, admission, signatures, receipts, files of releases.
+    """Recompute the whole ledger: hashes, balances, prices, limits, signatures, receipts, files of releases.
 
-    A finding stops the trainings it concerns until `--clear`. A database that is older than its storage locks the
-    installation; the missing entries are listed by account. Exit codes: 0 nothing found, 1 findings or locked, 2 it
-    could not run.
+    A finding stops the trainings that it concerns until you run `--clear`. If the database is older than its storage,
+    the installation is locked, and missing entries are listed by account. Exit codes: 0 no findings, 1 findings or
+    locked, 2 it could not run.
     """
     from service import inspection
     from service.audit import findings
@@ -104,11 +104,11 @@ def accept(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Record as spent what storage proves of an account and a restored database lacks; revoke all keys but admins'.
+    """Record an account's spending that storage proves and a restored database lacks. Revokes all keys except admins'.
 
-    Uses the admin's key in OBSCURA_TOKEN, or the first admin's. Where there are two admins with keys, the first call
-    asks, and the other admin approves by the same command. After the last account the installation opens. Exit codes:
-    0 recorded, 1 another admin must approve or accounts remain, 2 refused.
+    Uses the admin's key in OBSCURA_TOKEN, or the first admin's key. If two admins have keys, the first call is a
+    request, and the other admin approves it with the same command. After the last account, the installation is
+    unlocked. Exit codes: 0 recorded, 1 another admin must approve or accounts remain, 2 rejected.
     """
     from obscura.occupant import read_admin_key
     from service.backups import accepting
@@ -135,7 +135,7 @@ def accept(
 
 @ledger.command("status")
 def status(context: typer.Context, as_json: Json = False) -> None:
-    """Show which trainings are stopped and why, when the ledger was last verified, and the newest checkpoint."""
+    """Show stopped trainings with reasons, the time of the last verification, and the newest checkpoint."""
     from service.api.routes.health import read_ledger
     from service.db.session import transaction
 
@@ -145,7 +145,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
 
 @ledger.command("checkpoint")
 def checkpoint(context: typer.Context, as_json: Json = False) -> None:
-    """Verify the whole ledger and sign its heads. The service does so by itself, in every hour with new entries."""
+    """Verify the whole ledger and sign its heads. The service also does this itself, in every hour with new entries."""
     from service import inspection
 
     with open_database(context, as_json) as (settings, factory, output):
@@ -160,10 +160,10 @@ def checkpoint(context: typer.Context, as_json: Json = False) -> None:
 
 @ledger.command("accept-clock")
 def accept_clock(context: typer.Context, as_json: Json = False) -> None:
-    """Confirm that the clock is right, after entries were written while it was ahead, so that the service starts.
+    """Confirm that the clock is right, so that the service starts after entries were written while it was ahead.
 
-    Those entries keep their times, and later entries bear no earlier time. Leases and sign-ins dated by the wrong clock
-    end. Check the clock first: the ledger compares later times with its present time.
+    Those entries keep their times, and later entries never have an earlier time. Leases and sign-ins dated by the wrong
+    clock end. Check the clock first: the ledger compares later times with the current time of this clock.
     """
     from service import installation
     from service.db.session import transaction
@@ -179,7 +179,7 @@ def accept_clock(context: typer.Context, as_json: Json = False) -> None:
 
 @ledger.command("public-key")
 def public_key(context: typer.Context, as_json: Json = False) -> None:
-    """Show the public key that receipts and checkpoints are signed with, and its fingerprint: pin it elsewhere."""
+    """Show the public key of receipts and checkpoints, and its fingerprint. Store the fingerprint elsewhere."""
     from service.audit import signing
 
     with reporting(as_json) as output:
@@ -201,9 +201,9 @@ def backup(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Back up database and files while the service runs, so that they agree with each other.
+    """Back up the database and matching files while the service runs.
 
-    PostgreSQL needs pg_dump on this machine. Without the keys, which are left out, no image of a backup opens.
+    PostgreSQL needs pg_dump on this machine. By default, keys are not copied, so no image in the backup can be opened.
     """
     from service.backups import making
 
@@ -240,9 +240,9 @@ def restore(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Restore a backup into an empty place, and verify it. Stop every service and worker first.
+    """Restore a backup to an empty place, and verify it. Stop every service and worker first.
 
-    Exit codes: 0 nothing was found, 1 the installation is locked or has findings, 2 it could not run and nothing was
+    Exit codes: 0 no findings, 1 the installation is locked or has findings, 2 it could not run and nothing was
     changed.
     """
     from service import logs
@@ -279,7 +279,7 @@ def restore(
 
 @contextmanager
 def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Settings, SessionFactory, Output]]:
-    """Open the database of the settings, whose acts are recorded; every failure is exit code 2."""
+    """Open the database of the settings, and record acts in the audit log. Every failure is exit code 2."""
     from service import logs
     from service.db.session import open_sessions
     from service.disk import sqlite_file
@@ -297,7 +297,7 @@ def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Setti
 
 @contextmanager
 def explained(settings: Settings, code: Exit) -> Iterator[None]:
-    """Convert errors of the disk, the database or the service into one sentence and an exit code."""
+    """Convert errors of the disk, the database or the service to one sentence and an exit code."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
@@ -314,7 +314,7 @@ def explained(settings: Settings, code: Exit) -> Iterator[None]:
             cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
             where = make_url(settings.database_url).render_as_string(hide_password=True)
             lines = str(cause).strip().splitlines()
-            # The driver's first line names the server; statements and values come later.
+            # The driver's first line names the server; statements and values come in later lines.
             reason = lines[0] if isinstance(error, OperationalError) and lines else type(error).__name__
             why = f"The database {where} cannot be used: {reason.rstrip('.')}."
         raise CliError(why, code) from error

@@ -28,9 +28,9 @@ def restore(
     out: Out,
     as_json: Json = False,
 ) -> None:
-    """Make an admin on the service's own machine, when too few admins still have their keys.
+    """Create an admin on the service's own machine, if too few admins still have their keys.
 
-    Works on the database itself and needs no approval: anyone with the data folder could do it anyway.
+    Accesses the database directly and needs no approval: anyone with the data folder could do this anyway.
     """
     from service.db.session import transaction
     from service.identity.admins import admit_on_machine

@@ -29,7 +29,7 @@ def up(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Run the service. Embedded by default: SQLite and a worker beside it; OBSCURA_* settings change that."""
+    """Run the service. By default it uses SQLite and starts a worker; OBSCURA_* settings change that."""
     target: Target = context.obj
     with reporting(as_json) as output:
         try:
@@ -37,7 +37,7 @@ def up(
         except ValidationError as error:
             raise CliError(f"The settings are invalid: {error}", Exit.USAGE) from error
         if settings.mode == "embedded" and find_spec("torch") is None:
-            raise MissingExtra("It", "torch", WORKER)  # it would accept jobs that it cannot train
+            raise MissingExtra("It", "torch", WORKER)  # otherwise it would accept jobs that it cannot run
         from service.cli.serving import serve
 
         if while_stdin_is_open:
@@ -59,7 +59,7 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the service running until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Do the main job from upload to private synthetic images, through a real service on this machine."""
+    """Run the whole process, from upload to private synthetic images, with a real service on this machine."""
     from service.cli.demo import run_demo
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the demo's service too, like Ctrl-C

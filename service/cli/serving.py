@@ -1,10 +1,10 @@
-"""Run the web process with bounded connections, each of bounded idle time.
+"""Run the web process with a limit on connections, and on the idle time of each connection.
 
 uvicorn waits forever for a request's head and for a client that does not read, and accepts connections until no file
-descriptor is left. Here idle connections are closed after a while; above the limit, the address with most connections
-loses the one that has been idle longest.
+descriptor is left. This module closes idle connections after a while. Above the limit, it closes the longest idle
+connection of the address with the most connections.
 
-Imported only by commands that need it, so that the others start faster.
+Import it only in commands that need it, so that other commands start faster.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from service.settings import Settings
 from service.storage import storage_of
 
 CONNECTIONS_MAX = 1000
-HEAD_SECONDS = 15.0  # from the opening of a connection, or the last answer, to the end of the next request's head
-STALLED_SECONDS = 60.0  # without enough being read of an answer for more to be sent
+HEAD_SECONDS = 15.0  # from opening a connection, or the last response, to the end of the next request's head
+STALLED_SECONDS = 60.0  # the client reads too little of a response for more to be sent
 OTHER_FILES = 256  # descriptors for other uses: database, uploads, downloads, pipes
 OPEN_FILES_MAX = 65_536
 _TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 def raise_open_files() -> int:
-    """Raise the soft limit of open files, and return the connections that it allows."""
+    """Raise the soft limit of open files, and return the number of connections that it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -58,14 +58,14 @@ def raise_open_files() -> int:
 
 
 class Connection(H11Protocol):
-    """One connection. It idles from its opening, or its last answer, until a whole head has arrived."""
+    """One connection. It is idle from its opening, or its last response, until a complete head has arrived."""
 
     connections_max = CONNECTIONS_MAX
     head_seconds = HEAD_SECONDS
     stalled_seconds = STALLED_SECONDS
-    waits_since: float | None = None  # on the loop's clock; None while a request is being answered
+    waits_since: float | None = None  # time of the event loop; None while a request is being processed
     _head_deadline: asyncio.TimerHandle | None = None
-    stalls_since: float | None = None  # likewise; None while the client reads its answer
+    stalls_since: float | None = None  # time of the event loop; None while the client reads its response
     _read_deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -116,7 +116,7 @@ class Connection(H11Protocol):
             self._head_deadline = self.loop.call_later(self.head_seconds, self._give_up, unread)
             return
         if not unread and self.conn.trailing_data[0] and not self.transport.is_closing():
-            self.transport.write(_TIMED_OUT)  # a head has begun
+            self.transport.write(_TIMED_OUT)  # a head is incomplete
             self.transport.close()
         else:
             self.transport.abort()
@@ -124,7 +124,7 @@ class Connection(H11Protocol):
     def _make_room(self) -> None:
         connections = cast("set[Connection]", self.connections)
         held = Counter(other.client[0] if other.client else "" for other in connections)
-        idle = {}  # the address with most connections first, then the one that has been idle longest
+        idle = {}  # the address with the most connections first, then the longest idle connection
         for other in connections - {self}:
             since = other.waits_since if other.stalls_since is None else other.stalls_since
             if since is not None:
@@ -134,13 +134,13 @@ class Connection(H11Protocol):
         out.transport.abort()
 
 
-GRACE_SECONDS = 10  # for open requests; event streams end within a poll, jobs at their next step
+GRACE_SECONDS = 10  # for open requests; event streams end at the next poll, jobs at their next step
 
 
 class Server(uvicorn.Server):
     """A uvicorn server that ends event streams on shutdown and prints the sign-in link.
 
-    Its address is `url`; None if no person reads the terminal.
+    `url` is its address; None if the output is not a person's terminal.
     """
 
     def __init__(self, config: uvicorn.Config, output: Output, url: str | None) -> None:
@@ -148,10 +148,10 @@ class Server(uvicorn.Server):
         self._output, self._url = output, url
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, freeze the garbage collector, and print warnings.
+        """Start the server, freeze the garbage collector, and print warnings.
 
-        Modules and routes stay to the end. Collecting them again in the middle of a request would cost more than ten
-        pages.
+        Modules and routes exist until the process ends. Scanning them again during a request would take longer than
+        rendering ten pages.
         """
         await super().startup(sockets)
         gc.collect()
@@ -159,7 +159,7 @@ class Server(uvicorn.Server):
         app: Any = self.config.app
         if app.state.warning is not None:
             self._output.notice(app.state.warning)
-        if self._url is not None and self.started:  # last, so that no log line moves it out of sight
+        if self._url is not None and self.started:  # last, so that no log line follows it
             secret = app.state.links.make(now_seconds=time.monotonic())
             self._output.notice("\nThe service is ready. Leave this running and open a second terminal for commands.")
             self._output.notice(f"Sign in, once, within {LINK_SECONDS // 60} minutes: {self._url}/sign-in/{secret}")
@@ -172,9 +172,9 @@ class Server(uvicorn.Server):
 
 
 def serve(settings: Settings, output: Output) -> None:
-    """Serve until a signal arrives. While it runs, its address is written beside the admin key.
+    """Serve until a signal arrives. While the server runs, its address is in a file next to the admin key.
 
-    Of several API processes on one data folder, the first writes its address.
+    If several API processes use one data folder, the first writes its address.
     """
     try:
         storage_of(settings)
@@ -197,9 +197,9 @@ def serve(settings: Settings, output: Output) -> None:
         shown_host = f"[{settings.host}]" if ":" in settings.host else settings.host
         url = f"http://{shown_host}:{listener.getsockname()[1]}"
         app = create_app(settings)
-        for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
+        for number in (signal.SIGINT, signal.SIGTERM):  # the server stops, then raises the signal again for us
             signal.signal(number, lambda _number, _frame: sys.exit(0))
-        prepare(app)  # the server would log the error and exit with code 0
+        prepare(app)  # otherwise the server would log an error and exit with code 0
         config = server_config(app, connections_max=raise_open_files())
         output.record({"url": url, "data_dir": str(settings.data_dir), "mode": settings.mode}, "obscura")
         output.notice(f"The admin key is in {settings.admin_key_path.resolve()}. Stop with Ctrl-C.")
@@ -208,7 +208,7 @@ def serve(settings: Settings, output: Output) -> None:
             output.notice(
                 f"Anyone who can connect to {url} reads the dashboard WITHOUT A KEY: OBSCURA_DASHBOARD_PUBLIC is set."
             )
-        # For a person at a terminal only: a log must not contain a sign-in link.
+        # Only for a person at a terminal: a log must not contain a sign-in link.
         server = Server(config, output, (settings.public_url or url) if sys.stderr.isatty() else None)
         with announced(settings.data_dir, url) if first else nullcontext():
             server.run(sockets=[listener])
@@ -219,9 +219,9 @@ def serve(settings: Settings, output: Output) -> None:
 def server_config(
     app: FastAPI, *, connections_max: int, head_seconds: float = HEAD_SECONDS, grace_seconds: int = GRACE_SECONDS
 ) -> uvicorn.Config:
-    """Configure uvicorn: bounded connections (more displace idle ones), bounded idle time, no server header.
+    """Configure uvicorn: a limit on connections (new ones replace idle ones) and idle time, and no server header.
 
-    `head_seconds` is the time from opening, or the last answer, to the end of the next head.
+    `head_seconds` is the maximum time from opening, or the last response, to the end of the next head.
     """
     settings: Settings = app.state.settings
     bounds = {"connections_max": connections_max, "head_seconds": head_seconds}
@@ -240,8 +240,8 @@ def server_config(
 
 def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only if the protocol is named. Without it, the kernel delays the end of an answer until
-    # the client has acknowledged its beginning, about 40 ms.
+    # asyncio sets TCP_NODELAY only if the protocol is named. Without it, the kernel delays the end of a response, by
+    # about 40 ms, until the client has acknowledged the beginning.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,6 +1,6 @@
 """The server-rendered dashboard, readable without JavaScript. `mount(app)` adds it to an application.
 
-Forms call the API, with the token of their session. Pages never show private data.
+Forms call the API, with their session's form token. Pages never show private data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PARTS = tuple(part.router for part in (training, accounts, jobs, datasets, relea
 
 
 def mount(app: FastAPI) -> None:
-    """Add the dashboard at `/` to an application whose state holds the `service`."""
+    """Add the dashboard at `/` to an application whose state has the `service`."""
     app.state.links = sign_in.SignInLinks()
     for part in PARTS:
         app.include_router(part, include_in_schema=False)

@@ -1,4 +1,4 @@
-"""Find who views a page, and check the forms that pages read themselves: origin and session token."""
+"""Identify the viewer of a page, and check forms that are sent to pages: origin and session token."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FORM_FIELDS_MAX = 32
 class Viewer:
     """The person who views a page."""
 
-    principal: Principal | None  # the key that signed in; None for a reader without a key
-    form_token: str  # of this session's forms; empty without a session
-    name: str = ""  # of the person or key that signed in
-    hidden_projects: int = 0  # whose content an admin of the installation cannot see; 0 for others
+    principal: Principal | None  # the caller; None for a reader without a key
+    form_token: str  # token of the session's forms; empty without a session
+    name: str = ""  # of the signed-in person or key
+    hidden_projects: int = 0  # number of projects hidden from an admin of the installation
 
     @property
     def runs_installation(self) -> bool:
@@ -39,13 +39,13 @@ class Viewer:
         return self.principal is not None and covers(self.principal.scopes, Scope(scope))
 
     def signed_in(self) -> Principal:
-        """Return the key that signed in. Raise SignInNeeded without one."""
+        """Return the signed-in caller; raise SignInNeeded if there is none."""
         if self.principal is None:
             raise SignInNeeded
         return self.principal
 
     def require(self, scope: Scope) -> Principal:
-        """Return the key that signed in, as `signed_in`. Raise Forbidden if it lacks the scope."""
+        """Return the signed-in caller; raise SignInNeeded if there is none, and Forbidden if the scope is missing."""
         principal = self.signed_in()
         principal.require(scope)
         return principal
@@ -55,7 +55,7 @@ BySession = Annotated[SignedIn | None, Depends(signed_in_by_cookie)]
 
 
 def find_member(request: Request, service: Running, signed_in: BySession) -> Viewer:
-    """Return the signed-in viewer, whatever their role. Raise SignInNeeded without a session."""
+    """Return the signed-in viewer, with any role. Raise SignInNeeded without a session."""
     if signed_in is None:
         raise SignInNeeded
     principal = request.state.caller = signed_in.principal
@@ -68,7 +68,7 @@ def find_member(request: Request, service: Running, signed_in: BySession) -> Vie
 
 
 def find_viewer(request: Request, service: Running, signed_in: BySession) -> Viewer:
-    """Return the viewer: a session, or anyone if the dashboard is public. Raise SignInNeeded otherwise."""
+    """Return the viewer. Raise SignInNeeded without a session, unless the dashboard is public."""
     if signed_in is None and service.settings.dashboard_public:
         service.rates.pass_address(request)
         viewer = request.state.viewer = Viewer(principal=None, form_token="")
@@ -85,7 +85,7 @@ Reader = Annotated[Viewer, Depends(find_viewer)]
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Read a small form from this site."""
+    """Parse a small form that was sent from this site."""
     require_same_origin(request)
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/x-www-form-urlencoded":
         raise InvalidInput("This page takes a form.")
@@ -105,7 +105,7 @@ Form = Annotated[dict[str, str], Depends(read_form)]
 
 
 def find_acting(viewer: Member, form: Form) -> Principal:
-    """Return the caller of a form, whatever their role."""
+    """Return the signed-in sender of a form, with any role."""
     require_token(form.get("token", ""), viewer.form_token)
     return viewer.signed_in()
 

@@ -32,7 +32,7 @@ router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
 ACCOUNT_PARTS = ("overview", "data", "jobs", "ledger", "controls")
 ACCOUNTS_A_PAGE = 25
-RECENT = 6  # jobs and releases that pages about other things show
+RECENT = 6  # number of jobs and releases shown on other pages
 JOBS_OF_ACCOUNT = 25
 Place = Annotated[str | None, Query(max_length=64, description="Id of the last account of the page before.")]
 
@@ -48,7 +48,7 @@ def overview(request: Request, service: Running, after: Place = None) -> HTMLRes
         values["disk_short"] = viewer.runs_installation and service.disks.is_short()
         values["release_count"] = session.scalar(visible(session, Release, select(func.count(Release.id)))) or 0
         values["steps"] = None
-        if not values["release_count"]:  # the steps towards a first release, and which of them are done
+        if not values["release_count"]:  # the steps to a first release, and the completed ones
             private = Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE
             steps = {
                 "account": visible(session, Account, select(Account.id)),
@@ -61,7 +61,7 @@ def overview(request: Request, service: Running, after: Place = None) -> HTMLRes
 
 @router.get("/parts/{name}")
 def overview_part(request: Request, service: Running, name: str, after: Place = None) -> HTMLResponse:
-    """Render one part of the overview again, for the refreshing script."""
+    """Render one part of the overview, for the script that refreshes it."""
     if name not in _PARTS:
         raise errors.NotFound("There is no such part of a page.")
     with transaction(service.factory, read_only=True) as session:

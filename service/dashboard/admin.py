@@ -28,7 +28,7 @@ SHOWN_MAX = 100  # keys, projects, webhooks or events
 
 @router.get("/admins")
 def show_admins(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
-    """Show the admins and the keys; to an owner, those of the project."""
+    """Show the admins and keys. An owner sees those of their project."""
     viewer.require(Scope.ADMIN)
     with transaction(service.factory, read_only=True) as session:
         rows = admins.admins(session)
@@ -62,7 +62,7 @@ def show_decisions(request: Request, service: Running, viewer: Reader) -> HTMLRe
 
 @router.get("/projects")
 def show_projects(request: Request, service: Running, viewer: Reader) -> HTMLResponse:
-    """Show the projects that the key can see, and to admins the webhooks."""
+    """Show the projects that the key can see. Admins also see the webhooks."""
     viewer.require(Scope.READ)
     with transaction(service.factory, read_only=True) as session:
         rows = session.scalars(visible(session, Project).order_by(Project.name).limit(SHOWN_MAX)).all()

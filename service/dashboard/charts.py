@@ -21,7 +21,7 @@ def _y(fraction: float) -> float:
 
 class Chart:
     width, height, left, right, top, bottom = WIDTH, HEIGHT, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
-    percents = tuple((percent, _y(percent / 100)) for percent in (0, 50, 100))  # horizontal lines with their heights
+    percents = tuple((percent, _y(percent / 100)) for percent in (0, 50, 100))  # horizontal lines with their positions
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SpendChart(Chart):
 
 
 def spend_chart(points: Sequence[SpendPoint], now: datetime) -> SpendChart | None:
-    """Draw the balances up to now; None before anything was held or spent."""
+    """Return the chart of balances up to now; None if no budget was ever held or spent."""
     if not any(point.spent or point.held for point in points):
         return None
     begin, end = points[0].at, max(to_the_minute(now), points[-1].at)
@@ -63,13 +63,13 @@ def spend_chart(points: Sequence[SpendPoint], now: datetime) -> SpendChart | Non
 class SweepChart(Chart):
     """Accuracy of trials by epsilon, from zero to the largest."""
 
-    dots: tuple[tuple[float, float, bool], ...]  # x, y, and whether the trial is the best
-    epsilons: tuple[tuple[float, float], ...]  # axis labels with their places
-    chance: float  # height of the line of random guessing
+    dots: tuple[tuple[float, float, bool], ...]  # x, y, and True for the best trial
+    epsilons: tuple[tuple[float, float], ...]  # axis labels with their positions
+    chance: float  # position of the line for random guessing
 
 
 def sweep_chart(sweep: SweepRecord, classes: int) -> SweepChart | None:
-    """Draw the measured trials; None without any."""
+    """Return the chart of measured trials; None if there are none."""
     measured = [
         (trial.epsilon, figure, trial.job_id == sweep.best_job_id)
         for trial in sweep.trials

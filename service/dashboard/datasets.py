@@ -1,4 +1,4 @@
-"""Pages about datasets, and the route by which the page's script declares and uploads one."""
+"""Pages about datasets, and the route that the upload page's script uses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def dataset_list(request: Request, service: Running, filters: Filtered) -> HTMLR
 
 @router.get("/datasets/new")
 def new_dataset(request: Request, service: Running, account: Annotated[str, Query(max_length=64)] = "") -> HTMLResponse:
-    """Show the form that declares a dataset; the page's script sends it with the images."""
+    """Show the form that declares a dataset. The page's script sends the form with the images."""
     with transaction(service.factory, read_only=True) as session:
         choices = visible(session, Account, select(Account.id, Account.name, Account.unit))
         accounts = session.execute(choices.where(~Account.closed).limit(rows.ROWS_MAX)).all()
@@ -98,7 +98,7 @@ def dataset(request: Request, service: Running, dataset_id: str) -> HTMLResponse
 
 
 def _read_fields(blocks: Iterator[bytes]) -> tuple[dict[str, str], int, Iterator[bytes]]:
-    """Return the fields in the first line of an upload, the length of that line, and the rest of the upload."""
+    """Return the fields in the first line of an upload, the length of this line, and the rest of the upload."""
     head = b""
     for block in blocks:
         head += block

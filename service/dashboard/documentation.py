@@ -1,4 +1,4 @@
-"""The documentation site at `/docs`, built by `make docs`. It is public, and loads nothing from elsewhere."""
+"""The documentation site at `/docs`, built by `make docs`. It is public, and loads nothing from other sites."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HASHES_FILE = "script-hashes.txt"  # of the inline scripts, written by the build
 
 
 class Documentation(StaticFiles):
-    """Serves the site, if it was built; every other path is unknown."""
+    """Serves the site if it was built; returns 404 for every other path."""
 
     def __init__(self, site: Path = SITE) -> None:
         super().__init__(directory=site, html=True, check_dir=False)
@@ -25,11 +25,11 @@ class Documentation(StaticFiles):
         allowed = " ".join(["script-src 'self'", *(f"'{each}'" for each in scripts)])
         policy = CONTENT_POLICY.replace("script-src 'self'", allowed)
         policy = f"{policy}; font-src 'self'; worker-src 'self'"
-        # Browsers keep the public pages, and ask by ETag whether they have changed.
+        # Browsers cache the public pages, and revalidate them by ETag.
         self._headers = HEADERS | {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
 
     async def check_config(self) -> None:
-        """Accept a missing folder, which has no page."""
+        """Accept a missing folder: then every page is missing."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Forms that pages read themselves, by the API's schemas with errors at their fields, and filters of lists."""
+"""Forms that are sent to pages, validated by the API's schemas with errors per field; and filters of lists."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from service.views.rows import ROWS_MAX
 from service.wording import JOB_STATES
 
 Body = TypeVar("Body", bound=BaseModel)
-NAMES_SHOWN_MAX = 5  # in a refusal
-SEARCHED_MAX = 2000  # newest rows whose names a search looks at: it must not read a whole table
+NAMES_SHOWN_MAX = 5  # in an error message
+SEARCHED_MAX = 2000  # a search by name reads only the newest rows, not the whole table
 Text = Annotated[str, Query(max_length=100)]
-# Messages for people, who see fields and no JSON, by pydantic's error type.
+# Messages for people, who see fields instead of JSON, by pydantic's error type.
 _WORDS = {"missing": "Fill this in.", "float_parsing": "This is a number.", "int_parsing": "This is a whole number."}
 
 
 class FieldsRefused(InvalidInput):
-    """Fields of a form are missing or invalid: error messages by field."""
+    """Fields of a form are missing or invalid. Has the error messages by field."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         super().__init__(" ".join(f"{name}: {message}" for name, message in fields.items()), fields=dict(fields))
@@ -45,7 +45,7 @@ class FieldsRefused(InvalidInput):
 
 
 def read_body(schema: type[Body], fields: Mapping[str, Any]) -> Body:
-    """Validate fields by a schema of the API; empty fields count as absent. Raise FieldsRefused."""
+    """Validate fields with a schema of the API; empty fields count as missing. Raise FieldsRefused."""
     try:
         return schema.model_validate({name: value for name, value in fields.items() if value not in ("", None, [])})
     except ValidationError as error:
@@ -55,11 +55,11 @@ def read_body(schema: type[Body], fields: Mapping[str, Any]) -> Body:
 
 
 def read_declaration(form: Mapping[str, str]) -> DatasetRequest:
-    """Return the request that declares a dataset. Raise FieldsRefused, also for names of classes that look personal."""
+    """Return the request that declares a dataset. Raise FieldsRefused, also for class names that look personal."""
     fields: dict[str, Any] = {name: form.get(name, "").strip() for name in DatasetRequest.model_fields}
     if not fields["account_id"]:
         raise FieldsRefused({"account_id": "Choose whose images these are."})
-    public = fields["account_id"] == "public"  # the choice for public datasets, instead of an account
+    public = fields["account_id"] == "public"  # the option for public datasets, instead of an account
     fields |= {"visibility": "public", "account_id": None} if public else {"visibility": "private"}
     classes = [name.strip() for name in re.split(r"[,\n]", form.get("classes", "")) if name.strip()]
     fields["classes"] = classes
@@ -79,7 +79,7 @@ def read_declaration(form: Mapping[str, str]) -> DatasetRequest:
 
 
 def problems_of(error: ObscuraError | PrivacyError) -> tuple[dict[str, str], str]:
-    """Return the error messages of single fields, and the message of the whole form."""
+    """Return the error messages by field, and the message for the whole form."""
     if isinstance(error, FieldsRefused):
         return error.fields, "Some fields need another look."
     message = error.message if isinstance(error, ObscuraError) else str(error)
@@ -92,7 +92,7 @@ def problems_of(error: ObscuraError | PrivacyError) -> tuple[dict[str, str], str
 
 
 def read_options(text: str) -> dict[str, Any]:
-    """Parse recipe options, one `name = value` per line; values are JSON or plain text."""
+    """Parse recipe options, one `name = value` per line. Values are JSON or plain text."""
     options: dict[str, Any] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, value = (part.strip() for part in line.partition("="))
@@ -103,14 +103,14 @@ def read_options(text: str) -> dict[str, Any]:
 
 
 def write_options(options: Mapping[str, Any]) -> str:
-    """Format options for `read_options`. A text is quoted if it would be read as something else, such as a number."""
+    """Format options for `read_options`. Quotes a text that would parse as another type, such as a number."""
     bare = {name for name, value in options.items() if isinstance(value, str) and json_or_text(value.strip()) == value}
     return "\n".join(f"{name} = {value if name in bare else json.dumps(value)}" for name, value in options.items())
 
 
 @dataclass(frozen=True)
 class Filters:
-    """Filters of a list; empty ones do not apply."""
+    """Filters of a list. Empty filters do not apply."""
 
     q: Text = ""
     state: Text = ""
@@ -119,7 +119,7 @@ class Filters:
     before: Annotated[str | None, Query(max_length=64, description="Id of the last row of the page before.")] = None
 
     def address(self, path: str) -> str:
-        """Return the address of the list with these filters."""
+        """Return the URL of the list with these filters."""
         chosen = {name: value for name, value in self._texts().items() if value}
         return f"{path}?{urlencode(chosen)}" if chosen else path
 
@@ -138,9 +138,9 @@ class Filters:
         return {name: value for name, value in asdict(self).items() if name != "before"}
 
     def conditions(self, session: Session, table: Any, by: Sequence[str]) -> list[ColumnElement[bool]]:
-        """Return the conditions on a table that has the columns `by`.
+        """Return the conditions on a table with the columns `by`.
 
-        Raise InvalidInput for unknown values and filters that do not apply.
+        Raise InvalidInput for unknown values, and for filters that the list does not have.
         """
         foreign = [name for name, value in self._texts().items() if value and name not in by]
         if foreign:

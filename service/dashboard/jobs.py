@@ -48,7 +48,7 @@ def job(request: Request, service: Running, job_id: str) -> HTMLResponse:
 
 @router.get("/jobs/{job_id}/events")
 def follow_job(request: Request, service: Running, viewer: Reader, job_id: str) -> Response:
-    """Stream events to the page's script, as the API does."""
+    """Stream events to the page's script, like the API."""
 
     def read() -> Snapshot | None:
         try:

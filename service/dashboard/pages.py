@@ -38,23 +38,23 @@ CONTENT_POLICY = (
 )
 # Swagger UI has inline images in its styles.
 REFERENCE_POLICY = CONTENT_POLICY.replace("img-src 'self'", "img-src 'self' data:")
-# With "no-referrer", browsers send forms with "Origin: null", and the origin could not be checked.
+# With "no-referrer", browsers would send forms with "Origin: null", so the origin could not be checked.
 HEADERS = SECURITY_HEADERS | {"Content-Security-Policy": CONTENT_POLICY, "Referrer-Policy": "same-origin"}
 
 
 class SignInNeeded(Unauthorized):
-    """Nobody is signed in; redirect to the sign-in form."""
+    """The viewer is not signed in; redirect to the sign-in form."""
 
     def __init__(self) -> None:
         super().__init__("Sign in to see this page.")
 
 
 class AccountInDoubt(LedgerCorruption):
-    """The page shows a single account, and its log contradicts its figures."""
+    """The log of the page's only account contradicts its amounts."""
 
 
 class PageRoute(APIRoute):
-    """A route whose answers carry the security headers and whose errors are pages."""
+    """A route that adds security headers to its responses and renders errors as pages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -80,7 +80,7 @@ class PageRoute(APIRoute):
 
 
 def answer_unknown_with_pages(app: FastAPI) -> None:
-    """Answer browsers with a page where no route matches outside the API."""
+    """Show browsers an error page if no route matches, except below the API's paths."""
     otherwise = app.exception_handlers.get(HTTPException, http_exception_handler)
 
     async def answer(request: Request, error: Exception) -> Response:
@@ -125,7 +125,7 @@ def _error_page(request: Request, error: Exception) -> Response:
 
 @cache
 def asset_version() -> str:
-    """Return a hash of the static files; it is part of their addresses, so that browsers can cache them forever."""
+    """Return a hash of the static files. It is part of their URLs, so that browsers can cache them forever."""
     digest = hashlib.sha256()
     for path in sorted((_HERE / "static").iterdir()):
         digest.update(path.read_bytes())

@@ -27,7 +27,7 @@ from service.views import releases as views
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RELEASES_A_PAGE = 30
 COMPARED_MAX = 4  # side by side
-# Files of a release that are offered by name.
+# Files of a release that are listed by name.
 DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
 
 
@@ -89,7 +89,7 @@ def release(request: Request, service: Running, release_id: str) -> HTMLResponse
 
 @router.get("/releases/{release_id}/grid.png")
 def grid(service: Running, request: Request, release_id: str) -> Response:
-    """Serve the grid, which never changes; lists show many of them."""
+    """Serve the grid of a release, which never changes, so that browsers can cache it."""
     response = api.read_grid(service, request, release_id)
     response.headers["Cache-Control"] = "private, max-age=3600"
     return response
@@ -97,7 +97,7 @@ def grid(service: Running, request: Request, release_id: str) -> Response:
 
 @router.get("/releases/{release_id}/report")
 def report(service: Running, release_id: str) -> Response:
-    """Serve the report in a sandbox, because it has the origin of the session's cookie."""
+    """Serve the report in a sandbox, because its origin has access to the session cookie."""
     response = api.read_report_page(service, release_id)
     response.headers["Content-Security-Policy"] = f"{api.REPORT_POLICY}; sandbox"
     return response
@@ -112,7 +112,7 @@ def receipt(service: Running, release_id: str) -> Response:
 def release_file(service: Running, request: Request, release_id: str, name: str) -> Response:
     is_data = name == reports.DATA
     file = api.read_report_data(service, release_id) if is_data else api.read_file(service, request, release_id, name)
-    # Files of a generator keep their names, because its program looks for them.
+    # Do not rename files of a generator: its program opens them by name.
     return _attached(file, name if name in formats.MADE or name.startswith("generator.") else f"{release_id}-{name}")
 
 

@@ -1,4 +1,4 @@
-"""Signing in and out, a person's own page (*You*), static files, and the API reference (Swagger UI)."""
+"""Sign-in and sign-out, a person's own page (*You*), static files, and the API reference (Swagger UI)."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ _FILES = {path.name: path for path in (*_STATIC.iterdir(), *(Path(swagger_ui_pat
 
 @dataclass
 class SignInLinks:
-    """One-time sign-in links. Only their SHA-256 is kept, in memory."""
+    """One-time sign-in links. Only their SHA-256 is stored, in memory."""
 
     _open: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def make(self, *, now_seconds: float) -> str:
-        """Return the secret of a new link, valid for LINK_SECONDS."""
+        """Return the secret of a new link that is valid for LINK_SECONDS."""
         secret = secrets.token_hex(32)
         with self._lock:
             self._open[digest_token(secret)] = now_seconds + LINK_SECONDS
         return secret
 
     def is_open(self, secret: str, *, now_seconds: float) -> bool:
-        """Return whether a link can be used."""
+        """Return whether a link is still usable."""
         with self._lock:
             return self._open.get(digest_token(secret), now_seconds) > now_seconds
 
@@ -98,7 +98,7 @@ def sign_in(request: Request, service: Running, form: Form) -> Response:
 
 
 def login_page(request: Request, target: str, error: ObscuraError | None = None) -> HTMLResponse:
-    """Return the form with an error, and a link to the sign-in provider if there is one."""
+    """Return the sign-in form with an error, and a link to the sign-in provider, if any."""
     status, message = (200, None) if error is None else (STATUSES[error.code], error.message)
     provider = request.app.state.service.provider is not None
     response = page(request, "login.html", status_code=status, next=target, message=message, provider=provider)
@@ -108,7 +108,7 @@ def login_page(request: Request, target: str, error: ObscuraError | None = None)
 
 @router.get("/sign-in/{secret}")
 def link(request: Request, secret: str) -> HTMLResponse:
-    """Show the button that uses a one-time link. Mail programs that only open the address do not use it up."""
+    """Show the button that uses a one-time link, so that mail programs that open links do not consume it."""
     if not request.app.state.links.is_open(secret, now_seconds=time.monotonic()):
         raise NotFound(_LINK_OVER)
     return page(request, "link.html", secret=secret)
@@ -116,7 +116,7 @@ def link(request: Request, secret: str) -> HTMLResponse:
 
 @router.post("/sign-in/{secret}", dependencies=[Depends(read_form)])
 def use_link(request: Request, service: Running, secret: str) -> Response:
-    """Begin a session of the first admin by the link that `obscura up` has printed."""
+    """Open a session of the first admin with the link that `obscura up` printed."""
     if not request.app.state.links.use(secret, now_seconds=time.monotonic()):
         raise NotFound(_LINK_OVER)
     try:
@@ -129,7 +129,7 @@ def use_link(request: Request, service: Running, secret: str) -> Response:
 
 
 def _begin(request: Request, service: Service, key_id: str, response: Response) -> Response:
-    """Open a session of a key. The browser's present one ends, so that no one continues that of another person."""
+    """Open a session for a key. Close the browser's current session, which may belong to another person."""
     with transaction(service.factory) as session:
         close_session(session, request.cookies.get(cookie_name(request), ""))
         cookie = open_session(session, key_id, now=service.clock())
@@ -150,7 +150,7 @@ def begin(request: Request, service: Running, next: str = "/") -> RedirectRespon
     provider = _provider(request, service)
     address, cookie = provider.begin(request, local_path(next[: NEXT_CHARACTERS_MAX + 1]))
     response = RedirectResponse(address, status_code=303)
-    # Not "strict": the browser must send it when the provider redirects back.
+    # Not "strict": the browser must send the cookie when the provider redirects back.
     flags: dict[str, Any] = {"httponly": True, "samesite": "lax", "secure": is_secure(request)}
     response.set_cookie(PENDING_COOKIE, cookie, max_age=people.PENDING_SECONDS, path=PENDING_PATH, **flags)
     return response
@@ -158,7 +158,7 @@ def begin(request: Request, service: Running, next: str = "/") -> RedirectRespon
 
 @router.get("/login/callback")
 def finish(request: Request, service: Running) -> Response:
-    """Open a session of the person who has signed in at the provider."""
+    """Open a session for the person who has signed in at the provider."""
     provider = _provider(request, service)
     try:
         claims, refresh_token, target = provider.finish(request, request.cookies.get(PENDING_COOKIE, ""))
@@ -176,7 +176,7 @@ def finish(request: Request, service: Running) -> Response:
         refused = login_page(request, "/", error)
         refused.delete_cookie(PENDING_COOKIE, path=PENDING_PATH)
         return refused
-    # A page, not a redirect: browsers send a strict cookie only for navigation that starts on this site.
+    # A page instead of a redirect: browsers send a strict cookie only for navigation that starts on this site.
     response = page(request, "signed_in.html", target=local_path(target))
     response.delete_cookie(PENDING_COOKIE, path=PENDING_PATH)
     return _begin(request, service, principal.id, response)
@@ -213,7 +213,7 @@ def _page(request: Request, service: Service, principal: Principal, token: str |
 
 @router.post("/you/project")
 def change_project(request: Request, service: Running, principal: Acting, form: Form) -> Response:
-    """Open a session of the person's role in another project."""
+    """Open a session for the person's role in another project."""
     with transaction(service.factory, read_only=True) as session:
         person = session.get_one(Person, _person_of(principal))
         roles = [key.id for key in people.roles(session, person)]
@@ -256,7 +256,7 @@ def rotate_key(request: Request, service: Running, principal: Acting, form: Form
 
 @router.post("/you/keys/{key_id}/revoke")
 def revoke_key(service: Running, principal: Acting, key_id: str) -> RedirectResponse:
-    """Revoke one of the person's keys, with all that it made."""
+    """Revoke one of the person's keys, with all keys that it created."""
     with transaction(service.factory) as session:
         _require_own(session, principal, key_id)
         auth.revoke(session, ApiKey.id == key_id, now=service.clock())
@@ -292,7 +292,7 @@ def _choice(form: Form, field: str, choices: tuple[int, ...]) -> int:
 
 @router.post("/logout", dependencies=[Depends(read_form)])
 def sign_out(request: Request, service: Running) -> Response:
-    """End the session, also for copies of its cookie."""
+    """End the session. Copies of its cookie also become invalid."""
     cookie = request.cookies.get(cookie_name(request))
     if cookie is not None:
         with transaction(service.factory) as session:
@@ -304,7 +304,7 @@ def sign_out(request: Request, service: Running) -> Response:
 
 @router.get("/static/{name}")
 async def static_file(name: str) -> FileResponse:
-    """Serve a style, script or image; its address changes with its content, so browsers may cache it forever."""
+    """Serve a style, script or image. Its URL changes with its content, so browsers may cache it forever."""
     if name not in _FILES:
         raise NotFound("There is no such file.")
     return FileResponse(_FILES[name], headers={"Cache-Control": "public, max-age=31536000, immutable"})
@@ -312,13 +312,13 @@ async def static_file(name: str) -> FileResponse:
 
 @router.get("/reference")
 def reference(request: Request) -> HTMLResponse:
-    """Show every operation with its fields and examples; with a key, they can be tried."""
+    """Show every operation with its fields and examples. With a key, you can try them."""
     response = page(request, "reference.html", ui_version=version("swagger-ui-bundle-v2"))
     response.headers["Content-Security-Policy"] = REFERENCE_POLICY
     return response
 
 
 def local_path(target: str) -> str:
-    """Return a path of this site; anything else becomes the overview."""
+    """Return `target` if it is a path of this site, otherwise the path of the overview."""
     plain = target.startswith("/") and not target.startswith("//") and "\\" not in target and target.isprintable()
     return target if plain and len(target) <= NEXT_CHARACTERS_MAX else "/"

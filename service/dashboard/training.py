@@ -31,12 +31,12 @@ from service.identity.access import find, visible
 from service.views import accounts, datasets, plans, releases
 
 router = APIRouter(route_class=pages.PageRoute, dependencies=[Depends(find_viewer)])
-FREE_RELEASES = 3  # offered when no budget is left
-PART_PREFILLED = 1 / 3  # of the epsilon that is left
-PART_CONFIRMED = 1 / 2  # of the epsilon that is left: a higher price needs a confirmation
+FREE_RELEASES = 3  # offered if no budget is left
+PART_PREFILLED = 1 / 3  # of the remaining epsilon
+PART_CONFIRMED = 1 / 2  # of the remaining epsilon: a higher price needs a confirmation
 EPSILON_STEP = 0.05  # of the slider
-CHOICES_MAX = 50  # options of a field
-GRIDS_SHOWN = 3  # options with several values, as the form has places for them
+CHOICES_MAX = 50  # options per field
+GRIDS_SHOWN = 3  # number of form rows for options with several values
 NAME_MAX = 100
 NO_GRIDS: dict[str, list[str]] = {"vary": [], "values": []}
 FIRST_RECIPE = next(iter(RECIPES))  # in order of recommendation
@@ -44,14 +44,14 @@ Line = Annotated[str, Field(max_length=2000)]
 
 
 class TrainingForm(BaseModel, frozen=True):
-    """The fields of the planning form, as texts.
+    """The fields of the planning form, as strings.
 
     Attributes:
         name: of a sweep.
-        shown: the recipe whose options had fields.
-        again: a training whose options are taken.
-        vary: options with several values.
-        values: the values of each.
+        shown: the recipe whose options are shown as fields.
+        again: an earlier training to copy the options from.
+        vary: names of options with several values.
+        values: the values of each of these options.
     """
 
     dataset: Annotated[str, Field(max_length=64)] = ""
@@ -67,15 +67,15 @@ class TrainingForm(BaseModel, frozen=True):
 
     @property
     def grids(self) -> list[str]:
-        """The grid of a sweep, `NAME=VALUE,VALUE` for each option with several values; empty for one training."""
+        """The grid of a sweep: `NAME=VALUE,VALUE` for each option with several values; empty for a single training."""
         pairs = ((each.strip(), tried.strip()) for each, tried in zip_longest(self.vary, self.values, fillvalue=""))
         return [" ".join(f"{each}={tried}".split()) for each, tried in pairs if each or tried]
 
     def body(self, schema: type[forms.Body]) -> forms.Body:
-        """Return the request that the API would get.
+        """Return the API request for this form.
 
         Raise FieldsRefused with names of the request's fields; `values-1` is the first option with several values, and
-        `grids` stands for all of them.
+        `grids` means all of these options.
         """
         fields: dict[str, Any] = {"dataset_id": self.dataset, "recipe": self.recipe, "epsilon": self.epsilon}
         fields |= {"evaluation_dataset_id": self.evaluation, "options": forms.read_options(self.options)}
@@ -89,13 +89,13 @@ class TrainingForm(BaseModel, frozen=True):
         return forms.read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
 
     def bodies(self) -> dict[str, dict[str, Any]]:
-        """Return the JSON bodies of the requests that the page's forms send to the API."""
+        """Return the JSON bodies that the page's forms send to the API."""
         schemas: dict[str, type[BaseModel]]
         schemas = {"sweep": SweepRequest} if self.grids else {"job": JobRequest, "preview": PreviewRequest}
         return {name: self.body(schema).model_dump(mode="json", exclude_none=True) for name, schema in schemas.items()}
 
     def command(self) -> str:
-        """Return the command that does the same."""
+        """Return the equivalent command."""
         words = ["obscura", "sweep" if self.grids else "train", self.dataset]
         words += ["--recipe", self.recipe, "--epsilon", self.epsilon]
         for line in forms.write_options(forms.read_options(self.options)).splitlines():
@@ -107,7 +107,7 @@ class TrainingForm(BaseModel, frozen=True):
         return shlex.join([*words, "--wait"])
 
     def parts(self) -> dict[str, Any]:
-        """Return the options that have fields, as texts, and the other lines."""
+        """Return the options with fields as strings, and the lines of other options."""
         try:
             options = forms.read_options(self.options)
         except errors.ObscuraError:
@@ -119,7 +119,7 @@ class TrainingForm(BaseModel, frozen=True):
 
 
 def read_query(request: Request, service: Running, form: Annotated[TrainingForm, Query()]) -> TrainingForm:
-    """Read the planning form, or fill it in from an earlier training."""
+    """Parse the planning form, or fill it in from an earlier training."""
     if form.again:
         with transaction(service.factory, read_only=True) as session:
             job = jobs.get_job(session, form.again)
@@ -150,12 +150,12 @@ Chosen = Annotated[TrainingForm, Depends(read_query)]
 @router.get("/train")
 @router.get("/train/price")
 def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLResponse:
-    """Show the planning form, or the price alone, for the script that follows the slider."""
+    """Show the planning form, or only the price, for the slider's script."""
     price_alone = request.scope["path"].endswith("/price")
     wrong, message = dict[str, str](), ""
     viewer: Viewer = request.state.viewer
     if not viewer.may("train"):
-        chosen = chosen.model_copy(update=NO_GRIDS)  # planning a sweep takes long: only for those who may start one
+        chosen = chosen.model_copy(update=NO_GRIDS)  # planning a sweep is slow: only for viewers who may start one
     values: dict[str, Any] = dict.fromkeys(("plan", "most", "free", "payer", "search", "part")) | {"public": []}
     with transaction(service.factory, read_only=True) as session:
         names = _names(session, chosen.dataset)
@@ -163,11 +163,11 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
             dataset = find(session, Dataset, chosen.dataset or next(iter(names)))
             payer = accounts.read(session, str(dataset.account_id))
             most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
-            part = PART_PREFILLED * most  # rounded down to a step of the slider, or to three digits below one
+            part = PART_PREFILLED * most  # rounded down to a slider step, or to three digits if below one step
             part = math.floor(part / EPSILON_STEP) * EPSILON_STEP if part >= EPSILON_STEP else part
             prefilled = wording.show_epsilon(part, up=False) if most > 0 else "1"
             chosen = chosen.model_copy(update={"dataset": dataset.id, "epsilon": chosen.epsilon or prefilled})
-            if not price_alone:  # it is requested at every step of the slider
+            if not price_alone:  # the price is requested at every slider step
                 values["public"] = datasets.evaluable_like(session, datasets.dataset(dataset))
             values |= {"most": most, "payer": payer}
             if payer.balance is not None and most == 0:
@@ -185,7 +185,7 @@ def plan_page(request: Request, service: Running, chosen: Chosen) -> HTMLRespons
                     wrong, message = forms.problems_of(error)
     tried = [line.partition("=")[::2] for line in chosen.grids]
     places = {option: f"values-{number}" for number, (option, _) in enumerate(tried, start=1)}
-    places["trials"] = places.pop(grids.EPSILON, "grids")  # of a trial the request's schema validates epsilon alone
+    places["trials"] = places.pop(grids.EPSILON, "grids")  # for a trial, the schema validates only epsilon
     recipe = RECIPES.get(chosen.recipe)
     return pages.page(
         request,

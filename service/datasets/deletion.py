@@ -1,8 +1,8 @@
-"""Deletion of datasets: destroy the key first, so that every copy of the images becomes unreadable.
+"""Delete datasets. The key is destroyed first, so that every copy of the images becomes unreadable.
 
 READY (or DECLARED, or WITHDRAWING) -> DELETING -> DELETED. The first step is committed before anything is destroyed, so
-an interrupted deletion is resumed and never reported as done too early. The last one waits until no process has the
-images open. Entries, holds, releases, receipts and fingerprints of private images stay, and no budget returns. A
+an interrupted deletion is resumed and never reported as complete too early. The last step waits until no process has
+the images open. Entries, holds, releases, receipts and fingerprints of private images remain, and no budget returns. A
 dataset that no job has used is also erased (`erase`).
 """
 
@@ -43,8 +43,8 @@ def delete(
     """Delete a dataset's images forever, in a few transactions. Idempotent.
 
     Args:
-        cancel_jobs: cancel the jobs that need it. Their results are discarded, and charges stay spent. The images on
-            the disk become unreadable at once; the dataset stays DELETING until the processes that train have stopped.
+        cancel_jobs: cancel the jobs that need the dataset. Their results are discarded, and charges stay spent. The
+            stored images become unreadable at once; the dataset is DELETING until the training processes have stopped.
     """
     with calling("storage"):
         with transaction(factory) as session:
@@ -55,7 +55,7 @@ def delete(
 
 
 def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime) -> Dataset:
-    """Begin a deletion. From the commit on no training can be requested; then call `complete`. Idempotent."""
+    """Begin a deletion. After the commit no training can be requested; then call `complete`. Idempotent."""
     erased = session.get(Dataset, dataset_id)
     if erased is not None and erased.erased_at is not None:  # hidden from `find`
         return erased
@@ -79,12 +79,12 @@ def cancel_readers(
 ) -> None:
     """Cancel the unfinished jobs that read one of these datasets, and discard their results.
 
-    Call it after the datasets' new state was written, because a submission locks their rows, and before any account is
-    locked: workers lock jobs first, and then accounts, here by id.
+    Call it after writing the datasets' new state, because a submission locks their rows. Call it before locking any
+    account, because workers lock jobs before accounts. This function locks accounts in the order of their ids.
 
     Args:
-        may_cancel: without it, any such job is a Conflict.
-        whose: names the datasets at the beginning of its message.
+        may_cancel: if false, raise Conflict for any such job.
+        whose: subject of the error's message, which names the datasets.
         act: "deletion" or "withdrawal".
     """
     needing = or_(false(), *map(needs, dataset_ids))
@@ -103,15 +103,15 @@ def cancel_readers(
 
 
 def jobs_needing(session: Session, dataset_id: str) -> Sequence[str]:
-    """Return the ids of the unfinished jobs that read this dataset, oldest first."""
+    """Return the ids of unfinished jobs that read a dataset, oldest first."""
     needing = visible(session, Job, select(Job.id)).where(needs(dataset_id))
     return session.scalars(needing.order_by(Job.created_at)).all()
 
 
 def complete(settings: Settings, factory: SessionFactory, dataset_id: str) -> Dataset:
-    """Destroy key and files of a dataset whose deletion was begun; record that once no job needs it. Idempotent.
+    """Destroy the key and files of a dataset in deletion. Once no job needs it, record the deletion. Idempotent.
 
-    The fingerprints of a public dataset are removed: its images may be private from then on.
+    Removes the fingerprints of a public dataset: its images may be private from then on.
     """
     Vault.of(settings).shred_all(dataset_id)
     with transaction(factory) as session:
@@ -129,13 +129,13 @@ def go_on(settings: Settings, factory: SessionFactory) -> None:
     for dataset_id in waiting:
         try:
             complete(settings, factory, dataset_id)
-        except (ObscuraError, OSError) as error:  # the others go on
+        except (ObscuraError, OSError) as error:  # continue with the others
             get_logger(__name__).error("deletion_delayed", dataset_id=dataset_id, error=type(error).__name__)
 
 
 def unfinished(session: Session, settings: Settings) -> Sequence[str]:
-    """Return datasets whose content must not be readable but may be: interrupted deletions, and keys restored from a
-    backup after the deletion. Call at start-up, and `complete` each."""
+    """Return datasets whose deletion is not complete: it was interrupted, or a backup has restored the key afterwards.
+    Call it at start-up, and call `complete` for each dataset."""
     deleting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DELETING)).all()
     stored = {dataset_of(name) for name in Vault.of(settings).stored_names()}
     names = [name for name in stored - set(deleting) if name is not None]
@@ -144,7 +144,7 @@ def unfinished(session: Session, settings: Settings) -> Sequence[str]:
 
 
 def destroy_copies(settings: Settings, factory: SessionFactory) -> None:
-    """Destroy copies of keys on this machine whose content was deleted, or rewritten after a withdrawal. Idempotent."""
+    """Destroy this machine's keys of content that was deleted, or rewritten after a withdrawal. Idempotent."""
     vault = Vault.of(settings)
     names = {name: dataset_id for name in vault.stored_keys() if (dataset_id := dataset_of(name))}
     with transaction(factory, read_only=True) as session:
@@ -157,17 +157,17 @@ def destroy_copies(settings: Settings, factory: SessionFactory) -> None:
 
 
 def is_outdated(name: str, newest: Mapping[str, str | None]) -> bool:
-    """Return whether a content was replaced by one of the REWRITTEN. A newer one is of a lost database."""
+    """Return whether newer content in `newest` replaces this one. Even newer content is from a lost database."""
     present = newest.get(dataset_of(name) or "")
     return present is not None and version_of(name) < version_of(present)
 
 
 def erase(factory: SessionFactory, dataset_id: str, *, now: datetime) -> Dataset:
-    """Erase what a deleted dataset declared, if no job or sweep has ever used it. Idempotent.
+    """Erase the declaration of a deleted dataset, if no job or sweep has ever used it. Idempotent.
 
-    The fingerprints of its images are removed as well if nothing has ever read the account and all its datasets are
-    erased: nothing published depends on the images then, so another account may take them. Any training requested in
-    the account counts as reading.
+    Also removes the fingerprints of its images if no job has ever read the account and all its datasets are erased.
+    Then nothing published depends on the images, so another account may accept them. Any training requested in the
+    account counts as reading.
     """
     held: list[tuple[str, int]] = []
     with transaction(factory) as session:
@@ -189,7 +189,7 @@ def erase(factory: SessionFactory, dataset_id: str, *, now: datetime) -> Dataset
                 own = Fingerprint.dataset_id == Dataset.id, Fingerprint.upload_attempt == Dataset.upload_attempt
                 known = select(Dataset.id, Dataset.upload_attempt).where(stored, exists().where(*own))
                 held = [(each, attempt) for each, attempt in session.execute(known)]
-                # A new number invalidates them at once; they are removed after the commit.
+                # A new attempt number invalidates the fingerprints at once; they are removed after the commit.
                 freed = update(Dataset).where(Dataset.id.in_([each for each, _ in held]))
                 session.execute(freed.values(upload_attempt=Dataset.upload_attempt + 1))
     for each, attempt in held:
@@ -202,9 +202,9 @@ def _options_of(dataset_id: str) -> list[ColumnElement[bool]]:
 
 
 def needs(dataset_id: str) -> ColumnElement[bool]:
-    """Select unfinished trainings on a dataset or with images from it, and other jobs that read it as a public one.
+    """Select unfinished trainings on a dataset or with images from it, and other jobs that read it as a public dataset.
 
-    Their processes may have it in memory. A training does not need the dataset that its release will be measured on.
+    Their processes may have it in memory. A training does not need its evaluation dataset.
     """
     training = and_(Job.kind == TRAIN, or_(Job.dataset_id == dataset_id, *_options_of(dataset_id)))
     public = and_(Job.kind != TRAIN, Job.evaluation_dataset_id == dataset_id)

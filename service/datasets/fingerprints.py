@@ -1,18 +1,18 @@
-"""Fingerprints of images and subjects, so that none gets a second budget, or comes back as public.
+"""Fingerprints of images and subjects, so that no image or subject gets a second budget or is uploaded as public.
 
 A fingerprint is the first 16 bytes of the HMAC-SHA256 of an image's shape and decoded pixels, under a secret of this
-installation. It finds equal decoded pixels, whatever the file format, label or order; an image that differs in one
-pixel is another image.
+installation. It finds equal decoded pixels in any file format, and with any label or order. An image that differs in
+one pixel has another fingerprint.
 
-Recognised subjects have lasting numbers instead of ids. The confined process returns a hash of each id, which anyone
-who knows the id could compute. Each hash is replaced by half of its HMAC under the same secret, which no upload ever
-meets. The subject's fingerprint is an HMAC of that number. A number depends on its own id alone, so one more subject
-changes no other number; without the secret, the numbers are as random as drawn ones
-(`privacy.mechanisms.partition`). Ids are scoped to a project: in another one, the same id is another subject.
+Recognised subjects have permanent numbers instead of ids. The confined process returns a hash of each id, which anyone
+who knows the id could compute. Each hash is replaced by half of its HMAC under the same secret, which is not available
+to the confined process. The subject's fingerprint is an HMAC of that number. A number depends only on its own id, so
+one more subject changes no other number. Without the secret, the numbers are indistinguishable from random numbers
+(`privacy.mechanisms.partition`). Ids are scoped to a project: in another project, the same id is another subject.
 
-The fingerprints of an upload are inserted in many short transactions before it is accepted, and count from its
-acceptance on: the dataset's row names the accepted upload. Uploads are accepted one at a time, each after a fresh
-look-up, so of two that share an image one sees the other.
+The fingerprints of an upload are inserted in many short transactions before the upload is accepted. They count after
+its acceptance, which the dataset's row records. Uploads are accepted one at a time, each after a new look-up. So if two
+uploads share an image, the later one finds it.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from service.errors import InvalidInput
 
 DIGEST_BYTES = 16
 Fingerprints = frozenset[bytes]
-Part = dict[str, Any]  # the parameters of one statement about some of them
+Part = dict[str, Any]  # the parameters of one statement about some fingerprints
 T = TypeVar("T")
 Images = np.ndarray[Any, np.dtype[np.uint8]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
-_SAMPLED_PIXEL = 5  # the stride of a first look
-DIGESTS_PER_TRANSACTION = 2**13  # a tenth of a second, so that other writers get their turn
-PARTS_AT_A_TIME = 2  # on PostgreSQL, where each connection has a process of its own
+_SAMPLED_PIXEL = 5  # the stride of the first check
+DIGESTS_PER_TRANSACTION = 2**13  # a tenth of a second, so that other writers can proceed
+PARTS_AT_A_TIME = 2  # on PostgreSQL, where each connection has its own process
 _SUBJECT_LABEL = b"obscura recognised subject 1\0"
 _SUBJECT_FINGERPRINT_LABEL = b"obscura fingerprint of a subject 1\0"
-_ACCEPTANCE_LOCK = 0x0B5C0F  # any constant that nothing else uses
+_ACCEPTANCE_LOCK = 0x0B5C0F  # an arbitrary constant, unique to this lock
 
 # Digests are one parameter, split in the database: a parameter for each would take a minute per million.
 _CUT = f"""WITH RECURSIVE positions(at) AS (
     SELECT 1 UNION ALL SELECT at + {DIGEST_BYTES} FROM positions WHERE at + {DIGEST_BYTES} <= :bytes
 )"""
-# A fingerprint counts if its upload was accepted. A deleted or failed public dataset forbids nothing.
+# A fingerprint counts if its upload was accepted. A deleted or failed public dataset blocks nothing.
 _COUNTS = """datasets.id = fingerprints.dataset_id AND datasets.upload_attempt = fingerprints.upload_attempt
     AND datasets.ready_at IS NOT NULL
     AND (datasets.account_id IS NOT NULL OR datasets.state IN ('ready', 'deleting'))"""
 _IS_DIGEST = f"digest = substr(:digests, at, {DIGEST_BYTES})"
-# Without statistics PostgreSQL would otherwise read the whole table.
+# Otherwise PostgreSQL, without statistics, would read the whole table.
 _MATCHED = {
     "sqlite": f"JOIN fingerprints ON {_IS_DIGEST}",
     "postgresql": f"""CROSS JOIN LATERAL (
@@ -82,9 +82,9 @@ _FORGET = text(
 )
 
 
-# The messages of `KnownRefused`. None says which images or subjects, how many, or whose.
+# The messages of `KnownRefused`. They never state which images or subjects, how many, or whose.
 _REFUSALS = {
-    # No single account may pay for them. The message is the same for all reasons.
+    # No single account may pay for the images. The message is the same for all reasons.
     "overlap": "Images of this upload are in other datasets already, and no single account may pay for all of them. It "
     "must be yours, accept new data and have the same unit. Its epsilon and delta must not exceed those of the "
     "account you chose. Upload the known images separately, or into their first account; otherwise ask the "
@@ -101,7 +101,7 @@ _REFUSALS = {
 
 
 class KnownRefused(InvalidInput):
-    """Images or subjects of an upload are known. The answer reveals that, so it is limited (`quotas`)."""
+    """Images or subjects of an upload are known. The answer reveals that, so its number is limited (`quotas`)."""
 
     code: ClassVar[str] = "upload_refused"
 
@@ -111,7 +111,7 @@ class KnownRefused(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The accounts in which images and subjects are known, after `accepted` acceptances. PRIVATE."""
+    """The accounts that know the images and subjects of an upload, after `accepted` acceptances. PRIVATE."""
 
     accounts: frozenset[str]
     public: bool
@@ -120,9 +120,9 @@ class Known:
 
 
 def at_least_as_strict(payer: Account, other: Account) -> bool:
-    """Return whether a guarantee implies another: same unit and adjacency, and neither epsilon nor delta larger.
+    """Return whether `payer` guarantees at least as much: the same unit and adjacency, and no larger epsilon or delta.
 
-    The remaining budget makes no difference: an account without one publishes nothing more.
+    The remaining budget does not matter: an account without budget publishes nothing more.
     """
     return (
         (payer.unit, payer.adjacency) == (other.unit, other.adjacency)
@@ -134,7 +134,7 @@ def at_least_as_strict(payer: Account, other: Account) -> bool:
 def fingerprint(batches: Iterable[Images], key: bytes) -> Fingerprints:
     """Return the fingerprints of images. PRIVATE.
 
-    An image of a single colour has none, because blank pages would join unrelated accounts. A colour image with equal
+    An image of a single colour has no fingerprint: blank pages would join unrelated accounts. A colour image with equal
     channels has the fingerprint of its gray version.
 
     Args:
@@ -160,7 +160,7 @@ def fingerprint(batches: Iterable[Images], key: bytes) -> Fingerprints:
 
 
 def _all_along(images: Images, equal: Callable[[Images], Flags]) -> Flags:
-    """Return for each image whether `equal` holds for all its pixels. A sample decides most of them."""
+    """Return, for each image, whether `equal` is true for all pixels. A sample of the pixels decides most images."""
     axes = tuple(range(1, images.ndim))
     answers: Flags = np.all(equal(images[:, ::_SAMPLED_PIXEL, ::_SAMPLED_PIXEL]), axis=axes)
     perhaps = np.flatnonzero(answers)
@@ -172,12 +172,12 @@ def recognise(private_hashes: Numbers, project_id: str, key: bytes) -> tuple[Num
     """Return the stored number of each record's subject (n,), and the fingerprints of the subjects. PRIVATE.
 
     Args:
-        private_hashes: (n,), of the ids, by `service.ingest.subjects.subject_numbers`.
+        private_hashes: (n,), hashes of the ids from `service.ingest.subjects.subject_numbers`.
         project_id: scope of the ids.
         key: the secret of this installation, 32 bytes.
 
     Raises:
-        ValueError: two subjects would have one number, which is as unlikely as guessing one.
+        ValueError: two subjects would get the same number, which is as unlikely as guessing a number.
     """
     subjects, of_record = np.unique(private_hashes, return_inverse=True)
     halves = [digest[:8] for digest in _digests_of(subjects, _SUBJECT_LABEL, project_id, key)]
@@ -188,9 +188,9 @@ def recognise(private_hashes: Numbers, project_id: str, key: bytes) -> tuple[Num
 
 
 def subject_fingerprints(private_numbers: Numbers, project_id: str, key: bytes) -> Fingerprints:
-    """Return the fingerprints of the subjects that are stored under these numbers. PRIVATE.
+    """Return the fingerprints of subjects by their stored numbers. PRIVATE.
 
-    A fingerprint follows from the stored number, so it can be computed again after a database has lost it.
+    A fingerprint follows from the stored number, so it can be recomputed if the database has lost it.
     """
     digests = _digests_of(np.unique(private_numbers), _SUBJECT_FINGERPRINT_LABEL, project_id, key)
     return frozenset(digest[:DIGEST_BYTES] for digest in digests)
@@ -207,13 +207,13 @@ def _digests_of(numbers: Numbers, label: bytes, project_id: str, key: bytes) -> 
 def record(factory: SessionFactory, dataset_id: str, attempt: int, digests: Fingerprints) -> None:
     """Insert the fingerprints of an upload before its acceptance, in short transactions. Idempotent.
 
-    Those that the account already knows are included, because another dataset may be erased.
+    Includes fingerprints that the account already has, because its other datasets may be erased.
     """
 
     def write(part: Part) -> None:
         with transaction(factory) as session:
             if session.get_bind().dialect.name == "postgresql":
-                # The acceptance, which makes them count, waits for the disk.
+                # Not durable yet; the acceptance, after which they count, waits for the disk.
                 session.execute(text("SET LOCAL synchronous_commit = off"))
             session.execute(_RECORD, {**part, "dataset_id": dataset_id, "attempt": attempt})
 
@@ -230,9 +230,9 @@ def forget(factory: SessionFactory, dataset_id: str, attempt: int) -> None:
 
 
 def look_up(factory: SessionFactory, digests: Fingerprints, subjects: Fingerprints) -> Known:
-    """Return where images and subjects are known, without holding any lock."""
+    """Return the accounts that know the images and subjects. Holds no lock."""
     with transaction(factory, read_only=True) as session:
-        accepted = _accepted(session)  # first, so that later acceptances are noticed
+        accepted = _accepted(session)  # read first, so that later acceptances are detected
 
     def holders(part: Part) -> set[str | None]:
         with transaction(factory, read_only=True) as session:
@@ -246,21 +246,21 @@ def settle(
 ) -> str | None:
     """Return the id of the account that pays for an upload being accepted; None if the dataset is public.
 
-    One known image of another account joins the dataset to that account. The own account is concerned as well if it has
-    one of the images or, where the unit is a subject, has ever had content: its other records may be of the same
-    people. The other account must be of the same project and at least as strict: otherwise one image, which the
-    uploader chose, would move all others to a laxer account. The refusal is the same for all reasons.
+    If one image is known in another account, the dataset joins that account. The dataset's own account also counts if
+    it has one of the images. If its unit is a subject, it counts if it has ever had content: its other records may be
+    of the same people. The other account must be in the same project and at least as strict. Otherwise the uploader
+    could move a dataset to a laxer account by including one image. The error is the same for all reasons.
 
     Args:
-        session: in the transaction that makes the dataset ready; other acceptances wait until it ends.
-        known: result of `look_up`, which is repeated under the lock if an upload was accepted since.
-        subjects: fingerprints of recognised subjects. A known one never joins accounts: it would take the others along.
+        session: in the transaction that makes the dataset ready. Other acceptances wait until it ends.
+        known: result of `look_up`, which is repeated under the lock if another upload was accepted since.
+        subjects: fingerprints of recognised subjects. A known subject never joins accounts: all others would move too.
 
     Raises:
-        KnownRefused: overlap: more than one account is concerned, or the other one is of another project, less strict,
-            or protects another unit. known_as_private: the dataset is public, and an account protects one of its
-            images. known_as_public: the dataset is private, and one of its images is public. known_subjects: one of its
-            subjects is in another account.
+        KnownRefused: with one of four codes. overlap: more than one account counts, or the other account is in another
+            project, less strict, or protects another unit. known_as_private: the dataset is public, and an account
+            protects one of its images. known_as_public: the dataset is private, and one of its images is public.
+            known_subjects: one of its subjects is in another account.
     """
     wait_for_others(session)
     accepted = _accepted(session)
@@ -300,13 +300,13 @@ def wait_for_others(session: Session) -> None:
 
 
 def _accepted(session: Session) -> int:
-    """Return a number that increases whenever fingerprints begin or cease to count: acceptances plus erasures."""
+    """Return a number that increases whenever fingerprints start or stop counting: acceptances plus erasures."""
     counted = select(func.count() + func.count(Dataset.erased_at))
     return session.scalar(counted.where(Dataset.ready_at.is_not(None))) or 0
 
 
 def _with_each(factory: SessionFactory, act: Callable[[Part], T], digests: Fingerprints) -> list[T]:
-    """Act on each part in its own transaction, several at a time on PostgreSQL."""
+    """Call `act` for each part in its own transaction; on PostgreSQL, several at a time."""
     if factory.kw["bind"].dialect.name != "postgresql":
         return [act(part) for part in _parts(digests)]
     with ThreadPoolExecutor(PARTS_AT_A_TIME, thread_name_prefix="obscura-fingerprints") as pool:
@@ -314,7 +314,7 @@ def _with_each(factory: SessionFactory, act: Callable[[Part], T], digests: Finge
 
 
 def _parts(digests: Fingerprints) -> Iterator[Part]:
-    """Yield statement parameters, the digests in index order."""
+    """Yield the parameters of statements, with digests in index order."""
     ordered = sorted(digests)
     for at in range(0, len(ordered), DIGESTS_PER_TRANSACTION):
         part = ordered[at : at + DIGESTS_PER_TRANSACTION]

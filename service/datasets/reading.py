@@ -1,9 +1,9 @@
-"""Read the content of a declared dataset: stream it to quarantine, read it in a confined process, publish the arrays.
+"""Receive the content of a dataset: stream it to quarantine, parse it in a confined process, publish the arrays.
 
 The parent never parses an upload. It counts and hashes bytes, starts `python -m service.ingest`, and accepts the
-resulting arrays only after checking their headers, labels and every tag itself. Nothing readable touches the disk: the
-file in quarantine is sealed under a key that only this process and the confined one have. The confined one also seals
-the arrays while it writes them.
+resulting arrays only after it has checked their headers, labels and tags. Nothing is written to disk unencrypted: the
+file in quarantine is sealed under a key known only to the parent and the confined process. The confined process also
+seals the arrays while it writes them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _REPLY_BYTES_MAX = 64
 
 
 class UploadRefused(InvalidInput):
-    """The content breaks a rule, the `fault` in `numbers`. The dataset stays declared."""
+    """The content breaks the rule named by `fault` in `numbers`. The dataset remains declared."""
 
     code: ClassVar[str] = "upload_refused"
 
@@ -61,11 +61,11 @@ class UploadTooLarge(TooLarge):
 
 
 class UploadFailed(ObscuraError):
-    """The service, not the content, is at fault. The dataset stays declared."""
+    """The service failed; the content may be valid. The dataset remains declared."""
 
 
 class UploadsStopped(ObscuraError):
-    """The service lacks the key of fingerprints, which a start with findings does not create."""
+    """The service has no fingerprint key, because a start with findings does not create one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,13 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Content that was read, and the facts to record about it; deliberately not the number of records.
+    """Content that was read, and the facts to record about it, deliberately without the number of records.
 
     Attributes:
-        private_fingerprints: of its images. Secret even for public content: they reveal which images are known.
-        dataset: as it was when the upload began; its `upload_attempt` fences the upload.
-        publish: publishes the content. Idempotent. To be called in the transaction that records it.
-        private_subjects: fingerprints of its subjects, if they are recognised.
+        private_fingerprints: fingerprints of its images. Secret even for public content: they reveal known images.
+        dataset: the row at the start of the upload; its `upload_attempt` fences the upload.
+        publish: publishes the content. Idempotent. Call it in the transaction that records the content.
+        private_subjects: fingerprints of its subjects, if recognised.
     """
 
     dataset: Dataset
@@ -101,9 +101,9 @@ class Content:
 
 @contextmanager
 def staged(context: DatasetContext, dataset: Dataset, sent: Sent) -> Iterator[Content]:
-    """Read content that may be published inside the block. After the block every temporary file is removed.
+    """Read content, and yield it to be published inside the block. Every temporary file is removed after the block.
 
-    Exceptions of the sent blocks are passed on.
+    Exceptions from the blocks in `sent` propagate.
     """
     key = key_of(dataset.id)
     request = _request(context.settings, dataset, sent.format)
@@ -118,7 +118,7 @@ def staged(context: DatasetContext, dataset: Dataset, sent: Sent) -> Iterator[Co
             request = replace(request, target=stack.enter_context(storage.stage(key, mark=str(dataset.upload_attempt))))
         _run_ingest(request)
         images, subjects = _judge(request, dataset.project_id, secret)
-        with _disk_faults(request), patient():  # uploads are few, and a whole body must not be lost
+        with _disk_faults(request), patient():  # uploads are few, and a received body must not be lost
             storage.send(request.target, key)
         key_id = key_id_of(request.target_key)
         publish = partial(_publish, context.vault, request)
@@ -126,20 +126,20 @@ def staged(context: DatasetContext, dataset: Dataset, sent: Sent) -> Iterator[Co
 
 
 def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
-    """Remove the files of interrupted uploads, and return their number.
+    """Remove the files of interrupted uploads; return the number of files.
 
     Args:
-        live: returns id and attempt of every upload in progress, in any process. Called after the files were listed,
-            because an upload is in the database before it has any.
+        live: returns the id and attempt of every upload in progress, in any process. It is called after listing the
+            files, because an upload is in the database before it has files.
     """
     storage = Vault.of(settings).storage
     sent = {path.name: path for path in settings.quarantine_path.glob("*")}
-    # A withdrawal's staging folders have another dot in their names, and are swept with it.
+    # Staging folders of withdrawals have one more dot in their names, and are removed with the withdrawal.
     names = (name for name in storage.list("datasets") if name.endswith(UNFINISHED) and name.count(".") == STAGED_DOTS)
     unfinished = {name.removesuffix(UNFINISHED): f"datasets/{name}" for name in names}
     kept = {f"{dataset_id}.{attempt}" for dataset_id, attempt in live()} if sent or unfinished else set()
     for name in sent.keys() - kept:
-        sent[name].unlink(missing_ok=True)  # another process may be removing it, too
+        sent[name].unlink(missing_ok=True)  # another process may remove it, too
     for name in unfinished.keys() - kept:
         storage.remove(unfinished[name])
     return len(sent.keys() - kept) + len(unfinished.keys() - kept)
@@ -165,7 +165,7 @@ def _request(settings: Settings, dataset: Dataset, format: str) -> IngestRequest
         subjects_declared=dataset.subjects_declared,
         subjects_recognised=dataset.subjects_recognised,
         source=settings.quarantine_path / f"{dataset.id}.{dataset.upload_attempt}",
-        target=Path(),  # known once it is staged
+        target=Path(),  # set after staging
         format=formats.format_named(format).name,
         limits=limits,
         source_key=new_key(),
@@ -204,7 +204,7 @@ def _quarantine(sent: Sent, request: IngestRequest) -> tuple[str, int]:
 
 @contextmanager
 def _disk_faults(request: IngestRequest) -> Iterator[None]:
-    """Turn OSError into UploadFailed, which names no path. Only for our own disk: errors of the body are passed on."""
+    """Convert OSError from our disk to UploadFailed, which names no path. Errors of the body propagate."""
     try:
         yield
     except OSError:
@@ -212,7 +212,7 @@ def _disk_faults(request: IngestRequest) -> Iterator[None]:
 
 
 def _run_ingest(request: IngestRequest) -> None:
-    """Read the quarantined file in a process with limits and without secrets, which answers with one word."""
+    """Parse the quarantined file in a process with resource limits and none of the service's credentials."""
     environment = {
         "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -245,10 +245,10 @@ def _run_ingest(request: IngestRequest) -> None:
 
 
 def _judge(request: IngestRequest, project_id: str, secret: bytes) -> tuple[Fingerprints, Fingerprints]:
-    """Validate the arrays as if the confined process had been taken over; return fingerprints of images and subjects.
+    """Validate the arrays without trust in the confined process; return fingerprints of images and subjects.
 
-    Every chunk is authenticated here, so accepted content can be read. Recognised subjects are stored under their
-    lasting numbers; others have no fingerprints.
+    Authenticates every chunk, so accepted content is readable. Recognised subjects are stored under their permanent
+    numbers; other subjects have no fingerprints.
     """
     try:
         if sorted(os.listdir(request.target)) != [f"{name}{SEALED_SUFFIX}" for name in array_names(request)]:
@@ -289,11 +289,11 @@ def _judge(request: IngestRequest, project_id: str, secret: bytes) -> tuple[Fing
 
 
 def secret_of_fingerprints(settings: Settings) -> bytes:
-    """Return the secret under which images and subjects are fingerprinted. Raise UploadsStopped if it is missing."""
+    """Return the secret key of fingerprints. Raise UploadsStopped if it is missing."""
     path = fingerprint_key_path(settings)
     try:
         return read_key(path)
-    except NotFound:  # under a new one, known images would pass as new
+    except NotFound:  # with a new secret, known images would appear new
         get_logger(__name__).error("fingerprint_key_missing", path=str(path))
         raise UploadsStopped(
             "The service takes no uploads: the key by which it recognises images is missing. A start without findings "
@@ -305,7 +305,7 @@ def secret_of_fingerprints(settings: Settings) -> bytes:
 
 def _publish(vault: Vault, request: IngestRequest) -> None:
     if not request.target.exists():
-        return  # published by an earlier try, whose transaction failed
+        return  # published by an earlier try whose transaction failed
     with _disk_faults(request):
         vault.shred(request.dataset_id)  # left by a crash
         write_key(vault.key_path(request.dataset_id), request.target_key)

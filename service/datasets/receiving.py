@@ -1,7 +1,7 @@
-"""Receive uploads, from the lease to READY, and end those whose process has died.
+"""Receive uploads, from the lease to READY, and end uploads whose process has died.
 
-An upload belongs to the process that began it while that renews the lease. Its changes in the database carry its
-number, and files under the dataset's own name are written in a transaction that has checked the number. So a slow
+An upload belongs to the process that began it, while that process renews the lease. Database changes are fenced by the
+upload's number, and files under the dataset's name are written in a transaction that has checked this number. So a slow
 process whose lease has expired can neither publish nor destroy anything.
 """
 
@@ -37,15 +37,15 @@ from service.storage.journals import Uploaded, read_uploaded, write_uploaded
 def receive(
     context: DatasetContext, dataset_id: str, sent: reading.Sent, *, by: str | None = None, pause_seconds: float = 1.0
 ) -> Dataset:
-    """Receive the content of a declared dataset. A refused upload leaves it declared.
+    """Receive the content of a declared dataset. After a rejected upload, the dataset remains declared.
 
     Args:
-        by: id of the uploader's key, which must still be valid when everything was read; None on the service's own
+        by: id of the uploader's key, which must still be valid after everything was read; None on the service's own
             machine.
-        pause_seconds: between two tries to accept it while the database is away, for as long as a lease may last.
+        pause_seconds: pause between retries of the acceptance while the database is down, at most for a lease.
 
     Returns:
-        The dataset, ready, perhaps joined to another account.
+        The ready dataset, perhaps joined to another account.
     """
     settings = context.settings
     require_room(settings)
@@ -79,7 +79,7 @@ def receive(
             with transaction(context.factory) as session:
                 states.end_upload(session, context.vault, dataset_id, snapshot.upload_attempt)
             fingerprints.forget(context.factory, dataset_id, snapshot.upload_attempt)
-        except (OperationalError, ObscuraError) as error:  # the upload then ends with its lease
+        except (OperationalError, ObscuraError) as error:  # the upload ends when its lease expires
             get_logger(__name__).error("upload_not_refused", dataset_id=dataset_id, error=type(error).__name__)
         raise
     _journal(context.vault, dataset, sent.subjects_key_check or "")
@@ -87,7 +87,7 @@ def receive(
 
 
 def keep_journal(vault: Vault, factory: SessionFactory) -> None:
-    """Append accepted uploads that the journal lacks because of a crash after their commit."""
+    """Append accepted uploads missing from the journal because of a crash after their commit."""
     written = read_uploaded(vault.storage)
     accepted = select(Dataset, Account.subjects_key_check).join(Account, Account.id == Dataset.account_id)
     with transaction(factory, read_only=True) as session:
@@ -98,22 +98,22 @@ def keep_journal(vault: Vault, factory: SessionFactory) -> None:
 
 
 def _journal(vault: Vault, dataset: Dataset, check: str | None) -> None:
-    """Append an accepted upload to the journal, with which a restored database is compared."""
+    """Append an accepted upload to the journal. A restored database is compared with the journal."""
     if dataset.account_id is None:
         return
     recognised = dataset.subjects_recognised
     upload = Uploaded(dataset.account_id, recognised, check if recognised else None)
     try:
         write_uploaded(vault.storage, dataset.id, upload)
-    except OSError as error:  # it is committed; the next start writes the line
+    except OSError as error:  # already committed; the next start writes the line
         get_logger(__name__).error("upload_not_journalled", dataset_id=dataset.id, error=type(error).__name__)
 
 
 def accept(context: DatasetContext, content: reading.Content, *, by: str | None = None) -> Dataset:
-    """Record content and its fingerprints, and publish it. May be repeated after an error.
+    """Record content and its fingerprints, and publish it. Safe to retry after an error.
 
-    An answer that reveals known images or subjects is counted for the key and its project, and recorded. After too many
-    such answers today, nothing is looked up.
+    If the answer reveals that images or subjects are known, it is counted for the key and its project, and recorded.
+    After too many such answers on one day, the upload is rejected before any look-up.
 
     Args:
         by: id of the uploader's key; None on the service's own machine, which has no limit.
@@ -128,7 +128,7 @@ def accept(context: DatasetContext, content: reading.Content, *, by: str | None 
         require_unlocked(session)
         if by is not None:
             require_usable(session, by, now=now)
-            fingerprints.wait_for_others(session)  # so that uploads that end together are counted one by one
+            fingerprints.wait_for_others(session)  # so that concurrent uploads are counted one by one
             most = context.settings.known_uploads_per_day
             quotas.require_known_uploads(session, snapshot.project_id, by, most, now=now)
         try:
@@ -148,11 +148,11 @@ def accept(context: DatasetContext, content: reading.Content, *, by: str | None 
 
 
 def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
-    """End the uploads whose lease has expired, remove their files, and return their number.
+    """End uploads whose lease has expired, remove their files, and return their number.
 
     May run at any time, in several processes at once.
     """
-    with transaction(factory, read_only=True) as session:  # usually there are none, and no write lock is needed
+    with transaction(factory, read_only=True) as session:  # avoids a write lock if there are none, as usual
         expired = states.uploads(session, expired_at=now)
     ended = 0
     for dataset_id, attempt in expired:
@@ -170,7 +170,7 @@ def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> i
 
 @contextmanager
 def _leased(context: DatasetContext, snapshot: Dataset, blocks: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
-    """Renew an upload's lease during the block. Yield its blocks, which raise Conflict once another took over."""
+    """Renew an upload's lease during the block. Yield its blocks; they raise Conflict if another upload took over."""
     lost, over = threading.Event(), threading.Event()
     settings = context.settings
 
@@ -183,7 +183,7 @@ def _leased(context: DatasetContext, snapshot: Dataset, blocks: Iterator[bytes])
                     if not states.move(session, snapshot.id, DatasetState.RECEIVING, ours, upload_lease_until=until):
                         lost.set()
                         return
-            except OperationalError as error:  # the next renewal may be in time
+            except OperationalError as error:  # the next renewal may succeed in time
                 get_logger(__name__).warning("upload_lease_not_renewed", error=type(error).__name__)
 
     def still_ours() -> Iterator[bytes]:

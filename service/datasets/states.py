@@ -1,7 +1,7 @@
-"""Declaration of datasets, and their state machine. Takes a session, never commits.
+"""Declaration of datasets, and their state machine. Functions take a session and never commit.
 
-DECLARED -> RECEIVING -> READY, or back to DECLARED if the content was refused. Ready content changes only by
-withdrawals. An upload has a number and a lease, which fence every step of it.
+DECLARED -> RECEIVING -> READY, or back to DECLARED if the content was rejected. Ready content changes only because of
+withdrawals. An upload has a number and a lease, which fence its steps.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from service.logs import get_logger
 from service.settings import Settings
 from service.storage.interface import key_of
 
-REFUSED = "upload_refused"  # only the uploader learns which rule was broken
-# The transitions, which only `move` makes.
+REFUSED = "upload_refused"  # only the uploader sees which rule was broken
+# The allowed transitions. Only `move` changes a state.
 FOLLOWING = {
     DatasetState.DECLARED: {DatasetState.RECEIVING, DatasetState.DELETING},
-    DatasetState.RECEIVING: {DatasetState.READY, DatasetState.DECLARED, DatasetState.RECEIVING},  # another upload's
+    DatasetState.RECEIVING: {DatasetState.READY, DatasetState.DECLARED, DatasetState.RECEIVING},  # by another upload
     DatasetState.READY: {DatasetState.WITHDRAWING, DatasetState.DELETING, DatasetState.FAILED},
     DatasetState.WITHDRAWING: {
         *(DatasetState.READY, DatasetState.WITHDRAWING, DatasetState.DELETING),
@@ -102,7 +102,7 @@ def move(
     which: ColumnExpressionArgument[bool] = true(),
     **values: Any,
 ) -> bool:
-    """Change the state and other columns if the transition is allowed and `which` holds; return whether it was.
+    """Change the state and other columns if the transition is allowed and `which` is true; return True if it changed.
 
     Objects in the session are not refreshed.
     """
@@ -115,10 +115,10 @@ def move(
 def begin_upload(
     session: Session, dataset_id: str, *, now: datetime, lease_seconds: float, subjects_key_check: str | None = None
 ) -> Dataset:
-    """Begin an upload with a lease and a new `upload_attempt`. After the lease another upload may take over.
+    """Begin an upload with a lease and a new `upload_attempt`. After the lease expires, another upload may take over.
 
     Args:
-        subjects_key_check: of the key under which subject ids were keyed; None for plain ids.
+        subjects_key_check: check value of the client's key for subject ids; None for plain ids.
     """
     dataset = find(session, Dataset, dataset_id)
     begun = {"upload_attempt": Dataset.upload_attempt + 1, "upload_lease_until": now + timedelta(seconds=lease_seconds)}
@@ -143,21 +143,21 @@ def begin_upload(
 
 
 def accept_upload(session: Session, content: reading.Content, known: fingerprints.Known, *, now: datetime) -> Dataset:
-    """Record that the content was accepted and which account pays; the caller publishes it in the same transaction.
+    """Record accepted content and the account that pays. The caller publishes the content in the same transaction.
 
-    From the commit on its fingerprints count. A private dataset with images of another account joins that account. If
-    any subject has withdrawn from the account, the dataset becomes WITHDRAWING, whoever is in it.
+    Its fingerprints count from the commit on. A private dataset with images of another account joins that account. If
+    any subject has withdrawn from the account, the dataset becomes WITHDRAWING, even if it lacks those subjects.
 
     Raises:
-        KnownRefused: as `fingerprints.settle`, or the account that it would join does not take it.
+        KnownRefused: as in `fingerprints.settle`, or the account to join does not accept the dataset.
     """
     session.expire_all()
     attempt = content.dataset.upload_attempt
     dataset = find(session, Dataset, content.dataset.id)
     if dataset.state in (DatasetState.READY, DatasetState.WITHDRAWING) and dataset.upload_attempt == attempt:
-        return dataset  # accepted before; the answer was lost
+        return dataset  # already accepted; the answer was lost
     own_id = dataset.account_id
-    if own_id is not None:  # before any look-up, so that the answer does not depend on the content
+    if own_id is not None:  # before any look-up, so that this error does not depend on the content
         ledger.require_open(session.get_one(Account, own_id))
     images, subjects = content.private_fingerprints, content.private_subjects
     payer_id = fingerprints.settle(session, dataset, images, known, subjects)
@@ -175,7 +175,7 @@ def accept_upload(session: Session, content: reading.Content, known: fingerprint
         if dataset.subjects_recognised:
             require_same_key(session, payer_id, content.sent.subjects_key_check)
     except (AccountClosed, InvalidInput):
-        if payer_id != own_id:  # one refusal for all reasons reveals nothing about another account
+        if payer_id != own_id:  # one error for all reasons reveals nothing about the other account
             raise fingerprints.KnownRefused("overlap") from None
         raise
     if move(session, dataset.id, DatasetState.WITHDRAWING, _has_withdrawals(payer_id)):
@@ -186,10 +186,10 @@ def accept_upload(session: Session, content: reading.Content, known: fingerprint
 def check_keys(session: Session, settings: Settings, *, contents: bool = True) -> None:
     """Mark every stored dataset without a key as FAILED (KEY_MISSING), and make it READY once its key is back.
 
-    Call at start-up, and regularly. Without the folder of keys nothing changes: its disk may not be mounted.
+    Call it at start-up, and regularly. If the folder of keys is missing, nothing changes: its disk may not be mounted.
 
     Args:
-        contents: check that the storage has the contents, too, which takes a request for each.
+        contents: also check that the storage has the contents, with one request for each.
     """
     if not (settings.keys_path / "datasets").is_dir():
         return
@@ -205,7 +205,7 @@ def check_keys(session: Session, settings: Settings, *, contents: bool = True) -
         if dataset.state is DatasetState.FAILED:
             if opens(dataset.content, contents=True):
                 move(session, dataset.id, DatasetState.READY, marked, failure_code=None)
-        # A withdrawal may have left newer content, which a restored database does not name.
+        # There may be newer content from a withdrawal that a restored database lacks.
         elif (
             not opens(dataset.content)
             and not any(map(opens, vault.contents_of(dataset.id)))
@@ -215,7 +215,7 @@ def check_keys(session: Session, settings: Settings, *, contents: bool = True) -
 
 
 def uploads(session: Session, *, expired_at: datetime | None = None) -> set[tuple[str, int]]:
-    """Return id and attempt of every upload in progress, or of those whose lease has expired."""
+    """Return the id and attempt of every upload in progress, or only of those whose lease has expired."""
     rows = session.execute(select(Dataset.id, Dataset.upload_attempt).where(receiving(expired_at=expired_at)))
     return {(dataset_id, attempt) for dataset_id, attempt in rows}
 
@@ -223,23 +223,23 @@ def uploads(session: Session, *, expired_at: datetime | None = None) -> set[tupl
 def end_upload(
     session: Session, vault: Vault, dataset_id: str, attempt: int, *, expired_at: datetime | None = None
 ) -> bool:
-    """Return to DECLARED, and destroy the content, after an upload was refused, broke off or lost its lease.
+    """Return to DECLARED, and destroy the content, after an upload was rejected, was interrupted or lost its lease.
 
     Args:
-        expired_at: end it only if its lease has expired by then, because it may be renewed meanwhile.
+        expired_at: end the upload only if its lease has expired by then, because it may have been renewed.
 
     Returns:
-        False if it has ended already, or was renewed.
+        False if the upload has already ended, or its lease was renewed.
     """
     ended = {"failure_code": REFUSED, "upload_lease_until": None}
     if not move(session, dataset_id, DatasetState.DECLARED, receiving(attempt, expired_at=expired_at), **ended):
         return False
-    vault.shred(dataset_id)  # before the commit: afterwards, another upload may have begun
+    vault.shred(dataset_id)  # before the commit, because another upload may begin after it
     return True
 
 
 def require_recognised(session: Session, account_id: str, *, recognised: bool) -> None:
-    """Raise InvalidInput if subjects have withdrawn from the account and the dataset does not recognise subjects."""
+    """Raise InvalidInput if subjects have withdrawn from the account, but the dataset does not recognise subjects."""
     if not recognised and session.scalar(select(_has_withdrawals(account_id))):
         raise InvalidInput(
             "Subjects have withdrawn from this account, so its datasets recognise subjects: otherwise images of theirs "
@@ -248,12 +248,12 @@ def require_recognised(session: Session, account_id: str, *, recognised: bool) -
 
 
 def require_same_key(session: Session, account_id: str, check: str | None) -> None:
-    """Keep the check value of an account's first upload of recognised subjects, and refuse any other later.
+    """Store the check value of an account's first upload of recognised subjects, and reject any other later.
 
-    Under another key every subject has another number, so a withdrawal would destroy nothing.
+    With another key every subject would get another number, so a withdrawal would destroy nothing.
 
     Args:
-        check: of the client's key; None for plain ids, which only go together with plain ids.
+        check: check value of the client's key; None for plain ids. An account cannot mix both.
     """
     sent = check or ""
     name, kept = ledger.keep_subjects_key_check(session, account_id, sent)
@@ -270,7 +270,7 @@ def require_same_key(session: Session, account_id: str, check: str | None) -> No
 
 
 def receiving(attempt: int | None = None, *, expired_at: datetime | None = None) -> ColumnElement[bool]:
-    """Select datasets with an upload in progress: this one, and one whose lease has expired, if these are given."""
+    """Select datasets with an upload in progress; if given, only this attempt, and only with an expired lease."""
     numbered = true() if attempt is None else Dataset.upload_attempt == attempt
     expired = true() if expired_at is None else Dataset.upload_lease_until <= expired_at
     return and_(Dataset.state == DatasetState.RECEIVING, numbered, expired)

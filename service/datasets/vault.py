@@ -1,8 +1,8 @@
-"""Stored datasets: arrays sealed under a key of each dataset's own, and the keys, whose destruction is the deletion.
+"""Stored datasets: arrays sealed under one key per dataset, and the keys. Destroying a key deletes the dataset.
 
 A key is a file of 32 random bytes, `<keys_dir>/datasets/<content>.key`. It is written before the arrays are published,
-and destroyed before they are removed. Every copy of the arrays, including backups, then becomes unreadable. A
-content is named by its dataset's id; after a withdrawal it is rewritten under a numbered name (`Dataset.content`).
+and destroyed before they are removed. Then every copy of the arrays, including backups, is unreadable. Content is named
+by its dataset's id; after a withdrawal it is rewritten under a numbered name (`Dataset.content`).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Images = np.ndarray[Any, np.dtype[np.uint8]]
 Labels = np.ndarray[Any, np.dtype[np.int64]]
 Subjects = np.ndarray[Any, np.dtype[np.int64]]
 _BATCH_BYTES = 4 * 2**20
-STAGED_DOTS = 2  # in the name of an upload's staging folder, `NAME.MARK.tmp`; that of a rewritten content has one more
+STAGED_DOTS = 2  # in the name of an upload's staging folder, `NAME.MARK.tmp`; rewritten content has one more
 
 
 @dataclass(frozen=True)
 class Vault:
-    """The storage of sealed datasets, and this machine's folder of keys. `name` is the name of a content."""
+    """The storage of sealed datasets, and this machine's folder of keys. `name` is the name of a dataset's content."""
 
     storage: Storage
     keys_path: Path
@@ -52,19 +52,19 @@ class Vault:
         return cls(storage_of(settings), settings.keys_path)
 
     def open_dataset(self, name: str) -> tuple[Images, Labels]:
-        """Decrypt images and labels into memory, as `open_content` does, under the key that is here.
+        """Decrypt images and labels into memory, as `open_content` does, with this machine's key.
 
         Raises:
-            NotFound: there is no content, or no key (SealBroken: the content is not what was stored).
+            NotFound: there is no content, or no key (SealBroken: the content was changed).
         """
         with self.open_array(name, IMAGES_NAME) as images, self.open_array(name, LABELS_NAME) as labels:
             return images.read(), labels.read()
 
     def open_array(self, name: str, array: str) -> SealedArray:
-        """Open one array of a dataset, such as IMAGES_NAME, to be read whole or in batches. PRIVATE unless public.
+        """Open an array of a dataset, such as IMAGES_NAME, to read it whole or in batches. PRIVATE unless public.
 
         Raises:
-            NotFound: as `open_dataset`, or the dataset has no such array.
+            NotFound: as in `open_dataset`, or the dataset has no such array.
         """
         return SealedArray(_folder(self.storage, name), name, array, read_key(self.key_path(name)))
 
@@ -78,7 +78,7 @@ class Vault:
         self.storage.remove(key)
 
     def shred_all(self, dataset_id: str, *, kept: str | None = None) -> None:
-        """Shred every content of a dataset except `kept`, and what an interrupted rewrite left."""
+        """Shred all contents of a dataset except `kept`, including remains of an interrupted rewrite."""
         listed = self.storage.list("datasets")
         contents = (name for name in {*self.stored_keys(), *listed} if dataset_of(name) == dataset_id)
         for name in {dataset_id, *contents} - {kept}:
@@ -96,19 +96,19 @@ class Vault:
         return self.stored_keys().union(self.storage.list("datasets"))
 
     def stored_keys(self) -> set[str]:
-        """Return the names of the contents that this machine has keys of."""
+        """Return the names of the contents whose keys are on this machine."""
         return {path.name.removesuffix(".key") for path in (self.keys_path / "datasets").glob("ds_*.key")}
 
     def key_path(self, name: str) -> Path:
         return self.keys_path / f"{key_of(name)}.key"
 
     def rewrite(self, present: str, dataset_id: str, numbers: Collection[int]) -> tuple[str, bytes]:
-        """Publish a dataset's content without some subjects, under a new name and key, and return both.
+        """Publish a dataset's content without some subjects, under a new name and key; return the name and the key.
 
         Args:
-            present: the content to rewrite. If its key is gone, a newer one is read, which a lost database had named.
-            dataset_id: whose content it is.
-            numbers: stored numbers of the subjects to leave out. PRIVATE.
+            present: the content to rewrite. If its key is gone, rewrite newer content from a lost database instead.
+            dataset_id: the content's dataset.
+            numbers: stored numbers of the subjects to remove. PRIVATE.
         """
         names = self.contents_of(dataset_id)
         newer = [name for name in names if version_of(name) > version_of(present)]
@@ -133,7 +133,7 @@ class Vault:
 
 @dataclass(frozen=True)
 class DatasetContext:
-    """Everything that receiving or rewriting a dataset needs of the service, created once where a request enters."""
+    """The dependencies for receiving or rewriting a dataset, created once per request."""
 
     settings: Settings
     factory: SessionFactory
@@ -151,10 +151,10 @@ def open_content(
 
     Returns:
         Images uint8 (n, height, width) or (n, height, width, 3); labels int64 (n), indexes into the declared classes;
-        and if asked for the subjects, int64 (n): for each record the random number of its subject.
+        and, if `with_subjects`, subjects int64 (n): the random number of each record's subject.
 
     Raises:
-        NotFound: there is no content (SealBroken: the content is not what was stored under this key).
+        NotFound: there is no content (SealBroken: the content was changed, or sealed under another key).
     """
     folder, arrays = _folder(storage, content), list[Array]()
     for name in (IMAGES_NAME, LABELS_NAME, *((SUBJECTS_NAME,) if with_subjects else ())):
@@ -164,23 +164,23 @@ def open_content(
 
 
 def dataset_of(name: str) -> str | None:
-    """Return the id of the dataset whose content may have this name; None if the name is no content's."""
+    """Return the id of the dataset whose content has this name; None if it is not a name of content."""
     parts = CONTENT.fullmatch(name)
     return None if parts is None else parts[1]
 
 
 def version_of(name: str) -> int:
-    """Return how often a content was rewritten."""
+    """Return the number of rewrites of a content."""
     return int(name.partition(".")[2] or 0)
 
 
 def fingerprint_key_path(settings: Settings) -> Path:
-    """Return the path of the secret under which images and subjects are fingerprinted."""
+    """Return the path of the secret key of fingerprints."""
     return settings.keys_path / "fingerprints.key"
 
 
 def make_fingerprint_key(settings: Settings) -> None:
-    """Create that secret, atomically, unless it exists. A later one would let known images pass as new."""
+    """Create the secret key of fingerprints, atomically, unless it exists. With another key, known images look new."""
     path = fingerprint_key_path(settings)
     if not path.exists():
         make_file_once(path, new_key())
@@ -200,7 +200,7 @@ def read_key(path: Path) -> bytes:
     """Return a key.
 
     Raises:
-        NotFound: the key is gone, or is not 32 bytes long.
+        NotFound: the key is missing, or is not 32 bytes long.
     """
     try:
         with open_regular(path) as file:
@@ -213,7 +213,7 @@ def read_key(path: Path) -> bytes:
 
 
 def key_id_of(key: bytes) -> str:
-    """Return an identifier of a key, 64 hex digits, that reveals nothing about it."""
+    """Return an identifier of a key, 64 hex digits, that reveals nothing about the key."""
     return hashlib.sha256(b"obscura key 1\0" + key).hexdigest()
 
 
@@ -231,10 +231,10 @@ def destroy_file(path: Path) -> None:
 
 
 class SealedArray(AbstractContextManager["SealedArray"]):
-    """A sealed .npy file whose header has been read: its shape and type are known before its values are.
+    """A sealed .npy file whose header has been read, so its shape and type are known before its values are read.
 
     Raises:
-        NotFound: there is no such regular file (SealBroken: it does not open, or holds no plain array).
+        NotFound: there is no such regular file (SealBroken: it does not open, or does not contain a plain array).
     """
 
     def __init__(self, directory: Path, content: str, name: str, key: bytes) -> None:
@@ -245,10 +245,10 @@ class SealedArray(AbstractContextManager["SealedArray"]):
                 raise SealBroken
             shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(self._reader)
             values_bytes = self._reader.size - self._reader.tell()
-            # Compared before anything is allocated: a header may claim any shape.
+            # Checked before anything is allocated: a header may claim any shape.
             if fortran_order or dtype.kind not in "iu" or not shape or prod(shape) * dtype.itemsize != values_bytes:
                 raise SealBroken
-        except Exception:  # the header is a Python literal; its parser's messages quote it
+        except Exception:  # the header is a Python literal, and the parser's messages quote it
             self._reader.close()
             raise SealBroken from None
         self.shape, self.dtype = shape, dtype

@@ -1,14 +1,14 @@
-"""Withdrawal of subjects: destroy their images in every dataset of their account that recognises subjects.
+"""Withdrawal of subjects: destroy their images in all datasets of their account that recognise subjects.
 
-READY -> WITHDRAWING -> READY. The first commit records who withdraws; from then on no training of these datasets can be
-requested. Once no process has a dataset open, it is rewritten without them, under a new key and name, which the next
-commit makes the dataset's. Then the old key and files are destroyed, as by a deletion. So a dataset always has either
-the old or the new content, whole, and an interruption is resumed (`go_on`). Entries, holds, releases, receipts and
-fingerprints stay, and no budget returns.
+READY -> WITHDRAWING -> READY. The first commit records the withdrawn subjects; from then on no training on these
+datasets can be requested. Once no process has a dataset open, it is rewritten without the subjects, under a new key and
+name. The next commit switches to the new content. Then the old key and files are destroyed, as in a deletion. So a
+dataset always has either the old or the new content, complete, and `go_on` resumes an interrupted withdrawal. Entries,
+holds, releases, receipts and fingerprints remain, and no budget returns.
 
-Every such dataset of the account, and every later upload, is rewritten whether or not it holds those subjects. So
-observers learn that someone has withdrawn, but not who was in which dataset. Withdrawals are also noted beside the
-journals, before anything is destroyed, for a database that is restored from an older backup (`recall`).
+All these datasets of the account, and all later uploads, are rewritten even if they do not contain the subjects. So
+observers learn that someone has withdrawn, but not who was in which dataset. Before anything is destroyed, withdrawals
+are also recorded beside the journals, for a database that is restored from an older backup (`recall`).
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from service.settings import Settings
 from service.storage import journals, storage_of
 
 _STORED = (DatasetState.READY, DatasetState.WITHDRAWING)
-_LOCK = "withdrawals.lock"  # beside the keys, which all processes that create or destroy keys share
+_LOCK = "withdrawals.lock"  # next to the keys, in a folder shared by all processes that create or destroy keys
 
 
 @dataclass(frozen=True)
 class Withdrawal:
-    """The public effects of a withdrawal, which do not depend on who was in the datasets.
+    """The public effects of a withdrawal. They do not depend on the subjects in the datasets.
 
     Attributes:
         dataset_ids: the datasets to rewrite.
-        not_recognised: the account's datasets that store no recognisable ids, so that no subject can be found in them.
-        waiting: true if images remain to be destroyed when trainings have stopped.
+        not_recognised: the account's datasets without recognised subjects, where no subject can be found.
+        waiting: true if some images can only be destroyed after trainings have stopped.
     """
 
     account_id: str
@@ -70,14 +70,14 @@ def withdraw(
     now: datetime,
     subjects_key_check: str | None = None,
 ) -> Withdrawal:
-    """Destroy the images of subjects, in a few transactions, and leave them out of later uploads. Idempotent.
+    """Destroy the images of subjects, in a few transactions, and remove them from later uploads. Idempotent.
 
     Args:
-        account_id: of an account that protects subjects.
-        private_ids: one or more, as in uploads.
-        cancel_jobs: cancel the jobs that need the account's datasets, as `deletion.delete`; the images are destroyed
-            once their processes have stopped.
-        subjects_key_check: of the key under which the ids were keyed; None for plain ids.
+        account_id: id of an account that protects subjects.
+        private_ids: one or more subject ids, as in uploads.
+        cancel_jobs: cancel the jobs that need the account's datasets, as `deletion.delete` does. The images are
+            destroyed after the processes of these jobs have stopped.
+        subjects_key_check: check value of the client's key for subject ids; None for plain ids.
     """
     key = reading.secret_of_fingerprints(settings)
     with dependencies.calling("storage"):
@@ -121,11 +121,11 @@ def _of(account: Account) -> tuple[ColumnElement[bool], ...]:
 def _begin(
     session: Session, account: Account, numbers: Collection[int], *, cancel_jobs: bool, now: datetime
 ) -> Withdrawal:
-    """Record who withdraws. From the commit on nothing is trained on the account's datasets until it is complete.
+    """Record withdrawn subjects. After the commit, no training can read the account's datasets until it is complete.
 
     Lock order: uploads, datasets by id, jobs, accounts by id.
     """
-    fingerprints.wait_for_others(session)  # a concurrent acceptance is seen here, or sees this withdrawal
+    fingerprints.wait_for_others(session)  # this sees a concurrent acceptance, or the acceptance sees this withdrawal
     own = visible(session, Dataset).where(*_of(account)).order_by(Dataset.id).with_for_update()
     rows = session.scalars(own.execution_options(populate_existing=True)).all()
     stored = tuple(row.id for row in rows if row.subjects_recognised and row.state in _STORED)
@@ -140,13 +140,13 @@ def _begin(
 
 
 def complete(context: vault.DatasetContext, dataset_id: str, *, patient: bool = True) -> bool:
-    """Rewrite a dataset without the subjects who have withdrawn, once no training reads it. Idempotent.
+    """Rewrite a dataset without its withdrawn subjects if no training reads it. Idempotent.
 
     Args:
-        patient: wait for another process that does so; otherwise leave it to that.
+        patient: wait for another process that is rewriting; otherwise leave the work to that process.
 
     Returns:
-        True once the images are destroyed; False if it must wait.
+        True if the images are destroyed; False if that must wait.
     """
     with _alone(context.vault.keys_path, patient=patient) as alone:
         while alone:
@@ -171,16 +171,16 @@ def complete(context: vault.DatasetContext, dataset_id: str, *, patient: bool = 
             failpoint("anew.after")
             if moved:
                 context.vault.shred_all(dataset.id, kept=target)
-            else:  # it is being deleted
+            else:  # the dataset is being deleted
                 context.vault.shred(target)
             return True
     return False
 
 
 def left_out(context: vault.DatasetContext, dataset: Dataset) -> Dataset:
-    """Remove subjects who have withdrawn from an upload that was just accepted.
+    """Remove withdrawn subjects from an upload that was just accepted.
 
-    Silently: a refusal would reveal to the uploader that one of these people has withdrawn, and keep all others out.
+    Silent, because an error would reveal to the uploader that one of these people has withdrawn, and block all others.
     """
     if dataset.state is not DatasetState.WITHDRAWING:
         return dataset
@@ -190,7 +190,7 @@ def left_out(context: vault.DatasetContext, dataset: Dataset) -> Dataset:
 
 
 def go_on(settings: Settings, factory: SessionFactory) -> None:
-    """Resume withdrawals that waited for a training or were interrupted, and destroy outdated content. Idempotent."""
+    """Resume withdrawals that wait for a training or were interrupted, and destroy outdated content. Idempotent."""
     with transaction(factory, read_only=True) as session:
         waiting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.WITHDRAWING)).all()
         newest = dict(session.execute(deletion.REWRITTEN).all())
@@ -198,12 +198,12 @@ def go_on(settings: Settings, factory: SessionFactory) -> None:
     for dataset_id in waiting:
         _try(context, dataset_id, patient=False)
     for name in sorted(context.vault.stored_names()) if newest else ():
-        if deletion.is_outdated(name, newest):  # its process died between the commit and the destruction
+        if deletion.is_outdated(name, newest):  # a process died between the commit and the destruction
             context.vault.shred(name)
 
 
 def recall(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
-    """Record withdrawals that a database restored from a backup lacks, and cancel trainings of their datasets.
+    """Record withdrawals missing from a restored database, and cancel trainings on their datasets.
 
     Call at start-up.
     """
@@ -221,12 +221,12 @@ def recall(settings: Settings, factory: SessionFactory, *, now: datetime) -> Non
 
 
 def _withdrawn_from(session: Session, account_id: str) -> set[int]:
-    """Return the numbers of the subjects who have withdrawn from an account. PRIVATE."""
+    """Return the stored numbers of an account's withdrawn subjects. PRIVATE."""
     return set(session.scalars(select(WithdrawnSubject.number).where(WithdrawnSubject.account_id == account_id)))
 
 
 def _try(context: vault.DatasetContext, dataset_id: str, *, patient: bool = True) -> bool:
-    """Call `complete`; log an error, after which `go_on` retries."""
+    """Call `complete`; on an error, log it and return False. `go_on` retries later."""
     try:
         return complete(context, dataset_id, patient=patient)
     except (ObscuraError, OSError) as error:
@@ -236,7 +236,7 @@ def _try(context: vault.DatasetContext, dataset_id: str, *, patient: bool = True
 
 @contextmanager
 def _alone(keys_path: Path, *, patient: bool) -> Iterator[bool]:
-    """Yield whether this process holds the lock for rewriting, which dies with the process."""
+    """Yield whether this process holds the lock for rewriting. A crash releases the lock."""
     descriptor = os.open(keys_path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         try:

@@ -15,8 +15,8 @@ from service.db.base import Base, Entity, Id, Name, Sha256, ShortText, partial_i
 class Person(Entity):
     """A user of the sign-in provider who has signed in, identified by issuer and subject.
 
-    The provider last confirmed the person and their groups at `confirmed_at`; their keys work until `keys_until`
-    without another confirmation. Since `lapsed_at` it no longer confirms them; signing in clears that. `refresh_token`
+    The provider last confirmed the person and their groups at `confirmed_at`. Without another confirmation, their keys
+    work until `keys_until`. At `lapsed_at` the provider stopped confirming them; signing in clears it. `refresh_token`
     is sealed (`service.identity.provider`); `asked_until` is the lease of the process that is asking the provider.
     """
 
@@ -36,12 +36,12 @@ class Person(Entity):
 
 
 class Admin(Entity):
-    """A person who decides, with others, about limits, admins and shares, whichever of their API keys they use.
+    """A person who decides, with other admins, about limits, admins and shares, with any of their API keys.
 
-    `project_id` is the project that an owner decides in; None for an admin of the installation. At most one admin of
-    the installation was admitted by another one alone: the second. An owner whom one admin named alone counts as that
-    admin (`service.identity.decisions`). `person_id` is the provider's person, if its groups make them an admin; a
-    person has one row for each project that they own, and counts once.
+    `project_id` is the project of an owner; None for an admin of the installation. Only the second admin of the
+    installation is admitted by one admin alone. An owner whom one admin named alone counts as that admin
+    (`service.identity.decisions`). `person_id` is a person of the sign-in provider whose groups make them an admin. A
+    person has one row per owned project, but counts once.
     """
 
     __tablename__ = "admins"
@@ -63,13 +63,13 @@ class Admin(Entity):
 
 
 class Decision(Entity):
-    """A request by one admin that a second one decides: see `service.identity.decisions`.
+    """A request by one admin that a second admin decides: see `service.identity.decisions`.
 
-    `requested_by` used the key `requested_with`, `decided_by` the key `decided_with`. A raise is approved against
-    `epsilon_before`, the limit at the request. An admission names the id and the SHA-256 of a token that only the new
-    admin has. `keys_revoked` is the number of keys that an approval revoked. `project_id` is the project whose owners
-    decide as well. A release is shared with the project `shared_with`, or with EVERY_PROJECT. A request to accept
-    missing spending names its account in `name`, because the database may lack that account.
+    `requested_by` used the key `requested_with`, `decided_by` the key `decided_with`. Approving a raise requires that
+    the limit is still `epsilon_before`. An admission names the id and the SHA-256 of a token that only the new admin
+    has. `keys_revoked` is the number of keys that an approval revoked. `project_id` is the project whose owners may
+    also decide. A release is shared with the project `shared_with`, or with EVERY_PROJECT. A request to accept missing
+    spending names its account in `name`, because the account may be missing from the database.
     """
 
     __tablename__ = "decisions"
@@ -121,14 +121,14 @@ class Decision(Entity):
 
 
 class ApiKey(Entity):
-    """An API key. Only the SHA-256 of its 256-bit random token is kept.
+    """An API key. Only the SHA-256 of its random 256-bit token is stored.
 
     `admin_id` is the admin of a key with the scope admin; None for every other key. `created_by` is the key that
-    created it; None if it was created on the machine. Only admins' keys create keys, so the person behind any key is
-    its own admin, or that of its creator. `project_id` is the project whose rows it opens; None for all projects.
-    `person_id` is the person whom the sign-in provider must keep confirming: its direct or indirect creator. A
-    person's key without a creator represents a role (`service.identity.people`), and its token is unknown.
-    `last_used_at` is kept to the hour, see `service.identity.auth`.
+    created it; None if it was created on the machine. Only admins' keys create keys, so every key belongs to its own
+    admin or its creator's admin. `project_id` is the project whose rows it opens; None for all projects. `person_id` is
+    the direct or indirect creator, whom the sign-in provider must regularly confirm. A person's key without a creator
+    represents a role (`service.identity.people`), and its token is unknown. `last_used_at` is rounded to the hour, see
+    `service.identity.auth`.
     """
 
     __tablename__ = "api_keys"
@@ -151,7 +151,7 @@ class ApiKey(Entity):
 
 
 class SignIn(Base):
-    """A session of the dashboard: the SHA-256 of its cookie, and the key that opened it. Signing out deletes it."""
+    """A session of the dashboard: the SHA-256 of its cookie, and the key that opened it. Sign-out deletes the row."""
 
     __tablename__ = "sign_ins"
 
@@ -162,7 +162,7 @@ class SignIn(Base):
 
 
 class Idempotency(Base):
-    """The result of the first request with a principal's idempotency key."""
+    """The result of the first request with an idempotency key of a principal."""
 
     __tablename__ = "idempotency"
 
@@ -174,7 +174,7 @@ class Idempotency(Base):
 
 
 class Outbox(Base):
-    """A task to send after the commit of its transaction. Idempotent."""
+    """A task to send after its transaction has committed. Idempotent."""
 
     __tablename__ = "outbox"
     __table_args__ = (partial_index("ix_outbox_unsent", "id", where="sent_at IS NULL"),)
@@ -189,8 +189,8 @@ class Outbox(Base):
 class Installation(Base):
     """The single row with the random id that database and data folder share (`service.installation`).
 
-    An operator who confirms that the clock was ahead sets `clock_ahead_until`, the time of the newest ledger entry, and
-    `clock_accepted_at`, the time of the clock.
+    If an operator confirms that the clock was ahead, `clock_ahead_until` is the time of the newest ledger entry, and
+    `clock_accepted_at` the time of the confirmation.
     """
 
     __tablename__ = "installation"

@@ -12,12 +12,12 @@ from service.db.base import Base, Id, values_of
 
 
 class AuditEvent(Base):
-    """One request, or one act of people that is kept beside the request. Append-only.
+    """One request, or one act of a person within a request. Append-only.
 
-    Triggers refuse every UPDATE, and the DELETE of an event that is less than 12 hours old; `recording.remove_old`
-    deletes old ones. `sequence` is the order of insertion. `action` is the template of a route, such as
-    `GET /v1/jobs/{job_id}`, or a `service.identity.recording.Act`. `project_id` is the caller's, or for an
-    act the one that it concerns; None is the installation.
+    Triggers reject every UPDATE, and the DELETE of an event less than 12 hours old; `recording.remove_old` deletes old
+    events. `sequence` is the order of insertion. `action` is the template of a route, such as `GET /v1/jobs/{job_id}`,
+    or a `service.identity.recording.Act`. `project_id` is the caller's project, or the project that an act concerns;
+    None is the installation.
     """
 
     __tablename__ = "audit_events"

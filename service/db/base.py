@@ -17,7 +17,7 @@ from sqlalchemy.types import TypeDecorator
 
 from obscura.wire.ids import ID_RANDOM_CHARACTERS, id_from
 
-# Constraint names, the same in both databases and in the migrations.
+# Constraint names: the same in both databases and in the migrations.
 NAMING_CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -28,7 +28,7 @@ NAMING_CONVENTION = {
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware UTC datetime, stored without an offset on SQLite; a naive value raises ValueError."""
+    """A timezone-aware UTC datetime, stored without an offset on SQLite. A naive value raises ValueError."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -48,13 +48,13 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class CanonicalJson(TypeDecorator[dict[str, Any]]):
-    """JSON, stored in the canonical form that is hashed (`service.ledger.chain`)."""
+    """JSON, stored in the canonical form for hashing (`service.ledger.chain`)."""
 
     impl = JSON
     cache_ok = True
 
     def bind_processor(self, dialect: Dialect) -> Callable[[dict[str, Any] | None], Any]:
-        """Serialize with `canonical_text`; `Json` tells psycopg that the text is JSON already."""
+        """Serialize with `canonical_text`; with `Json`, psycopg does not encode the text again."""
         if dialect.name == "sqlite":
             return lambda value: None if value is None else canonical_text(value)
         from psycopg.types.json import Json
@@ -69,7 +69,7 @@ canonical_text: Callable[[object], str] = json.JSONEncoder(
 
 
 class Base(DeclarativeBase):
-    """Base of the mapped tables. JSON is stored as text, so that numbers read back as they were written."""
+    """Base of the mapped tables. JSON is stored as text, so that numbers do not change when they are read back."""
 
     metadata = MetaData(naming_convention=NAMING_CONVENTION)
     type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's own protocol
@@ -111,7 +111,7 @@ def values_of(choices: type[enum.StrEnum], name: str) -> Enum:
 
 
 def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:
-    """Return an index of the rows that satisfy a condition. SQLite uses it only for the same words."""
+    """Return an index of rows that satisfy a condition. SQLite uses it only for queries that repeat the condition."""
     return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
 
 
@@ -121,10 +121,10 @@ def new_id(prefix: str) -> str:
 
 
 def release_id_of(job_id: str) -> str:
-    """Return the id of a training's release, derived so that an attempt after a crash finds the earlier artifact."""
+    """Derive the id of a training's release, so that an attempt after a crash finds the earlier artifact."""
     return id_from("rel", hashlib.sha256(f"obscura/release/{job_id}".encode()).digest())
 
 
 def is_id(text: str, prefix: str) -> bool:
-    """Return whether a text has the form of an id with this prefix."""
+    """Return whether a text has the format of an id with this prefix."""
     return re.fullmatch(rf"{prefix}_[a-z2-7]{{{ID_RANDOM_CHARACTERS}}}", text) is not None

@@ -1,4 +1,4 @@
-"""Tables of the datasets: declarations and states of uploads, and fingerprints of the images of accounts."""
+"""Tables of datasets: declarations and upload states, and fingerprints of images by account."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ KEY_MISSING = "key_missing"  # the failure code of a dataset whose key is missin
 class Dataset(Entity):
     """An uploaded set of labelled images. Its owner declares all columns except the hash and the byte count.
 
-    `subjects_declared` is an upper bound on the number of subjects; a dataset that has it carries subject ids.
-    `subjects_recognised`: the ids identify the same subjects in every other such dataset of the project.
-    `joined`: some images were known from another account, which became this dataset's. `vault_key_id` names the key
-    that its arrays are sealed under; PRIVATE like the hash of the content.
-    `upload_attempt` counts uploads and fences their writes, as a job's attempt does; another upload may take over after
+    `subjects_declared` is an upper bound on the number of subjects; if it is set, the dataset has subject ids.
+    `subjects_recognised`: the ids identify the same subjects in all such datasets of the project.
+    `joined`: some images were already known in another account, which became the dataset's account. `vault_key_id`
+    identifies the key of its arrays; PRIVATE, like the hash of the content.
+    `upload_attempt` counts uploads and fences their writes, like a job's attempt; another upload may take over after
     `upload_lease_until`.
-    `erased_at`: deleted without a training, so its declaration is erased and hidden (`service.datasets.deletion`).
-    `content_name` and `content_key_id` name the content and its key after a withdrawal (`service.datasets.withdrawal`).
+    `erased_at`: deleted before any training, so its declaration is erased and hidden (`service.datasets.deletion`).
+    `content_name` and `content_key_id` identify content and key after a withdrawal (`service.datasets.withdrawal`).
     """
 
     __tablename__ = "datasets"
@@ -74,19 +74,19 @@ class Dataset(Entity):
 
     @property
     def content(self) -> str:
-        """The name of its key and arrays (`service.datasets.vault`): the dataset's id until a withdrawal."""
+        """The name of its key and arrays (`service.datasets.vault`): the dataset's id until a withdrawal changes it."""
         return self.content_name or self.id
 
     @property
     def key_id(self) -> str | None:
-        """The id of that key; None before the upload."""
+        """The id of the content's key; None before the upload."""
         return self.content_key_id or self.vault_key_id
 
 
 class WithdrawnSubject(Base):
     """A subject, by its stored number, that has withdrawn from an account. PRIVATE: never shown.
 
-    Uploads into the account leave its records out. The account may never have had the subject.
+    The subject's records are removed from uploads to the account. The account may never have had the subject.
     """
 
     __tablename__ = "withdrawn_subjects"
@@ -96,7 +96,7 @@ class WithdrawnSubject(Base):
 
 
 class KnownUploads(Base):
-    """The number of uploads of a key into a project whose answers revealed, on one UTC day, that images are known.
+    """The number of uploads whose answers revealed known images, by key, project and UTC day.
 
     `day` is `YYYY-MM-DD`. Rows of earlier days are removed when one is added.
     """
@@ -113,8 +113,8 @@ class KnownUploads(Base):
 class Fingerprint(Base):
     """16 bytes of the HMAC of a decoded image, or of a recognised subject, and its upload. PRIVATE: never shown.
 
-    It counts once the upload is accepted. Those of private images outlive their dataset unless no job ever read it;
-    those of public images are deleted with it.
+    It counts once the upload is accepted. Fingerprints of private images outlive their dataset, unless no job ever read
+    it. Fingerprints of public images are deleted with their dataset.
     """
 
     __tablename__ = "fingerprints"

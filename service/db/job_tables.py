@@ -17,12 +17,12 @@ from service.db.project_tables import DEFAULT_PROJECT
 
 
 class FailureCode(enum.StrEnum):
-    """The public reason of a failed job, from a closed set, with its message: failures caused by data look alike."""
+    """The public reason of a failed job, from a closed set, with its message. Failures caused by data look the same."""
 
     message: str
 
     def __new__(cls, code: str, message: str = "") -> Self:
-        """Create a member from its code and message; `FailureCode(code)` looks it up by the code alone."""
+        """Create a member from its code and message; `FailureCode(code)` looks it up by the code."""
         word = str.__new__(cls, code)
         word._value_, word.message = code, message
         return word
@@ -45,7 +45,7 @@ class FailureCode(enum.StrEnum):
 
 
 class Sweep(Entity):
-    """A sweep: several trainings on one dataset, whose total price was held in one transaction."""
+    """A sweep: several trainings on one dataset. Their total price is held in one transaction."""
 
     __tablename__ = "sweeps"
     __table_args__ = (CheckConstraint("cost_nano > 0", "price_positive"),)
@@ -59,13 +59,13 @@ class Sweep(Entity):
 
 
 class Job(Entity):
-    """A requested training, or work of another kind (`service.jobs.kinds`).
+    """A requested training, or a job of another kind (`service.jobs.kinds`).
 
-    `release_id` is the release that a sample or an evaluation reads, or a training has published. `secret` seeds the
-    mechanisms' noise: it is never shown or logged, and a loaded job does not carry it (see `jobs.secret_of`).
-    `attempts_lost` counts attempts whose worker died, not those whose worker shut down. `ended_early`: why a training
-    charges no more; `salvage_attempt`: the attempt that was started only to publish what was paid for. `project_id` is
-    the caller's: a job on a release that another project shares has neither account nor dataset.
+    `release_id` is the release that a sample or an evaluation reads, or that a training has published. `secret` seeds
+    the mechanisms' noise: it is never shown or logged, and loading a job omits it (see `jobs.secret_of`).
+    `attempts_lost` counts attempts whose worker died, but not regular shutdowns. `ended_early` is the reason why a
+    training charges no more; `salvage_attempt` is the attempt that was started only to publish paid results.
+    `project_id` is the caller's project. A job on a release shared by another project has no account and no dataset.
     """
 
     __tablename__ = "jobs"
@@ -94,7 +94,7 @@ class Job(Entity):
     account_id: Mapped[Id | None] = mapped_column(ForeignKey("accounts.id"))
     dataset_id: Mapped[Id | None] = mapped_column(ForeignKey("datasets.id"), index=True)
     evaluation_dataset_id: Mapped[Id | None] = mapped_column(ForeignKey("datasets.id"), index=True)
-    release_id: Mapped[Id | None] = mapped_column(index=True)  # no foreign key: releases point at jobs already
+    release_id: Mapped[Id | None] = mapped_column(index=True)  # no foreign key, because releases refer to jobs
     recipe: Mapped[ShortText]
     epsilon: Mapped[float | None]
     options: Mapped[dict[str, Any]]
@@ -124,10 +124,10 @@ class Job(Entity):
 
 
 class Release(Entity):
-    """A published generator with its privacy card. A row exists only together with the capture that paid for it.
+    """A published release with its privacy card. A row exists only together with the capture that paid for it.
 
-    `receipt` is the signed statement that this capture is in the account's log. `incomplete` is the part of the plan
-    that was made by a training that ended early.
+    `receipt` is the signed statement that this capture is in the account's log. `incomplete` is the completed part of
+    the plan, if the training ended early.
     """
 
     __tablename__ = "releases"
@@ -152,7 +152,7 @@ class Release(Entity):
 
 
 class Share(Entity):
-    """A release that another project, or EVERY_PROJECT, can read, as two people have approved; until it ends."""
+    """A share of a release with another project, or EVERY_PROJECT, approved by two people, until it ends."""
 
     __tablename__ = "shares"
     __table_args__ = (
@@ -167,9 +167,9 @@ class Share(Entity):
 
 
 class Sample(Entity):
-    """Images from a release; its state is its job's. `path`, `sha256` and `bytes` are set when the job succeeds.
+    """Images generated from a release. Its job has its state, and sets `path`, `sha256` and `bytes` on success.
 
-    At `removed_at` its files expired; generating them again gives the same.
+    At `removed_at` its files expired. Generating them again gives the same files.
     """
 
     __tablename__ = "samples"
@@ -193,9 +193,9 @@ class Sample(Entity):
 
 
 class Evaluation(Entity):
-    """An evaluation of a release on a public dataset; its state is its job's. Success sets the results.
+    """An evaluation of a release on a public dataset. Its job has its state, and sets the results on success.
 
-    `results` is what lists and reports show, `confusion` the counts [true class][predicted class], which may be large.
+    Lists and reports show `results`. `confusion` has the counts [true class][predicted class], and may be large.
     """
 
     __tablename__ = "evaluations"
@@ -220,9 +220,9 @@ class Evaluation(Entity):
 
 
 class Preview(Entity):
-    """A training rehearsed on a public stand-in; its plan and state are its job's. Success sets the results.
+    """A training rehearsed on a public stand-in. Its job has the plan and the state, and sets the results on success.
 
-    The stand-in is the job's evaluation dataset; without one, the worker chooses or generates it.
+    The stand-in is the job's evaluation dataset. If there is none, the worker chooses or generates one.
     """
 
     __tablename__ = "previews"

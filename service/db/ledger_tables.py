@@ -13,8 +13,8 @@ from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortTe
 from service.db.project_tables import DEFAULT_PROJECT
 
 _ENDING = "kind IN ('capture', 'return')"
-EVERYWHERE = "*"  # the scope of a fault that concerns no single account
-# Findings which say that the database is older than what its storage proves: they lock the whole installation.
+EVERYWHERE = "*"  # the scope of a fault that does not concern a single account
+# Findings that the database is older than the proofs in its storage. They lock the whole installation.
 LOCKING = frozenset(
     {
         *("journal_unknown", "journal_ahead", "release_unknown", "dataset_unknown"),
@@ -27,9 +27,9 @@ class Account(Base):
     """A population with one lifetime privacy budget.
 
     `spent_nano`, `reserved_nano`, `head_sequence` and `head_hash` cache the newest entry, `head` (invariant I8). An
-    UPDATE is conditional on the `head_sequence` that was read. `closed` accounts take no new data; no entry records it,
-    because no amount depends on it. `subjects_key_check` is the check value of the key under which subjects are
-    recognised: None before the first upload, empty where subject ids are sent in the clear.
+    UPDATE requires that `head_sequence` has not changed. `closed` accounts accept no new data; no entry records this,
+    because no amount depends on it. `subjects_key_check` is the check value of the client's key for subject ids: None
+    before the first upload, empty if subject ids are sent as plain text.
     """
 
     __tablename__ = "accounts"
@@ -39,7 +39,7 @@ class Account(Base):
         CheckConstraint("capacity_nano > 0", "capacity_positive"),
         CheckConstraint("spent_nano >= 0", "spent_not_negative"),
         CheckConstraint("reserved_nano >= 0", "held_not_negative"),
-        # A limit lowered below the spend leaves the account frozen, not lying about what was spent (I13).
+        # A limit below the spent budget freezes the account; the spent amount does not change (I13).
         CheckConstraint("frozen OR spent_nano + reserved_nano <= capacity_nano", "within_capacity"),
         CheckConstraint("head_sequence >= 1", "head_sequence_positive"),
     )
@@ -74,17 +74,17 @@ class Account(Base):
 
     @property
     def left_nano(self) -> int:
-        """The nano-units that can still be held; 0 if the limit was lowered below what is spent and held."""
+        """The nano-units that can still be held; 0 if the limit is below the spent and held budget."""
         return max(self.capacity_nano - self.spent_nano - self.reserved_nano, 0)
 
     @property
     def guaranteed_nano(self) -> int:
-        """The most that everything ever published can cost: the capacity, or what is spent and held if that is more."""
+        """The maximum cost of everything ever published: the capacity, or the spent and held budget if larger."""
         return max(self.capacity_nano, self.spent_nano + self.reserved_nano)
 
 
 class Entry(Base):
-    """One immutable row of an account's log; triggers of the migration refuse UPDATE and DELETE.
+    """One immutable row of an account's log; triggers reject UPDATE and DELETE.
 
     `sequence` counts 1, 2, 3, ... per account without a gap. `capacity_nano`, `spent_nano` and `reserved_nano` are the
     account's balances after this entry.
@@ -115,7 +115,7 @@ class Entry(Base):
     created_at: Mapped[datetime]
 
 
-# The condition on entries that end a hold. SQLite uses a partial index only if its condition is repeated literally.
+# The condition for entries that end a hold. SQLite uses a partial index only if a query repeats its condition.
 ENDS_A_HOLD = text(f"entries.{_ENDING}")
 ACCEPTS_A_LOSS = text("entries.kind = 'accept'")
 
@@ -123,9 +123,9 @@ ACCEPTS_A_LOSS = text("entries.kind = 'accept'")
 class Hold(Base):
     """Budget reserved for one job; a job has at most one hold.
 
-    `attempt` is the only attempt that may write; `armed_attempt` is the last one that opened the private data
-    (0: none). `last_sequence` and `updated_at` are those of the newest entry about this hold, `last_entry`. An UPDATE
-    is conditional on the `last_sequence` that was read. `job_id` has no foreign key: the ledger outlives the jobs.
+    Only `attempt` may write; `armed_attempt` is the last attempt that opened the private data
+    (0: none). `last_sequence` and `updated_at` come from the newest entry about this hold, `last_entry`. An UPDATE
+    requires that `last_sequence` has not changed. `job_id` has no foreign key: the ledger outlives the jobs.
     """
 
     __tablename__ = "holds"
@@ -164,9 +164,9 @@ class Hold(Base):
 
 
 class Checkpoint(Base):
-    """The signed heads of all accounts at one moment. Checkpoints are chained and append-only, like entries.
+    """The signed heads of all accounts at one time. Checkpoints are chained and append-only, like entries.
 
-    `heads` maps an account's id to [sequence, hash of that entry, spent by then].
+    `heads` maps an account's id to the head's [sequence, hash, spent balance].
     """
 
     __tablename__ = "checkpoints"
@@ -182,8 +182,8 @@ class Checkpoint(Base):
 
 
 class ArmingStop(Base):
-    """A finding of a verification: no hold of this account, or of any if the scope is `*`, may be armed until it is
-    corrected. It is kept beside the log, because nothing should be appended to a broken log.
+    """A finding of a verification. Until it is corrected, no hold of this account (scope `*`: of any account) may be
+    armed. It is stored in its own table, because nothing should be appended to a broken log.
     """
 
     __tablename__ = "arming_stops"

@@ -9,14 +9,14 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Entity, Name
 
-EVERY_PROJECT = "*"  # instead of an id, if a release is shared with all projects
+EVERY_PROJECT = "*"  # instead of a project id: all projects
 DEFAULT_PROJECT = "prj_default"  # the project that every installation has
 
 
 class Project(Entity):
-    """A department. Its accounts, public datasets and keys never move to another one, and it is never removed.
+    """A department. Its accounts, public datasets and keys never move to another project. Projects are never removed.
 
-    `jobs_max` limits its unfinished jobs, if set. `turn_at` is when a worker last took its job.
+    `jobs_max` limits its unfinished jobs, if set. `turn_at` is the time when a worker last claimed one of its jobs.
     """
 
     __tablename__ = "projects"
@@ -27,4 +27,4 @@ class Project(Entity):
     turn_at: Mapped[datetime | None]
 
 
-ONE_PROJECT = not_(exists().where(Project.id != DEFAULT_PROJECT))  # the condition that there is no other project
+ONE_PROJECT = not_(exists().where(Project.id != DEFAULT_PROJECT))  # the SQL condition that there is only one project

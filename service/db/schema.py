@@ -1,4 +1,4 @@
-"""Build the schema, by the migrations alone."""
+"""Build the schema, only by the migrations."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from alembic.script import ScriptDirectory
 
 from alembic import command
 
-PROJECT_ROOT = Path(__file__).resolve().parents[2]  # of a checkout, which has the migrations beside the packages
-_INSTALLED = "share/obscura/alembic/env.py"  # in the environment of an installed wheel
+PROJECT_ROOT = Path(__file__).resolve().parents[2]  # of a checkout, where the migrations are next to the packages
+_INSTALLED = "share/obscura/alembic/env.py"  # in an environment with an installed wheel
 
 
 def migration_config(url: str) -> Config:
-    """Return alembic's configuration for one database; raise FileNotFoundError if there are no migrations."""
+    """Return Alembic's configuration for a database; raise FileNotFoundError if the migrations are missing."""
     own = files("obscura-images-server") or ()
     installed = (Path(str(file.locate())) for file in own if file.as_posix().endswith(_INSTALLED))
     script = next(filter(Path.is_file, (PROJECT_ROOT / "alembic/env.py", *installed)), None)
@@ -29,7 +29,7 @@ def migration_config(url: str) -> Config:
 
 
 def newest_revision() -> str | None:
-    """Return the revision of the schema that this code works with."""
+    """Return the schema revision that this code needs."""
     return ScriptDirectory.from_config(migration_config("")).get_current_head()
 
 

@@ -1,4 +1,4 @@
-"""Engine, sessions and the transaction that is every caller's commit boundary."""
+"""Engine, sessions, and `transaction`, the commit boundary of all callers."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from service.errors import DatabaseUnsuitable
 SessionFactory = sessionmaker[Session]
 
 LOCK_SECONDS = 30.0  # the longest that a writer waits for a lock; the caller may retry
-CONNECT_SECONDS = 5  # a PostgreSQL server that accepts connections but does not answer must not block threads
-# The settings that the server must report for a session. They come with the connection, without a round trip.
+CONNECT_SECONDS = 5  # so that a hanging PostgreSQL server does not block threads
+# The session settings that the server must report. They are reported on connecting, without a round trip.
 _POSTGRES_SESSION = {"server_encoding": "UTF8", "client_encoding": "UTF8", "TimeZone": "UTC", "DateStyle": "ISO, MDY"}
 READ_ONLY = "obscura_read_only"
 READER = "obscura_reader"
-# The lock for which the threads of a process wait before they begin to write on SQLite. Whoever waits in SQLite itself
-# sleeps and retries, up to 100 ms at a time, while others pass.
+# On SQLite, threads of a process wait for this lock before they begin to write. SQLite itself would sleep and retry, up
+# to 100 ms at a time, while other writers overtake.
 TURN = "obscura_turn"
 LAST = "obscura_last"  # the `Last` of a factory's sessions
 _BUSY_STATES = ("55P03", "40P01")  # PostgreSQL's lock_not_available and deadlock_detected
 _IDS_PER_QUERY = 500
-_SQLITE_BUSY = 5  # the low byte of its extended codes, too
+_SQLITE_BUSY = 5  # also the low byte of extended codes
 
 
 class Last(Protocol):
-    """The last write of every writing transaction of a factory, for example an event of the audit log."""
+    """The last write in each writing transaction of a factory, for example an event of the audit log."""
 
     def before_commit(self, session: Session) -> None: ...
 
@@ -49,23 +49,23 @@ class DatabaseBusy(OperationalError):
     """A lock timed out, or two transactions deadlocked. Nothing was written; retry."""
 
     def __str__(self) -> str:
-        """Return a message without the statement and its parameters."""
+        """Return the message without the statement and its parameters."""
         return "Other transactions held a lock for too long. Nothing was written; the same may be tried again."
 
 
 def make_engine(
     url: str, *, pool_size: int = 5, lock_seconds: float = LOCK_SECONDS, connect_seconds: int = CONNECT_SECONDS
 ) -> Engine:
-    """Open a database.
+    """Return an engine for a database.
 
     SQLite: WAL, synchronous=FULL, foreign keys, a busy timeout, and BEGIN IMMEDIATE for every transaction that may
     write: in the driver's deferred transactions, concurrent readers would decide on a stale balance.
-    PostgreSQL: READ COMMITTED; writers lock the account's row. Every session is UTF-8, in UTC, with ISO dates, whatever
-    the server's defaults are; opening one raises DatabaseUnsuitable if the database has another encoding.
+    PostgreSQL: READ COMMITTED; writers lock the account's row. Every session uses UTF-8, UTC and ISO dates, for any
+    defaults of the server. Connecting raises DatabaseUnsuitable if the database has another encoding.
 
     Args:
-        url: `sqlite:///path`, not in memory, or `postgresql+psycopg://...`.
-        pool_size: connections kept; as many again may be opened under load.
+        url: `sqlite:///path` (no in-memory database), or `postgresql+psycopg://...`.
+        pool_size: connections to keep open; under load, the same number may be added.
         lock_seconds: how long a transaction waits for a lock.
         connect_seconds: how long to wait for a PostgreSQL server.
     """
@@ -85,8 +85,8 @@ def make_engine(
         parsed.set(drivername="postgresql+psycopg"),
         pool_size=pool_size,
         max_overflow=pool_size,
-        pool_pre_ping=True,  # replaces connections that a restarted server has closed
-        hide_parameters=True,  # errors are logged, and parameters may be confidential
+        pool_pre_ping=True,  # replaces connections closed by a server restart
+        hide_parameters=True,  # errors are logged, but parameters may be confidential
         isolation_level="READ COMMITTED",
         connect_args={
             "client_encoding": _POSTGRES_SESSION["client_encoding"],
@@ -94,15 +94,15 @@ def make_engine(
             "connect_timeout": connect_seconds,
         },
     )
-    event.listen(engine, "connect", _require_suitable, insert=True)  # before SQLAlchemy's own queries
+    event.listen(engine, "connect", _require_suitable, insert=True)  # runs before SQLAlchemy's own queries
     return engine
 
 
 def make_session_factory(engine: Engine) -> SessionFactory:
-    """Return a factory of sessions, whose objects stay readable after the commit."""
+    """Return a factory of sessions. Their objects are readable after the commit."""
     sqlite = engine.dialect.name == "sqlite"
     read_only = {READ_ONLY if sqlite else "postgresql_readonly": True}
-    info: dict[str, Any] = {READER: engine.execution_options(**read_only)}  # once: it costs as much as a query
+    info: dict[str, Any] = {READER: engine.execution_options(**read_only)}  # built once: it costs as much as a query
     if sqlite:
         info[TURN] = threading.RLock()
     return sessionmaker(engine, expire_on_commit=False, info=info)
@@ -110,7 +110,7 @@ def make_session_factory(engine: Engine) -> SessionFactory:
 
 @contextmanager
 def open_sessions(url: str, *, lock_seconds: float = LOCK_SECONDS) -> Iterator[SessionFactory]:
-    """Open a database for a block, and yield the factory of its sessions."""
+    """Open a database for a block, and yield a session factory."""
     engine = make_engine(url, lock_seconds=lock_seconds)
     try:
         yield make_session_factory(engine)
@@ -119,7 +119,7 @@ def open_sessions(url: str, *, lock_seconds: float = LOCK_SECONDS) -> Iterator[S
 
 
 def with_info(factory: SessionFactory, **info: Any) -> SessionFactory:
-    """Return a copy of a factory with more `info` in its sessions."""
+    """Return a copy of a factory with additional `info` in its sessions."""
     extended = copy(factory)
     extended.kw = {**factory.kw, "info": {**factory.kw["info"], **info}}
     return extended
@@ -127,14 +127,14 @@ def with_info(factory: SessionFactory, **info: Any) -> SessionFactory:
 
 @contextmanager
 def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: bool = False) -> Iterator[Session]:
-    """Run one transaction: commit on leaving, roll back on any error.
+    """Run one transaction: commit at the end of the block, roll back on any error.
 
     Args:
-        read_only: take no write lock; any write then fails in the database.
-        snapshot: all queries see the database at one moment. On SQLite they always do.
+        read_only: take no write lock. The database rejects writes.
+        snapshot: all queries see the same snapshot. On SQLite they always do.
 
     Raises:
-        DatabaseBusy: other transactions held a lock for too long; nothing was written. On SQLite, so does a writing
+        DatabaseBusy: other transactions held a lock for too long; nothing was written. On SQLite, also for a writing
             transaction inside another one of the same thread.
     """
     bind = factory.kw["info"][READER] if read_only else factory.kw["bind"]
@@ -158,19 +158,19 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
 
 
 def among(session: Session, wanted: Select[str], column: InstrumentedAttribute[str], ids: Sequence[str]) -> set[str]:
-    """Return the ids that a query finds, of any number of ids: more than one statement takes."""
+    """Return the given ids that a query finds. Splits them into several statements if there are many."""
     parts = [ids[start : start + _IDS_PER_QUERY] for start in range(0, len(ids), _IDS_PER_QUERY)]
     return {row_id for part in parts for row_id in session.scalars(wanted.where(column.in_(part)))}
 
 
 def is_duplicate(error: IntegrityError) -> bool:
-    """Return whether a row violated a unique constraint or a primary key."""
+    """Return whether an error is a violation of a unique constraint or a primary key."""
     names = getattr(error.orig, "sqlstate", None), getattr(error.orig, "sqlite_errorname", None)
     return names[0] == "23505" or names[1] in ("SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY")
 
 
 def _require_suitable(connection: psycopg.Connection[Any], _record: Any) -> None:
-    """Raise DatabaseUnsuitable if text or times would not be read as they were written."""
+    """Raise DatabaseUnsuitable if the server's settings would change text or times."""
     reported, database = connection.info.parameter_status, connection.info.dbname
     wrong = {name: reported(name) for name, value in _POSTGRES_SESSION.items() if reported(name) != value}
     if not wrong:
@@ -192,7 +192,7 @@ def _require_suitable(connection: psycopg.Connection[Any], _record: Any) -> None
 
 
 def _keep_private(path: Path, *_: Any) -> None:
-    """Restrict the database's files to their owner; raise OperationalError, as SQLite does, if that is not possible."""
+    """Restrict the database's files to their owner; raise OperationalError, as SQLite does, if that fails."""
     try:
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
@@ -203,7 +203,7 @@ def _keep_private(path: Path, *_: Any) -> None:
 
 
 def _set_up_sqlite(lock_milliseconds: int, connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # the driver must not open transactions of its own; _begin_sqlite does
+    connection.isolation_level = None  # the driver must not open transactions; _begin_sqlite does
     for pragma in (f"busy_timeout={lock_milliseconds}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}").close()
 

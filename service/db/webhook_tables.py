@@ -1,4 +1,4 @@
-"""Webhooks, and their pending requests, written in the transaction of the event."""
+"""Tables of webhooks and their pending requests, which are written in the transaction of the event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.db.base import Entity, Id, partial_index
 class Webhook(Entity):
     """An address that receives the events of a project, or of the installation.
 
-    `secret` signs its requests. It is revoked with the key `made_by`. No request since `failing_since` got a 2xx.
+    `secret` signs its requests. Revoking the key `made_by` revokes the webhook. No 2xx response since `failing_since`.
     """
 
     __tablename__ = "webhooks"
@@ -27,9 +27,9 @@ class Webhook(Entity):
 
 
 class Delivery(Entity):
-    """A request to a webhook, with its body. Idempotent, because its event has an id.
+    """A request to a webhook, with its body. Receivers can detect duplicates by the event's id.
 
-    It is sent, or retried, at `next_at`; None once it was answered or given up.
+    `next_at` is the time of the next try; None after a 2xx response or the last try.
     """
 
     __tablename__ = "deliveries"

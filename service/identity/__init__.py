@@ -1,5 +1,5 @@
-"""Who asks and what they may do: keys, admins, people of a sign-in provider, projects, and decisions of two people.
+"""Authentication and permissions: keys, admins, people of a sign-in provider, projects, and two-person decisions.
 
-`access` holds the one rule of which rows a caller sees, `recording` the audit log of what callers did. Functions take a
-session and never commit; nothing here knows HTTP, and only `provider` calls another service.
+`access` defines which rows a caller can see; `recording` writes the audit log. Functions take a session and never
+commit. Nothing here depends on HTTP, and only `provider` calls another service.
 """

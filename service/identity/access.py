@@ -1,7 +1,7 @@
-"""The caller of a request, and the rows that they may see: the one place where projects are kept apart.
+"""The caller of a request, and the rows that they may see: the only place that isolates projects from each other.
 
-A session that is opened for a caller carries them (`on_behalf`). Everything read for callers starts at `visible` or
-`find`, which apply `seen_by`. Sessions of the service, its workers and the audit carry no caller and see everything.
+`on_behalf` opens a session for a caller, who is stored in it. All queries for callers start with `visible` or `find`,
+which apply the filter `seen_by`. Sessions of the service, its workers and the audit have no caller and see everything.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Scope(enum.StrEnum):
     METRICS = "metrics"
 
 
-# Roles in a project: names for some scopes.
+# Roles in a project: named sets of scopes.
 ROLES = {
     "owner": (Scope.ADMIN,),
     "steward": (Scope.DATA, Scope.READ),
@@ -55,7 +55,7 @@ ROLES = {
     "viewer": (Scope.RELEASES,),
 }
 _WIDER = {Scope.RELEASES: frozenset({Scope.READ})}
-# In the info of sessions: only people of the sign-in provider may ask and decide where two must agree.
+# Key in `Session.info`: only people of the sign-in provider may request and approve two-person decisions.
 PEOPLE_DECIDE = "obscura_people_decide"
 
 
@@ -66,7 +66,7 @@ def covers(held: frozenset[Scope], scope: Scope) -> bool:
 
 @dataclass(frozen=True)
 class Principal:
-    """A caller: a key with its scopes, and its admin, project (None: the installation) and person."""
+    """A caller: a key with its scopes, admin, project (None: the installation) and person."""
 
     id: str
     scopes: frozenset[Scope]
@@ -76,7 +76,7 @@ class Principal:
 
     def require(self, scope: Scope) -> None:
         """Raise Forbidden unless the key covers a scope."""
-        # Metrics are of all projects, so the `admin` of an owner does not cover them.
+        # Metrics cover all projects, so an owner's scope `admin` does not include them.
         of_all_projects = scope is Scope.METRICS and self.project_id is not None
         if not (scope in self.scopes if of_all_projects else covers(self.scopes, scope)):
             has = ", ".join(sorted(self.scopes)) or "none"
@@ -92,16 +92,16 @@ class Principal:
 def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] | None:
     """Return the condition on a table's rows that a caller may see; None for all rows.
 
-    A project's key sees the project's rows, and releases shared with it, with the samples and evaluations that the
-    releasing project made of them. An admin of the installation sees accounts, requests, keys, webhooks and audit
-    events of all projects. They, and readers without a key (None), see datasets, jobs and their results only while
-    there is one project. Nobody sees an erased dataset.
+    A project's key sees the project's rows and the releases shared with it, including the samples and evaluations made
+    by the project that shares them. An admin of the installation sees accounts, requests, keys, webhooks and audit
+    events of all projects. While there is only one project, that admin and readers without a key (None) also see
+    datasets, jobs and their results. Erased datasets are always hidden.
     """
     project_id = None if caller is None else caller.project_id
     return _rule(table, project_id, alone=caller is None or (project_id is None and table in CONTENT))
 
 
-@functools.lru_cache(maxsize=1024)  # every page needs a dozen
+@functools.lru_cache(maxsize=1024)  # every page needs about twelve
 def _rule(table: Any, project_id: str | None, *, alone: bool) -> ColumnElement[bool] | None:
     existing = [Dataset.erased_at.is_(None)] if table is Dataset else []
     if alone:
@@ -126,14 +126,14 @@ def _rule(table: Any, project_id: str | None, *, alone: bool) -> ColumnElement[b
     if table is Release:
         condition = or_(condition, Release.id.in_(shared))
     elif hasattr(table, "release_id") and table in get_args(Made):
-        # Finished results of a shared release, if its own project made them: only its jobs name an account.
+        # Finished results of a shared release, if the sharing project made them: only its jobs name an account.
         there = maker.id == table.job_id, maker.account_id.is_not(None), maker.state == JobState.SUCCEEDED
         condition = or_(condition, table.release_id.in_(shared) & exists().where(*there))
     return and_(*existing, condition)
 
 
 def project_of(session: Session, account_id: str | None) -> str:
-    """Return the project of a new row: its account's, or the caller's, or the default one."""
+    """Return the project for a new row: the account's, else the caller's, else the default project."""
     if account_id is not None:
         return projects_of(session, [account_id])[account_id]
     caller = _caller(session)
@@ -147,7 +147,7 @@ def projects_of(session: Session, account_ids: Iterable[str]) -> dict[str, str]:
 
 
 def is_own(session: Session, project_id: str) -> bool:
-    """Return whether a project's rows are the caller's, and not only shared with them."""
+    """Return whether rows of a project belong to the caller, instead of being shared with them."""
     caller = _caller(session)
     return caller is None or caller.project_id in (None, project_id)
 
@@ -160,7 +160,7 @@ def _caller(session: Session) -> Principal | None:
 def on_behalf(
     factory: SessionFactory, caller: Callable[[], Principal | None], last: Last | None = None
 ) -> SessionFactory:
-    """Return a factory of sessions that carry a caller, who is resolved at the first read. `last`: see `recording`."""
+    """Return a factory of sessions with a caller, resolved at the first read. `last` is described in `recording`."""
     return with_info(factory, **{_CALLER: caller}, **({LAST: last} if last is not None else {}))
 
 
@@ -169,7 +169,7 @@ def visible(session: Session, table: type[Row]) -> Select[Row]: ...
 @overload
 def visible(session: Session, table: type[Base], query: Query) -> Query: ...
 def visible(session: Session, table: type[Base], query: Any = None) -> Any:
-    """Return a query for the rows of a table that the session's caller may see, or a query restricted to them."""
+    """Return a query for the rows of a table that the session's caller may see, or restrict `query` to them."""
     query = select(table) if query is None else query
     condition = _condition(session, table)
     return query if condition is None else query.where(condition)
@@ -178,10 +178,10 @@ def visible(session: Session, table: type[Base], query: Any = None) -> Any:
 def find(
     session: Session, table: type[Row], row_id: str, *, lock: bool = False, options: Sequence[ORMOption] = ()
 ) -> Row:
-    """Return a row by its id; optionally locked, and as it is now.
+    """Return a row by its id; if `lock`, lock and reload it.
 
     Raises:
-        NotFound: there is none that the caller may see.
+        NotFound: the row does not exist, or the caller may not see it.
     """
     require_visible(session, table, row_id)
     row = session.get(table, row_id, options=options, with_for_update=lock or None, populate_existing=lock)
@@ -191,7 +191,7 @@ def find(
 
 
 def require_visible(session: Session, table: Any, row_id: str) -> None:
-    """Raise NotFound if a row is hidden from the caller. It need not exist."""
+    """Raise NotFound if a row is hidden from the caller. A row that does not exist is not hidden."""
     condition = _condition(session, table)
     if condition is not None and session.scalar(select(table.id).where(table.id == row_id, condition)) is None:
         raise _not_found(table, row_id)

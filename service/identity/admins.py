@@ -1,11 +1,11 @@
-"""Admins: the people who decide, and the requests by which they admit and remove each other and revoke keys.
+"""Admins, and their requests to admit or remove an admin and to revoke an admin's keys.
 
-The operator's machine creates the first admin, who names the second alone. Every later admission, removal or revocation
-of another admin's keys takes two people, so that no one can become two people, or the only admin. A new admin creates
-the token and hands on its *introduction*, an id and a SHA-256, with which nobody can act as that admin.
+The operator's machine creates the first admin, who admits the second alone. Later admissions, removals and revocations
+of another admin's keys take two people. So no admin can act as two people, or become the only admin. New admins
+create their own token and pass on its *introduction*: an id and a SHA-256, with which nobody can sign in.
 
-An owner is an admin of one project. An admin of the installation names a project's first owner alone. In decisions the
-two count as one person (`decisions.voice_of`), and the owner's keys are revoked with the key that named them.
+An owner is an admin of one project. An admin of the installation can name a project's first owner alone. These two
+count as one person in decisions (`decisions.voice_of`). Revoking the admin's key also revokes the owner's keys.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from service.identity.auth import add_key, is_usable, revoke
 from service.identity.decisions import acting_key, ask
 from service.identity.recording import Act, record
 
-ADMINS_MIN = 2  # as many as it takes to decide anything
+ADMINS_MIN = 2  # a decision needs two
 ADMINS_MAX = 1000
 FIRST_NAME = "first admin"
 _INTRODUCTION = re.compile(r"(key_[a-z2-7]{20}):([0-9a-f]{64})")
@@ -44,11 +44,11 @@ def admit_on_machine(session: Session, *, name: str, now: datetime) -> tuple[Adm
 
 
 def bootstrap_admin(session: Session, *, path: Path, now: datetime) -> bool:
-    """Create the first admin and write the token to a private file. Return False if an admin can act already.
+    """Create the first admin and write the token to a private file. Return False if there is already a usable admin.
 
     The file is on disk before the caller commits, so every committed key has a known token.
     """
-    # Keys of people do not count, because an admin must get in when the sign-in provider is gone.
+    # Keys of people do not count, because an admin must have access when the sign-in provider is down.
     held = select(ApiKey.id).where(
         is_usable(now), ApiKey.admin_id.is_not(None), ApiKey.project_id.is_(None), ApiKey.person_id.is_(None)
     )
@@ -71,16 +71,16 @@ def request_admission(
     now: datetime,
     project_id: str | None = None,
 ) -> Admin | Decision:
-    """Request that a person becomes an admin.
+    """Request the admission of a person as an admin.
 
     Returns:
-        The request; or the admin, if one person may admit: the second of an installation, and the first owner of a
-        project whom an admin of the installation names.
+        The request; or the new admin, if one person may admit them alone. That applies to the second admin of an
+        installation, and to the first owner of a project, named by an admin of the installation.
 
     Args:
-        name: of the person; never used again.
-        introduction: of the token that the person created, `key_...:SHA-256`.
-        project_id: for an owner; None for the project of the key that asks, or the installation.
+        name: of the person; no later admin can have the same name.
+        introduction: introduction of the person's token, `key_...:SHA-256`.
+        project_id: for an owner; None for the project of the requesting key, or the installation.
     """
     asking = acting_key(session, requested_with)
     key_id, key_hash = _read(introduction)
@@ -113,7 +113,7 @@ def request_admission(
 
 
 def request_removal(session: Session, *, admin_id: str, reason: str, requested_with: str, now: datetime) -> Decision:
-    """Request that an admin is removed. Another one must approve, possibly the one to be removed."""
+    """Request the removal of an admin. Another admin must approve; this may be the admin to be removed."""
     asking, admin = acting_key(session, requested_with), find(session, Admin, admin_id)
     _require_removable(session, admin)
     terms = {"name": admin.name, "admin_id": admin.id, "project_id": admin.project_id}
@@ -121,7 +121,7 @@ def request_removal(session: Session, *, admin_id: str, reason: str, requested_w
 
 
 def request_revocation(session: Session, *, key_id: str, reason: str, requested_with: str, now: datetime) -> Decision:
-    """Request that another admin's key is revoked, with all that it made. Its owner may approve."""
+    """Request the revocation of another admin's key and of all keys that it created. The key's owner may approve."""
     asking, key = acting_key(session, requested_with), find(session, ApiKey, key_id)
     if key.revoked_at is not None:
         raise Conflict("This key was revoked already.", key_id=key.id)
@@ -166,7 +166,7 @@ EFFECTS = {DecisionAction.ADMIT: _admit, DecisionAction.REMOVE: _remove, Decisio
 
 
 def admit_person(session: Session, person: Person, project_id: str | None, *, now: datetime) -> Admin:
-    """Make a person an admin because of a group at the sign-in provider. A removed admin is admitted again."""
+    """Admit a person as an admin because of a group at the sign-in provider, even if they were removed before."""
     this = Admin.person_id == person.id, Admin.project_id.is_not_distinct_from(project_id)
     admin = session.scalar(select(Admin).where(*this))
     if admin is None:
@@ -181,7 +181,7 @@ def admit_person(session: Session, person: Person, project_id: str | None, *, no
 
 
 def dismiss_person(session: Session, person: Person, *, still: Collection[str | None], now: datetime) -> None:
-    """Remove a person's admins, except of the projects (None: the installation) in `still`. Keys were revoked."""
+    """Remove a person's admin rows, except in projects (None: the installation) in `still`. Revoke their keys first."""
     for admin in session.scalars(select(Admin).where(Admin.person_id == person.id, Admin.removed_at.is_(None))):
         if admin.project_id not in still:
             admin.removed_at = now
@@ -189,12 +189,12 @@ def dismiss_person(session: Session, person: Person, *, still: Collection[str | 
 
 
 def admins(session: Session) -> Sequence[Admin]:
-    """Return the present and former admins that the caller may see, in the order of their admission."""
+    """Return the present and former admins that the caller may see, in order of admission."""
     return session.scalars(visible(session, Admin).order_by(Admin.admitted_at, Admin.id).limit(ADMINS_MAX)).all()
 
 
 def makers(session: Session, keys: Sequence[ApiKey]) -> dict[str, Admin]:
-    """Return the admin who made each key, by the key's id; a key made on the machine has none."""
+    """Return the admin who created each key, by key id. Keys created on the machine are omitted."""
     creators = {key.id: key.created_by or key.id for key in keys}
     people = select(ApiKey.id, Admin).join(Admin, Admin.id == ApiKey.admin_id)
     found = {row.id: row.Admin for row in session.execute(people.where(ApiKey.id.in_(creators.values())))}
@@ -230,7 +230,7 @@ def _require_removable(session: Session, admin: Admin) -> None:
     if admin.person_id is not None:
         raise Conflict(f"*{admin.name}* is an admin by a group. Remove them from it at the sign-in provider.")
     if admin.project_id is not None:
-        return  # without an owner, admins of the installation decide
+        return  # if there is no owner, admins of the installation decide
     deciding = Admin.removed_at.is_(None), Admin.project_id.is_(None), Admin.person_id.is_(None)
     active = session.scalars(select(Admin.id).where(*deciding).with_for_update()).all()
     if len(active) <= ADMINS_MIN:
@@ -260,7 +260,7 @@ def _add(
     try:
         with session.begin_nested():
             session.add(admin)
-    except IntegrityError:  # of the same name, or as the second: the database accepts one of them
+    except IntegrityError:  # a concurrent admission of this name, or of the second admin: the database accepts only one
         raise Conflict("Another admin was admitted at the same moment. Check who, and ask again.") from None
     record(session, Act.ADMIN_ADMITTED, admin.id, project_id=admin.project_id)
     if key_id is not None:

@@ -1,6 +1,6 @@
 """API keys: hashed, scoped, revocable. Admins' keys belong to people (`admins`).
 
-Revoking a key revokes all keys it made, all keys those made, and so on, because a thief may have made others.
+Revoking a key also revokes all keys created with it, directly or indirectly, because a thief may have created some.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from service.times import to_the_hour
 _TOKEN = re.compile(r"obs_([a-z2-7]{20})_([0-9a-f]{64})")
 _UNKNOWN = "This API key is unknown or was revoked."
 _NO_HASH = hashlib.sha256(b"no such key").hexdigest()
-SESSION_CONFIRMED = timedelta(minutes=1)  # how long a session in a browser goes on without the provider's word
+SESSION_CONFIRMED = timedelta(minutes=1)  # validity of browser sessions after each confirmation by the provider
 RETRY_SECONDS = 60.0
 
 
@@ -48,15 +48,15 @@ def create_key(
     expires_at: datetime | None = None,
     project_id: str | None = None,
 ) -> tuple[ApiKey, str]:
-    """Create a key and return it with its token, of which only the SHA-256 is kept.
+    """Create a key and return it with its token. Only the token's SHA-256 is stored.
 
     Args:
         scopes: at least one, unless a role is given.
-        created_by: id of the creating key, whose scopes and expiry bound the new one; None on the service's machine.
-        admin_id: the admin who asks, and owns the new key if that has the scope admin.
-        expires_at: None for as late as the creating key.
-        project_id: None for the project of the creating key, or the only one. If an admin of the installation creates
-            a key with the scope admin and without a role, None is the installation.
+        created_by: id of the creating key, whose scopes and expiry limit the new key; None on the service's machine.
+        admin_id: the requesting admin, who owns the new key if it has the scope admin.
+        expires_at: None for the expiry of the creating key.
+        project_id: None for the project of the creating key, or the only project. If an admin of the installation
+            creates a key with the scope admin and no role, None is the installation.
     """
     name = require_name(name, "A key's name")
     try:
@@ -92,11 +92,11 @@ def create_key(
 
 
 def add_key(session: Session, key: ApiKey, now: datetime) -> ApiKey:
-    """Add a key. It belongs to the person of the key that creates it, and expires no later than that."""
+    """Add a key. It belongs to the person of its creating key, and expires no later than the creating key."""
     requested = key.expires_at
     if requested is not None and requested <= now:
         raise InvalidInput(f"A key cannot expire at {_moment(requested)}, which is past.")
-    if key.created_by is not None:  # locked, so that it is not revoked without the new key
+    if key.created_by is not None:  # locked, so that a concurrent revocation includes the new key
         asking = session.get_one(ApiKey, key.created_by, with_for_update={"read": True}, populate_existing=True)
         end = asking.expires_at
         if asking.revoked_at is not None:
@@ -121,11 +121,11 @@ def rotate_key(
     now: datetime,
     expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
-    """Create a key with the name, scopes and project of another one, which works `overlap_seconds` longer at most.
+    """Create a key with the name, scopes and project of an old key, which expires within `overlap_seconds`.
 
     Args:
-        created_by: id of the key that asks, whose holder sees the new token.
-        admin_id: the admin who asks.
+        created_by: id of the requesting key, whose holder receives the new token.
+        admin_id: the requesting admin.
         expires_at: of the new key, as in `create_key`.
     """
     old = find(session, ApiKey, key_id, lock=True)
@@ -147,17 +147,17 @@ def rotate_key(
     )
     end = now + timedelta(seconds=overlap_seconds)
     old.expires_at = end if old.expires_at is None else min(old.expires_at, end)
-    session.execute(update(Webhook).where(Webhook.made_by == old.id).values(made_by=made[0].id))  # which would end, too
+    session.execute(update(Webhook).where(Webhook.made_by == old.id).values(made_by=made[0].id))  # keep it
     session.flush()
     record(session, Act.KEY_ROTATED, old.id, project_id=old.project_id)
     return made
 
 
 def authenticate(session: Session, token: str, *, now: datetime) -> Principal:
-    """Return the caller behind a token. Unknown ids take as long as known ones, so timing does not reveal them.
+    """Return the caller of a token. Unknown ids take as long as known ids, so timing does not reveal which ids exist.
 
     Raises:
-        Unauthorized: the token is unknown, revoked or expired, or the sign-in provider no longer confirms its person.
+        Unauthorized: the token is unknown, revoked or expired, or the provider has not confirmed its person recently.
     """
     claimed = claimed_id(token)
     key = session.get(ApiKey, claimed) if claimed else None
@@ -171,13 +171,13 @@ def authenticate(session: Session, token: str, *, now: datetime) -> Principal:
 
 
 def claimed_id(token: str) -> str:
-    """Return the key id in a token; empty if the text is no token."""
+    """Return the key id in a token; empty if the text is not a token."""
     form = _TOKEN.fullmatch(token)
     return f"key_{form[1]}" if form else ""
 
 
 def principal_of(key: ApiKey) -> Principal:
-    """Return the caller behind a valid key."""
+    """Return the caller that a valid key identifies."""
     return Principal(key.id, frozenset(map(Scope, key.scopes)), key.admin_id, key.project_id, key.person_id)
 
 
@@ -185,7 +185,7 @@ def require_confirmed(session: Session, person_id: str | None, now: datetime, *,
     """Raise Unauthorized unless there is no person, or the provider confirmed them recently.
 
     Args:
-        in_browser: sessions stay valid for a shorter time than keys.
+        in_browser: after a confirmation, sessions stay valid for a shorter time than keys.
     """
     if person_id is None:
         return
@@ -206,7 +206,7 @@ def require_confirmed(session: Session, person_id: str | None, now: datetime, *,
 
 
 def is_usable(now: datetime | BindParameter[datetime]) -> ColumnElement[bool]:
-    """Return the condition that a key is neither revoked nor expired, and its person, if any, confirmed."""
+    """Return the SQL condition that a key is neither revoked nor expired, and its person, if any, is confirmed."""
     confirmed = exists().where(Person.id == ApiKey.person_id, Person.lapsed_at.is_(None), Person.keys_until > now)
     return (
         ApiKey.revoked_at.is_(None)
@@ -216,7 +216,7 @@ def is_usable(now: datetime | BindParameter[datetime]) -> ColumnElement[bool]:
 
 
 def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | None:
-    """Return a key if it is usable now."""
+    """Return a key if it is usable now, else None."""
     return session.scalar(select(ApiKey).where(ApiKey.id == key_id, is_usable(now)))
 
 
@@ -229,14 +229,14 @@ def require_usable(session: Session, key_id: str, *, now: datetime) -> None:
 def revoke_key(
     session: Session, *, key_id: str, admin_id: str | None, now: datetime, include_created: bool = True
 ) -> tuple[ApiKey, int]:
-    """Revoke a key as one admin alone may, and return it with the number of others that were revoked. Idempotent.
+    """Revoke a key that one admin may revoke alone; return it, and the number of other revoked keys. Idempotent.
 
-    One admin may revoke their own keys, those of owners whom they named alone, and those of nobody. Another admin's
-    keys take two people (`admins.request_revocation`): otherwise one admin could become the only one.
+    One admin may revoke their own keys, keys of owners whom they named alone, and keys without an admin. Revoking
+    another admin's keys takes two people (`admins.request_revocation`): otherwise one admin could become the only one.
 
     Args:
-        admin_id: the admin who asks.
-        include_created: also revoke all keys that it made, directly or not.
+        admin_id: the requesting admin.
+        include_created: also revoke all keys that it created, directly or indirectly.
     """
     key = find(session, ApiKey, key_id)
     session.refresh(key)
@@ -258,9 +258,9 @@ def revoke_key(
 
 
 def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, include_created: bool = True) -> int:
-    """Revoke keys, and all that they made, and return the number. The caller has checked the permission.
+    """Revoke keys, and all keys that they created, and return the number. The caller must check the permission.
 
-    A key that is being created holds a lock on its creator, so this waits for it; the next round revokes it.
+    A concurrent creation of a key locks the creating key. So this waits for it, and revokes it in the next round.
     """
     going = ApiKey.id.in_(with_all_made(chosen)) if include_created else chosen
     of = ApiKey.id, ApiKey.project_id
@@ -275,13 +275,13 @@ def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, incl
 
 
 def with_all_made(chosen: ColumnElement[bool]) -> Select[tuple[str]]:
-    """Return the query for the ids of keys and of all that they made, directly or not, revoked or not."""
+    """Return the query for ids of keys and of all keys that they created, directly or indirectly, revoked or not."""
     made = select(ApiKey.id).where(chosen).cte("made", recursive=True)
     return select(made.union(select(ApiKey.id).join(made, ApiKey.created_by == made.c.id)).c.id)
 
 
 class KeyUses(Background):
-    """Writes the hour of each key's last use from its own thread. If a note is lost, the next use makes it again."""
+    """Writes the hour of each key's last use from a thread. If a note is lost, the next use repeats it."""
 
     def __init__(self, factory: SessionFactory) -> None:
         super().__init__("obscura-key-uses")
@@ -300,13 +300,13 @@ class KeyUses(Background):
         self._noted.set()
 
     def write(self) -> bool:
-        """Write new notes; return False if that must be retried. A later hour of another process stays."""
+        """Write new notes; return False if that must be retried. Never replaces a later hour."""
         with self._lock:
             hours, self._unwritten = self._unwritten, {}
         try:
             if hours:
                 with transaction(self._factory) as session:
-                    for key_id, hour in sorted(hours.items()):  # in one order, so that no two processes lock each other
+                    for key_id, hour in sorted(hours.items()):  # in a fixed order, to avoid deadlocks between processes
                         earlier = ApiKey.last_used_at.is_(None) | (ApiKey.last_used_at < hour)
                         session.execute(update(ApiKey).where(ApiKey.id == key_id, earlier).values(last_used_at=hour))
         except SQLAlchemyError as error:

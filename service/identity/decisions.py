@@ -1,9 +1,9 @@
-"""Requests that two people decide: one admin asks for something, and it is done when another one approves it.
+"""Two-person decisions: one admin makes a request, and it is carried out when another admin approves it.
 
-The module of each noun validates and carries out its requests: `service.ledger.limits`, `admins`,
-`service.jobs.sharing` and `service.backups.accepting`. The rules here hold for every request. All keys of one person
-count as that person, a request expires after seven days, and with a sign-in provider only its people decide. Owners
-decide about their project: two of them, or one and an admin of the installation.
+Other modules validate and carry out the requests: `service.ledger.limits`, `admins`, `service.jobs.sharing` and
+`service.backups.accepting`. The rules here apply to every request. All keys of one person count as one person, and a
+request expires after seven days. With a sign-in provider, only its people decide. Decisions about a project take two
+of its owners, or one owner and an admin of the installation.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from service.notices import notify
 REQUEST_LIFETIME = timedelta(days=7)
 EXPIRED = "expired"
 
-# Carries out a request, with the key of the admin who approves it.
+# Carries out a request, given the key of the approving admin.
 Effect = Callable[[Session, Decision, ApiKey, datetime], None]
 
-# The columns by which two pending requests for an action are the same.
+# The columns that identify equal pending requests, by action.
 _SUBJECTS = {
     DecisionAction.RAISE: [Decision.account_id],
     DecisionAction.ADMIT: [Decision.name],
@@ -42,7 +42,7 @@ _SUBJECTS = {
 
 
 def acting_key(session: Session, key_id: str) -> ApiKey:
-    """Return the key with which an admin asks or decides. Raise Forbidden unless it is a valid key of such an admin."""
+    """Return the valid key of an admin who may request and decide. Raise Forbidden for any other key."""
     key = session.get(ApiKey, key_id)
     if key is None or key.revoked_at is not None or key.admin_id is None:
         raise Forbidden("Only an admin may ask for this or decide it, with a valid API key.")
@@ -55,10 +55,10 @@ def acting_key(session: Session, key_id: str) -> ApiKey:
 
 
 def voice_of(session: Session, person: Admin) -> str:
-    """Return the id that an admin counts as where two people must agree.
+    """Return the id of the person that an admin counts as in two-person decisions.
 
-    It is that of the sign-in provider's person, or of the admin who named an owner alone, or their own. Otherwise an
-    admin who names owners alone, or who owns several projects, could act as several people.
+    This is the person at the sign-in provider, or the admin who named this owner alone, or the admin's own id.
+    Otherwise an admin who names owners alone, or owns several projects, could act as several people.
     """
     if person.person_id is not None:
         return person.person_id
@@ -69,7 +69,7 @@ def voice_of(session: Session, person: Admin) -> str:
 def ask(
     session: Session, action: DecisionAction, about: str, *, asking: ApiKey, reason: str, now: datetime, **terms: Any
 ) -> Decision:
-    """Record a request that another admin must approve. The caller has validated it.
+    """Record a request that another admin must approve. The caller must validate it first.
 
     Args:
         about: the name of the person, account or release, for messages.
@@ -102,11 +102,11 @@ def decide(
     *,
     approved: bool,
 ) -> Decision:
-    """Approve a request and carry it out, or decline it. The requester may only decline. Idempotent.
+    """Approve a request and carry it out, or decline it. Requesters may only decline their own requests. Idempotent.
 
     Args:
         decided_with: id of an admin's key.
-        effects: the functions that carry out each action.
+        effects: the function that carries out each action.
     """
     decision = find(session, Decision, request_id, lock=True)
     deciding = acting_key(session, decided_with)
@@ -116,7 +116,7 @@ def decide(
     if decision.state is not DecisionState.PENDING:
         raise Conflict(f"This request was {decision.state.value} already.", request_id=decision.id)
     if approved:
-        if decision.action not in effects:  # accepting missing spending needs the storage of a locked installation
+        if decision.action not in effects:  # accepting spending needs the locked installation's storage
             raise Conflict("This request is approved by the command `obscura ledger accept`.", request_id=decision.id)
         _require_approvable(session, decision, deciding, now)
         effects[decision.action](session, decision, deciding, now)
@@ -129,19 +129,19 @@ def decide(
 
 
 def state_at(decision: Decision, now: datetime) -> str:
-    """Return the state of a request: `expired` if it is pending and can no longer be approved."""
+    """Return the state of a request; `expired` if it is pending but can no longer be approved."""
     expired = decision.state is DecisionState.PENDING and now - decision.requested_at >= REQUEST_LIFETIME
     return EXPIRED if expired else decision.state.value
 
 
 def readable_by(caller: Principal | None) -> list[ColumnElement[bool]]:
-    """Return conditions on the requests that a caller may read. Only admins read those about people and shares."""
+    """Return conditions for the requests that a caller may read. Only admins may read those about people and shares."""
     is_admin = caller is not None and covers(caller.scopes, Scope.ADMIN)
     return [] if is_admin else [Decision.action == DecisionAction.RAISE]
 
 
 def pending_first(session: Session, *conditions: Any, limit: int) -> Sequence[Decision]:
-    """Return requests that fulfil conditions: pending before decided, and newest first."""
+    """Return requests that satisfy the conditions: pending before decided, then newest first."""
     order = Decision.state != DecisionState.PENDING, Decision.requested_at.desc(), Decision.id
     return session.scalars(visible(session, Decision).where(*conditions).order_by(*order).limit(limit)).all()
 
@@ -160,7 +160,7 @@ def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, 
             f"It takes two people, and *{asks.name}* and *{decides.name}* count as one here: one "
             "has named the other alone, or both are one person with several roles. Another admin must approve it."
         )
-    if decision.requested_at < decides.admitted_at:  # otherwise an admin could ask, then admit someone who agrees
+    if decision.requested_at < decides.admitted_at:  # else an admin could request, then admit an accomplice
         raise Forbidden(
             "This was asked for before you were an admin, so you cannot approve it. Decline it and have it asked again."
         )

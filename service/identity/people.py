@@ -1,7 +1,7 @@
-"""People of a sign-in provider: their roles, keys and sessions, and the thread that keeps asking about them.
+"""People of a sign-in provider: their roles, keys and sessions, and the thread that regularly confirms them.
 
-A role is a key without a creator, whose token nobody has: it opens sessions and creates the person's keys, and revoking
-it revokes all of these. A person has one role in each project where their groups give them one.
+A role is a key without a creator and with an unknown token. It opens the person's sessions and creates their keys, and
+revoking it revokes them all. A person has one role in each project where their groups grant one.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 EMAIL_CHARACTERS_MAX = 320
 PENDING_SECONDS = 600  # from the first step of a sign-in to the last
-LAPSED_KEPT = timedelta(days=7)  # before the keys of a person who has lapsed and not signed in again are revoked
+LAPSED_KEPT = timedelta(days=7)  # after this, the keys of a lapsed person are revoked
 ROUND_SECONDS_MAX = 5.0
-ASKING = timedelta(seconds=45)  # the lease of the process that asks about a person; longer than any answer takes
+ASKING = timedelta(seconds=45)  # lease of the process that asks about a person; longer than any request
 PEOPLE_PER_ROUND_MAX = 1000
 ASKED_AT_ONCE_MAX = 8
-_IS_ROLE = ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)  # of a person's keys
+_IS_ROLE = ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)  # among a person's keys
 
 
 class SignInRefused(Unauthorized):
@@ -55,7 +55,7 @@ class NotVouchedFor(SignInRefused):
 
 
 class ProviderUnavailable(ObscuraError):
-    """The provider does not answer, or its answer is invalid. `answered`: it may still answer about other people."""
+    """The provider does not answer, or its answer is invalid. `answered`: requests about others may still succeed."""
 
     def __init__(self, *, answered: bool = False) -> None:
         self.answered, self.dependency_failed = answered, not answered
@@ -67,7 +67,7 @@ class ProviderUnavailable(ObscuraError):
 
 @dataclass(frozen=True)
 class Claims:
-    """The provider's claims about a person: a permanent id, and names for display, the best first."""
+    """The provider's claims about a person: a permanent id, and display names in order of preference."""
 
     subject: str
     names: Sequence[str]
@@ -76,7 +76,7 @@ class Claims:
 
 
 def roles_of(settings: Settings, groups: Collection[str]) -> dict[str | None, frozenset[Scope]]:
-    """Return the scopes that groups give, by project id; None is the installation."""
+    """Return the scopes that groups grant, by project id; None is the installation."""
     found: dict[str | None, frozenset[Scope]] = {}
     for group in groups:
         for project_id, role in settings.oidc_groups.get(group, {}).items():
@@ -93,7 +93,7 @@ def unknown_projects(session: Session, settings: Settings) -> list[str]:
 
 
 def sign_in(session: Session, settings: Settings, claims: Claims, refresh_token: str, *, now: datetime) -> Person:
-    """Record that the provider has just vouched for a person. The first sign-in creates them."""
+    """Record that the provider has just vouched for a person. The first sign-in creates the person's row."""
     person = _find(session, settings.oidc_issuer, claims.subject)
     if person is None:
         person = Person(id=new_id("per"), issuer=settings.oidc_issuer, subject=claims.subject, name="", created_at=now)
@@ -101,7 +101,7 @@ def sign_in(session: Session, settings: Settings, claims: Claims, refresh_token:
         try:
             with session.begin_nested():
                 session.add(person)
-        except IntegrityError:  # they sign in twice at the same moment
+        except IntegrityError:  # a concurrent sign-in of the same person
             person = _find(session, settings.oidc_issuer, claims.subject)
             assert person is not None
         else:
@@ -114,7 +114,7 @@ def sign_in(session: Session, settings: Settings, claims: Claims, refresh_token:
 def confirm(
     session: Session, settings: Settings, person: Person, claims: Claims, refresh_token: str, *, now: datetime
 ) -> None:
-    """Record the provider's present claims about a person, and give, widen and end roles accordingly."""
+    """Record the provider's current claims about a person, and grant, extend and end roles accordingly."""
 
     def readable(text: str, characters_max: int) -> str | None:
         try:
@@ -131,13 +131,13 @@ def confirm(
 
 
 def roles(session: Session, person: Person) -> Sequence[ApiKey]:
-    """Return a person's present roles, that of the installation last."""
+    """Return a person's current roles, with the installation's role last."""
     mine = select(ApiKey).where(ApiKey.person_id == person.id, *_IS_ROLE).execution_options(populate_existing=True)
     return sorted(session.scalars(mine).all(), key=lambda key: (key.project_id is None, key.project_id))
 
 
 def members(session: Session, limit: int) -> Sequence[tuple[ApiKey, Person]]:
-    """Return the roles that the caller may see, with their people, by name."""
+    """Return the roles that the caller may see, with their people, sorted by name."""
     query = visible(session, ApiKey, select(ApiKey, Person)).join(Person, Person.id == ApiKey.person_id)
     query = query.where(*_IS_ROLE).order_by(Person.name, ApiKey.id).limit(limit)
     return [(row[0], row[1]) for row in session.execute(query)]
@@ -152,14 +152,14 @@ def lapse(session: Session, person: Person, *, now: datetime) -> None:
 
 
 def long_lapsed(session: Session, *, now: datetime, lock: bool = False) -> Sequence[Person]:
-    """Return the people with roles who lapsed LAPSED_KEPT ago and have not signed in since."""
+    """Return the people with roles who lapsed at least LAPSED_KEPT ago and have not signed in since."""
     role = select(ApiKey.id).where(ApiKey.person_id == Person.id, *_IS_ROLE)
     gone = select(Person).where(Person.lapsed_at <= now - LAPSED_KEPT, role.exists())
     return session.scalars(gone.with_for_update() if lock else gone).all()
 
 
 def end_lapsed(session: Session, *, now: datetime) -> None:
-    """End the roles of the long lapsed, and revoke all keys that they made."""
+    """End the roles of people who lapsed long ago, and revoke all their keys."""
     for person in long_lapsed(session, now=now, lock=True):
         _apply(session, person, {}, now)
 
@@ -200,7 +200,7 @@ def _apply(session: Session, person: Person, wished: dict[str | None, frozenset[
 class Confirming(Background):
     """Asks the provider, at least every minute, whether it still vouches for each person who may use the service.
 
-    Several processes share the people by leases. The settings must have an issuer.
+    Several processes share this work by leases. The settings must have an issuer.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class Confirming(Background):
         self._interval = timedelta(seconds=settings.oidc_confirm_seconds)
 
     def round(self) -> int:
-        """Ask about each person who is due; return the number of people about whom the provider answered."""
+        """Ask about each person who is due; return the number of answers."""
         now, away = self._clock(), threading.Event()
         with transaction(self._factory, read_only=True) as session:
             waiting = due(session, now, self._interval)
@@ -238,7 +238,7 @@ class Confirming(Background):
             return False
         now = self._clock()
         free = Person.asked_until.is_(None) | (Person.asked_until <= now)
-        old = Person.confirmed_at <= now - self._interval  # again, because another process may have asked since
+        old = Person.confirmed_at <= now - self._interval  # checked again, because another process may have asked since
         this = select(Person).where(Person.id == person_id, free, old, Person.refresh_token.is_not(None))
         with transaction(self._factory) as session:
             person = session.scalar(this.with_for_update(skip_locked=True))
@@ -257,18 +257,18 @@ class Confirming(Background):
                 elif person is not None:  # an invalid answer says nothing about the person
                     person.asked_until = None
             if isinstance(error, ProviderUnavailable) and not error.answered:
-                away.set()  # one timeout is enough: do not wait for one per person
+                away.set()  # one timeout is enough: skip the other people
             return isinstance(error, NotVouchedFor)
         with transaction(self._factory) as session:
             person = session.scalar(same)
-            if person is None:  # they have signed in again since
+            if person is None:  # the person has signed in again since
                 return False
             confirm(session, self._settings, person, claims, next_sealed, now=now)
         return True
 
 
 def due(session: Session, now: datetime, interval: timedelta) -> Sequence[str]:
-    """Return the people not confirmed for an interval who have a session or a usable key."""
+    """Return the people with a session or a usable key who were not confirmed within an interval."""
     theirs = ApiKey.person_id == Person.id, ApiKey.revoked_at.is_(None)
     in_time = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
     made = select(ApiKey.id).where(*theirs, ApiKey.created_by.is_not(None), in_time)

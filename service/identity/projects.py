@@ -1,4 +1,4 @@
-"""Projects: departments of one installation. While there is only the default one, requests need not name it."""
+"""Projects: departments of one installation. While only the default project exists, requests need not name it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rename(session: Session, project_id: str, *, name: str) -> Project:
 
 
 def choose(session: Session, wished: str | None = None) -> str:
-    """Return the id of the project for a new row: the requested one, or the only one that the caller may see."""
+    """Return the project id for a new row: the requested project, or the only project that the caller may see."""
     if wished is not None:
         return find(session, Project, wished).id
     seen = session.scalars(visible(session, Project, select(Project.id)).limit(2)).all()
@@ -49,7 +49,7 @@ def choose(session: Session, wished: str | None = None) -> str:
 
 
 def names(session: Session, ids: Collection[str | None]) -> dict[str, str]:
-    """Return the names of projects, accounts and admins by id, visible or not: pass only ids from visible rows."""
+    """Return names of projects, accounts and admins by id. Visibility is not checked: pass ids from visible rows."""
     named = union_all(
         select(Project.id, Project.name).where(Project.id.in_(ids)),
         select(Account.id, Account.name).where(Account.id.in_(ids)),

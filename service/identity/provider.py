@@ -1,4 +1,4 @@
-"""The sign-in provider: OpenID Connect by Authlib's Starlette client (authorization code, PKCE, state, nonce).
+"""The sign-in provider: OpenID Connect with Authlib's Starlette client (authorization code, PKCE, state, nonce).
 
 Pending sign-ins (a cookie) and refresh tokens (in the database) are encrypted with keys derived from the client secret.
 """
@@ -30,17 +30,17 @@ from service.settings import Settings
 
 TIMEOUT_SECONDS = 5.0
 METADATA_SECONDS = 3600.0
-LEEWAY_SECONDS = 60  # between the provider's clock and ours
+LEEWAY_SECONDS = 60  # allowed clock difference to the provider
 GROUPS_MAX = 10_000
-# Answers to a refresh token after which the person must sign in at the provider again.
+# Error codes for a refresh token after which the person must sign in again.
 SIGN_IN_AGAIN = ("invalid_grant", "interaction_required", "login_required", "consent_required")
-# Asymmetric signatures only. Every client that has the shared secret could sign with HS256, and anyone with "none".
+# Asymmetric signatures only: any holder of the shared secret could sign with HS256, and anyone with "none".
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
 Answer = TypeVar("Answer")
 
 
 class Provider:
-    """The provider that the settings name. Methods block for a few timeouts at most: call them in a worker thread."""
+    """The provider in the settings. Methods block for at most a few timeouts: call them in a worker thread."""
 
     def __init__(self, settings: Settings, clock: Callable[[], datetime]) -> None:
         self._settings, self._clock = settings, clock
@@ -54,10 +54,10 @@ class Provider:
         options = {name: {"essential": True, "value": value} for name, value in expected.items()}
         self._checks: dict[str, Any] = {"claims_options": options, "leeway": LEEWAY_SECONDS}
         self._tls = httpx2.create_ssl_context()
-        self._client: tuple[StarletteOAuth2App, float] | None = None  # with its metadata, and when that was read
+        self._client: tuple[StarletteOAuth2App, float] | None = None  # with its metadata, and the time of reading it
 
     def begin(self, request: Request, target: str) -> tuple[str, str]:
-        """Return the address where a browser signs in, and the cookie that it must bring back.
+        """Return the address where a browser signs in, and the cookie that the browser must send back.
 
         Args:
             target: the path of this site to open after the sign-in.
@@ -82,7 +82,7 @@ class Provider:
             cookie: from `begin`; empty if the browser sent none.
 
         Raises:
-            SignInRefused: the sign-in was not begun in this browser, or the provider did not confirm it.
+            SignInRefused: the sign-in was not started in this browser, or the provider did not confirm it.
         """
         seconds = int(self._clock().timestamp())
         try:
@@ -116,7 +116,7 @@ class Provider:
         return claims, self._seal(token["refresh_token"]), pending["target"]
 
     def confirm(self, subject: str, sealed: str) -> tuple[Claims, str]:
-        """Return the provider's present claims about a person, and their next sealed refresh token.
+        """Return the provider's current claims about a person, and their next sealed refresh token.
 
         Raises:
             NotVouchedFor: the provider no longer vouches for them.
@@ -128,7 +128,7 @@ class Provider:
 
         async def refresh(client: StarletteOAuth2App) -> tuple[Mapping[str, Any], Claims]:
             token = await client.fetch_access_token(grant_type="refresh_token", refresh_token=refresh_token)
-            identity = await client.parse_id_token(token, nonce=None, **self._checks)  # None if it sends none
+            identity = await client.parse_id_token(token, nonce=None, **self._checks)  # None if the provider sends none
             return token, await self._claims(client, token, identity or {}, subject)
 
         try:
@@ -138,7 +138,7 @@ class Provider:
         return claims, self._seal(token.get("refresh_token") or refresh_token)
 
     def _ask(self, step: Callable[[StarletteOAuth2App], Awaitable[Answer]]) -> Answer:
-        """Run a step in an event loop of this thread, because `calling` limits threads. Raise OAuthError on refusal."""
+        """Run a step in this thread's event loop, because `calling` limits threads. Raise OAuthError if rejected."""
 
         async def run() -> Answer:
             now = time.monotonic()
@@ -154,7 +154,7 @@ class Provider:
                 get_logger(__name__).warning("identity_refused", error=type(error).__name__)
                 raise SignInRefused("Your identity is not signed by the sign-in provider for this service.") from None
             except (httpx2.HTTPError, httpx2.InvalidURL, OAuthError, ValueError, KeyError, TypeError) as error:
-                code = getattr(error, "error", None)  # of OAuth, from a closed list: other details may name people
+                code = getattr(error, "error", None)  # an OAuth code from a closed list: other details may name people
                 if code in (*SIGN_IN_AGAIN, "mismatching_state"):
                     raise
                 get_logger(__name__).error("provider_unavailable", error=type(error).__name__, code=code)
@@ -186,10 +186,10 @@ class Provider:
     async def _claims(
         self, client: StarletteOAuth2App, token: Mapping[str, Any], identity: Mapping[str, Any], subject: str
     ) -> Claims:
-        # The user info endpoint is newer than the identity, so it takes precedence.
+        # The user info is newer than the identity token, so it takes precedence.
         facts, endpoint = dict(identity), client.server_metadata.get("userinfo_endpoint")
         if endpoint:
-            # With its own token handling, Authlib would use the refresh token if the access token is about to expire.
+            # Authlib's own token handling would use the refresh token if the access token is about to expire.
             headers = {"Authorization": f"Bearer {token['access_token']}", "Accept": "application/json"}
             answer = await client.get(endpoint, headers=headers, withhold_token=True)
             if answer.status_code in (401, 403):

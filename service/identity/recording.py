@@ -1,7 +1,7 @@
-"""The audit log: who asked for what and with which outcome. Append-only rows, also written to the `audit` logger.
+"""The audit log: callers, their requests and the outcomes. Append-only rows, also written to the `audit` logger.
 
-An event names the caller, a route or an act, and at most one object by its id. Bodies, answers, durations and amounts
-are not part of it. docs/operate/monitor.md explains why no field reveals private data.
+An event names the caller, a route or an act, and at most one object id. It does not contain bodies, responses,
+durations or amounts. docs/operate/monitor.md explains why no field reveals private data.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from service.identity.access import Principal
 from service.logs import AUDIT_LOGGER, get_logger
 from service.times import SETTLED
 
-EVENTS_REMOVED_MAX = 5000  # in one transaction
-_APPEND_LOCK = 0x0B5CA0  # advisory lock of PostgreSQL; any number will do
+EVENTS_REMOVED_MAX = 5000  # per transaction
+_APPEND_LOCK = 0x0B5CA0  # PostgreSQL advisory lock; an arbitrary number
 _ACTS = "obscura_acts"
 _APPENDED = "obscura_appended"
 _ID = re.compile(r"[a-z]{2,4}_(?:[a-z2-7]{20}|default)")
 
 
 class Act(enum.StrEnum):
-    """Changes that are events of their own, written in the transaction that makes them."""
+    """Changes with an event of their own, written in the same transaction."""
 
     SIGNED_IN = "signed in"
     SIGNED_OUT = "signed out"
@@ -63,7 +63,7 @@ class Act(enum.StrEnum):
 
 
 class AuditLogUnavailable(ObscuraError):
-    """An event cannot be written, and the settings require one for everything."""
+    """An event cannot be written, and the settings require an event for every request."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -74,7 +74,7 @@ class AuditLogUnavailable(ObscuraError):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event. `action` is a method with the template of a route, or an `Act`; `project_id` None the installation."""
+    """One event. `action` is a method and a route template, or an `Act`; `project_id` None is the installation."""
 
     at: datetime
     action: str
@@ -94,22 +94,22 @@ def event_of(
     at: datetime,
     project_id: str | None = None,
 ) -> Event:
-    """Return the event of a caller, in their project unless another one is named."""
+    """Return the event of a caller, in their project unless `project_id` is given."""
     if caller is None:
         return Event(at, action, object_id, outcome, None, None, project_id)
     return Event(at, action, object_id, outcome, caller.id, caller.admin_id, project_id or caller.project_id)
 
 
 def id_in(given: object) -> str | None:
-    """Return an object's id if it has the form of one, because the log must not repeat other text."""
+    """Return a value if it has the format of an id, else None: the log must not contain other text."""
     return given if isinstance(given, str) and _ID.fullmatch(given) else None
 
 
 def append(session: Session, events: Sequence[Event]) -> list[dict[str, Any]]:
     """Insert events and return their rows, for `write_lines` after the commit. Call it last in a transaction.
 
-    On PostgreSQL it locks the log until the commit. Events then become visible in the order of their numbers, and a
-    reader who pages through them misses none. SQLite has one writer anyway.
+    On PostgreSQL, this locks the log until the commit. So events become visible in the order of their numbers, and
+    paging misses none. SQLite has only one writer.
     """
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _APPEND_LOCK})
@@ -130,14 +130,14 @@ def remove_old(
 ) -> int:
     """Delete events older than a number of days; return their number.
 
-    If the clock has just jumped ahead, every event looks old. So an unproved clock needs a witness: a kept event that
-    is at least a day old. `proved`: the clock has run steadily for a day (`service.times.WatchedClock`).
+    After a jump of the clock, every event looks old. So if the clock is not `proved`, a remaining event must be at
+    least a day old. `proved`: the clock has run steadily for a day (`service.times.WatchedClock`).
     """
     until, removed = now - timedelta(days=days), 0
     first = select(AuditEvent.sequence, AuditEvent.at).order_by(AuditEvent.sequence).limit(at_a_time)
     witness = select(AuditEvent.sequence).where(AuditEvent.at >= until, AuditEvent.at <= now - SETTLED).limit(1)
     while True:
-        with transaction(factory, read_only=True) as session:  # the usual case takes no write lock
+        with transaction(factory, read_only=True) as session:  # avoids a write lock in the usual case
             oldest = session.execute(first).all()
             old = next((place for place, event in enumerate(oldest) if event.at >= until), len(oldest))
             if not old or not (proved or session.scalar(witness) is not None):
@@ -148,7 +148,7 @@ def remove_old(
 
 
 def record(session: Session, act: Act, object_id: str, *, project_id: str | None) -> None:
-    """Write an act at the end of its transaction, if there is an audit log. `project_id` None is the installation."""
+    """Queue an act's event for the end of its transaction, if there is an audit log. For `project_id`, see `Event`."""
     if LAST in session.info:
         session.info.setdefault(_ACTS, []).append((act, object_id, project_id))
 
@@ -158,8 +158,8 @@ class Recorder:
     """Writes the acts of a transaction as its last step (`service.db.session.Last`).
 
     Attributes:
-        required: fail the transaction if its events cannot be written; otherwise log that.
-        caller: returns None for the operator, on the machine.
+        required: fail the transaction if its events cannot be written; otherwise only log the failure.
+        caller: returns the caller; None for the operator on the machine.
     """
 
     required: bool
@@ -174,8 +174,8 @@ class Recorder:
         ]
 
     def before_commit(self, session: Session) -> None:
-        """Append the events. Raise AuditLogUnavailable if they cannot be written but must be."""
-        session.flush()  # errors of the transaction itself come first, unchanged
+        """Append the events. Raise AuditLogUnavailable if that fails and they are required."""
+        session.flush()  # raise errors of the transaction itself first, unchanged
         events = self.events(session)
         if not events:
             return
@@ -192,10 +192,10 @@ class Recorder:
 
 
 def not_written(count: int, error: BaseException) -> None:
-    """Log for the operator that events are missing."""
+    """Log that events are missing, for the operator."""
     get_logger(__name__).error("audit_events_not_written", count=count, error=type(error).__name__)
 
 
 def recorded(factory: SessionFactory, audit_log: str, clock: Callable[[], datetime]) -> SessionFactory:
-    """Return a factory of the same sessions, whose acts are written according to `Settings.audit_log`."""
+    """Return a copy of a factory whose sessions write acts according to `Settings.audit_log`."""
     return factory if audit_log == "off" else with_info(factory, **{LAST: Recorder(audit_log == "required", clock)})

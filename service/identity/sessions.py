@@ -1,7 +1,7 @@
-"""Sessions of browsers, opened with an API key, a one-time link or the sign-in provider.
+"""Browser sessions, opened with an API key, a one-time link or the sign-in provider.
 
-The cookie is a random text; its SHA-256 identifies a row with key and expiry. Row and key are checked on every request,
-so signing out or revoking the key ends all copies of the cookie at once.
+The cookie is random, and its SHA-256 identifies a row with key and expiry. Every request checks the row and the key, so
+signing out or revoking the key invalidates all copies of the cookie at once.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from service.identity.auth import is_usable, principal_of, require_confirmed
 from service.identity.recording import Act, record
 
 SESSION_SECONDS = 8 * 3600
-SESSIONS_PER_KEY_MAX = 20  # the oldest make room
+SESSIONS_PER_KEY_MAX = 20  # older sessions are closed
 _TOKEN_BYTES = 32
-# The first query of every page. Built once, because building costs more than running it.
+# The first query of every page. Built once, because building it costs more than running it.
 _SESSION = (
     select(
         ApiKey,
@@ -41,7 +41,7 @@ _SESSION = (
 
 
 def open_session(session: Session, key_id: str, *, now: datetime) -> str:
-    """Open a session of a key and return its cookie, which is not stored. Expired sessions are removed."""
+    """Open a session for a key and return its cookie, which is not stored. Removes expired sessions."""
     session.execute(delete(SignIn).where(SignIn.expires_at <= now))
     open_ones = select(SignIn).where(SignIn.key_id == key_id).order_by(SignIn.created_at.desc(), SignIn.token_sha256)
     for oldest in session.scalars(open_ones.offset(SESSIONS_PER_KEY_MAX - 1)).all():
@@ -56,7 +56,7 @@ def open_session(session: Session, key_id: str, *, now: datetime) -> str:
 
 @dataclass(frozen=True)
 class SignedIn:
-    """The caller behind a session, the token of its forms, and the name of the person, admin or key."""
+    """The caller of a session, the token for its forms, and the name of the person, admin or key."""
 
     principal: Principal
     form_token: str
@@ -64,7 +64,7 @@ class SignedIn:
 
 
 def find_session(session: Session, cookie: str, *, now: datetime) -> SignedIn | None:
-    """Return the caller behind a cookie, or None if session or key is invalid.
+    """Return the caller of a cookie, or None if its session or key is invalid.
 
     Raise Unauthorized for a person whom the sign-in provider has not confirmed within the last minute.
     """
@@ -84,5 +84,5 @@ def close_session(session: Session, cookie: str) -> None:
 
 
 def form_token(cookie: str) -> str:
-    """Return the token of a session's forms."""
+    """Return the CSRF token for a session's forms."""
     return hmac.new(cookie.encode(errors="surrogatepass"), b"form", hashlib.sha256).hexdigest()

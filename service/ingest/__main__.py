@@ -1,6 +1,6 @@
-"""The confined process: read one request from standard input, and answer `ok` or the value of a fault.
+"""The confined process: read one request from standard input, and write `ok` or the value of a fault.
 
-The exit status is 0 in both cases; another one means that a limit ended the process.
+The exit status is 0 in both cases. Any other status means that a limit ended the process.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def answer(request: IngestRequest, ingest: Ingest) -> str:
     except OSError:
         return Fault.STORAGE.value
     except Exception:
-        # A trace would quote the upload.
+        # A traceback would quote the upload.
         return Fault.INTERNAL.value
     return "ok"
 
 
 def confine(limits: IngestLimits) -> None:
-    """Limit this process's memory, processor time, file size and files, and disable core dumps."""
+    """Limit this process's memory, CPU time, file size and open files, and disable core dumps."""
     bounds = {
         resource.RLIMIT_AS: limits.memory_bytes_max,
         resource.RLIMIT_CPU: limits.seconds_max,
@@ -52,7 +52,7 @@ def confine(limits: IngestLimits) -> None:
 
 def main() -> None:
     """Load the code for the request's format, confine this process, and only then open the upload."""
-    warnings.simplefilter("ignore")  # they quote what was read
+    warnings.simplefilter("ignore")  # warnings quote the upload
     request = IngestRequest.from_json(sys.stdin.read())
     ingest = format_named(request.format).load()
     confine(request.limits)

@@ -1,4 +1,4 @@
-"""The stored form of a dataset: images.npy, labels.npy and perhaps subjects.npy, sealed while they are written."""
+"""The stored form of a dataset: images.npy, labels.npy and optionally subjects.npy, sealed during writing."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def context_of(dataset_id: str, name: str) -> str:
-    """Return the sealing context of an array, with which it opens only in its own place."""
+    """Return the sealing context of an array, so that the file opens only as this array of this dataset."""
     return f"dataset {dataset_id} {name}"
 
 
 def array_names(request: IngestRequest) -> tuple[str, ...]:
-    """Return the names of the arrays of accepted content, sorted."""
+    """Return the names of a dataset's arrays, sorted."""
     return (IMAGES_NAME, LABELS_NAME, *(() if request.subjects_declared is None else (SUBJECTS_NAME,)))
 
 
 class ArrayFile(AbstractContextManager["ArrayFile"]):
-    """A sealed .npy file of known shape, filled by appending, and durable when the block ends.
+    """A sealed .npy file of known shape, written by appending, and durable when the block ends.
 
     Appending instead of memory-mapping keeps the address space small, so that it can be limited.
     """
@@ -49,7 +49,7 @@ class ArrayFile(AbstractContextManager["ArrayFile"]):
         np.lib.format.write_array_header_1_0(self._sealed, header)
 
     def append(self, data: bytes | Array) -> None:
-        """Write the next values: raw bytes, or an array, which is converted."""
+        """Write the next values: raw bytes, or an array, which is converted to the file's type."""
         raw = data if isinstance(data, bytes) else np.ascontiguousarray(data, dtype=self._dtype).tobytes()
         self._left -= len(raw)
         if self._left < 0:
@@ -74,7 +74,7 @@ def create_array(request: IngestRequest, name: str, shape: tuple[int, ...], dtyp
 
 
 def require_count(request: IngestRequest, count: int) -> None:
-    """Refuse content without records, or with too many."""
+    """Raise Refused if there are no records, or too many."""
     if count == 0:
         raise Refused(Fault.EMPTY)
     if count > request.records_max:
@@ -84,10 +84,10 @@ def require_count(request: IngestRequest, count: int) -> None:
 def store(
     request: IngestRequest, private_labels: Array, private_ids: Iterable[SubjectId], images: Iterable[bytes | Array]
 ) -> None:
-    """Write the arrays of an upload. After an error the target folder holds a part.
+    """Write the arrays of an upload. After an error, the target folder contains a part of them.
 
-    `private_labels` and `private_ids` have one value for each record, in order; the latter are not read if the dataset
-    has no subjects. `images` are pixels, in order, in pieces of any size. Raises Refused for a label out of range, a
+    `private_labels` and `private_ids` have one value per record, in order; `private_ids` is not read if the dataset has
+    no subjects. `images` yields the pixels in order, in pieces of any size. Raise Refused for a label out of range, a
     missing id, or too many subjects.
     """
     count = len(private_labels)

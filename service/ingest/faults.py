@@ -1,6 +1,6 @@
-"""The messages of refused uploads: which rule was broken, and how to keep it.
+"""The messages for rejected uploads: the broken rule, and how to correct the upload.
 
-They depend on the declaration and the limits only, so they cannot reveal a file name, label, position or count.
+They depend only on the declaration and the limits, so they cannot reveal a file name, label, position or count.
 """
 
 from __future__ import annotations

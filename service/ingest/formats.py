@@ -1,4 +1,4 @@
-"""The formats of uploads: a line here, the rules in `faults`, and the module that reads one."""
+"""The upload formats. To add one, add a line here, its rules in `faults`, and a module that reads it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Ingest = Callable[[BinaryIO, IngestRequest], None]
 
 @dataclass(frozen=True, slots=True)
 class UploadFormat:
-    """A format, whose module has `ingest(file, request)`: it writes the arrays of an upload, or raises Refused."""
+    """A format. Its module has `ingest(file, request)`, which writes the arrays of an upload or raises Refused."""
 
     name: str
     title: str
     module: str
 
     def load(self) -> Ingest:
-        """Return `ingest`. Only the confined process loads it and its decoders."""
+        """Return the module's `ingest`. Only the confined process loads it and its decoders."""
         ingest: Ingest = import_module(self.module).ingest
         return ingest
 
@@ -38,13 +38,13 @@ FORMATS = {
 
 
 def format_named(name: str) -> UploadFormat:
-    """Return a format; raise InvalidInput if there is none of that name."""
+    """Return a format by name; raise InvalidInput for an unknown name."""
     if name not in FORMATS:
         raise InvalidInput(f"Unknown format. Send one of {', '.join(FORMATS)}.", formats=list(FORMATS))
     return FORMATS[name]
 
 
 def titles() -> str:
-    """Return the titles as text: "this, that, or something else"."""
+    """Return the titles of all formats as text, such as "A, B, or C"."""
     *first, last = [known.title for known in FORMATS.values()]
     return f"{', '.join(first)}, or {last}"

@@ -1,4 +1,4 @@
-"""IDX, the format of the MNIST family: two files in a zip, or three with subjects, each plain or gzipped.
+"""IDX, the format of MNIST: a zip with two files, or three with subjects, each plain or gzipped.
 
 Format: four magic bytes (0, 0, type, dimensions), one big-endian 32-bit size for each dimension, then the values.
 """
@@ -26,7 +26,7 @@ _SUBJECTS_AT_ONCE = 2**16
 def ingest(file: BinaryIO, request: IngestRequest) -> None:
     """Write the arrays of an IDX upload; raise Refused with the broken rule."""
     entries = read_directory(file, request.limits, slack_bytes=request.limits.array_slack_bytes)
-    by_kind: dict[str, ZipEntry] = {}  # exactly one entry for each pattern of base names
+    by_kind: dict[str, ZipEntry] = {}  # exactly one entry for each file name pattern
     for entry in entries:
         name = entry.private_name.rsplit("/", 1)[-1].removesuffix(".gz")
         kind = next((pattern for pattern in (_IMAGES, _LABELS, _SUBJECTS) if fnmatchcase(name, pattern)), None)

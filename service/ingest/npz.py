@@ -1,4 +1,4 @@
-"""Read an .npz with `images`, `labels` and perhaps `subjects`. Headers are checked first; pickles are never loaded."""
+"""Read an .npz with `images`, `labels` and optionally `subjects`. Checks headers first, and never loads pickles."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SUBJECTS_AT_ONCE = 2**16
 def ingest(file: BinaryIO, request: IngestRequest) -> None:
     """Write the arrays of an .npz upload; raise Refused with the broken rule.
 
-    Images are uint8 of shape (n, height, width) or (n, height, width, channels); labels are integers of shape (n), and
-    so are subjects, which may also be texts or bytes of a fixed width.
+    Images are uint8 of shape (n, height, width) or (n, height, width, channels). Labels are integers of shape (n).
+    Subjects are integers, or strings or bytes of a fixed width, of shape (n).
     """
     entries = read_directory(file, request.limits, slack_bytes=request.limits.array_slack_bytes)
     members = {entry.private_name: Member(file, entry) for entry in entries}
@@ -56,7 +56,7 @@ def ingest(file: BinaryIO, request: IngestRequest) -> None:
 
 
 def _header(member: Member) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return (shape, type). Only version 1.0 is accepted, whose header has at most 64 KiB."""
+    """Return (shape, type). Accepts only version 1.0, whose header has at most 64 KiB."""
     try:
         if np.lib.format.read_magic(member) != (1, 0):
             raise Refused(Fault.ARRAY_HEADER)
@@ -64,7 +64,7 @@ def _header(member: Member) -> tuple[tuple[int, ...], np.dtype[Any]]:
     except (Refused, MemoryError):
         raise
     except Exception:
-        # The header is a Python literal, and its parser's messages quote it.
+        # The header is a Python literal, and the parser's messages quote it.
         raise Refused(Fault.ARRAY_HEADER) from None
     if fortran_order and len(shape) > 1:
         raise Refused(Fault.ARRAY_HEADER)

@@ -1,4 +1,4 @@
-"""Read a zip of class folders: `class/image.png`, or `class/subject/image.png`. Only pixels of images are kept."""
+"""Read a zip of class folders: `class/image.png`, or `class/subject/image.png`. Only the pixels are stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALPHA_MODES = frozenset({"LA", "PA", "RGBA"})
 
 
 def ingest(file: BinaryIO, request: IngestRequest) -> None:
-    """Write the arrays of a zip of class folders, in the order of its directory; raise Refused with the broken rule."""
+    """Write the arrays of a zip of class folders, in directory order; raise Refused with the broken rule."""
     limits = request.limits
     entries = read_directory(file, limits, slack_bytes=limits.entry_slack_bytes)
     if any(entry.expanded_bytes > limits.entry_bytes_max for entry in entries):
@@ -39,9 +39,9 @@ def ingest(file: BinaryIO, request: IngestRequest) -> None:
 def decode_picture(data: bytes, request: IngestRequest) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return the pixels, uint8 of shape `request.record_shape`; raise Refused with the broken rule.
 
-    The size is checked before the image is decoded. A gray image is repeated over the channels of a colour dataset. A
-    colour image in a grayscale dataset must have equal channels: converting it is its owner's choice. Opaque alpha
-    channels and all metadata, including an EXIF orientation, are dropped.
+    The size is checked before decoding. In a colour dataset, a gray image is repeated over the channels. In a grayscale
+    dataset, a colour image must have equal channels: its owner must choose how to convert it. Opaque alpha channels and
+    all metadata, including an EXIF orientation, are dropped.
     """
     kind, width, height = image_header(data)
     if width * height > request.limits.pixels_max:
@@ -74,5 +74,5 @@ def decode_picture(data: bytes, request: IngestRequest) -> np.ndarray[Any, np.dt
     except (Refused, MemoryError):
         raise
     except Exception:
-        # Decoders fail in many ways on hostile bytes, and their messages must not leave.
+        # Decoders fail in many ways on malicious bytes, and their messages must not leave this process.
         raise Refused(Fault.IMAGE_BROKEN) from None

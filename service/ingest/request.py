@@ -1,4 +1,4 @@
-"""The request to the confined process: a declaration, limits, two paths, and two keys."""
+"""The request to the confined process: a declaration, limits, two paths and two keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEBIBYTE = 2**20
 class IngestLimits:
     """Bounds on one upload and the process that reads it. All are public, so messages may name them.
 
-    The compression ratio is checked above a slack, because small flat images compress very well. Real images stay far
+    The compression ratio is checked above a slack, because small flat images compress very well. Real images are far
     below 100; deflate can reach 1,032.
     """
 
@@ -41,9 +41,9 @@ class IngestRequest:
     """One upload to validate against its public declaration.
 
     `records_declared` is an upper bound, from which costs are computed; the true number is private.
-    `subjects_declared` bounds the subjects likewise, and content has subject ids exactly if it is given. With
-    `subjects_recognised` an id is the same subject in other datasets, too. `source` is sealed under a temporary key,
-    the arrays in `target` under the dataset's.
+    `subjects_declared` is the same bound for subjects; content has subject ids if and only if it is set. With
+    `subjects_recognised`, an id means the same subject in all datasets. `source` is sealed under a temporary key, the
+    arrays in `target` under the dataset's key.
     """
 
     dataset_id: str
@@ -73,7 +73,7 @@ class IngestRequest:
 
     @property
     def records_max(self) -> int:
-        """Return the limit on records."""
+        """The limit on records."""
         return min(self.records_declared, self.limits.records_max, self.limits.decoded_bytes_max // self.record_bytes)
 
     def to_json(self) -> str:

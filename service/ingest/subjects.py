@@ -1,9 +1,9 @@
 """Replace subject ids by numbers; the ids are not stored.
 
-Unless subjects are recognised, the numbers are random: fresh for every upload, distinct, 63 bits,
-and independent of everything else. So one more subject does not change the distribution of the other numbers. Two
-such uploads can be coupled so that all others have the same. Numbers that count the subjects would lack this: one
-subject would move the others. `privacy.mechanisms.partition` continues the argument.
+Unless subjects are recognised, the numbers are random: new for every upload, distinct, 63 bits, and independent of
+everything else. So one more subject does not change the distribution of the other numbers: two such uploads can be
+coupled so that all other numbers are equal. Consecutive numbers would not have this property, because one subject would
+shift the others. `privacy.mechanisms.partition` continues the argument.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LABEL = b"obscura subject 1\0"
 def subject_numbers(
     private_ids: Iterable[SubjectId], subjects_max: int, *, recognised: bool = False
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return for each record the number of its subject; raise Refused for a missing id or too many subjects.
+    """Return the subject's number for each record; raise Refused for a missing id or too many subjects.
 
     Args:
-        recognised: the number is a function of the id, in [0, 2^63), instead of a fresh random one. Anyone who knows an
-            id knows this number, so the service stores others instead (`service.datasets.fingerprints`).
+        recognised: compute each number from the id, in [0, 2^63), instead of at random. Anyone who knows an id can
+            compute this number, so the service stores another number (`service.datasets.fingerprints`).
     """
     positions: dict[int | str, int] = {}  # of the subjects, in order of appearance
 

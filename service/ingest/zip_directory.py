@@ -1,6 +1,6 @@
 """Parse and validate a zip file's central directory before anything is extracted.
 
-`zipfile` is not used because it tolerates what must be refused: it repairs offsets, cuts names at NUL, ignores local
+`zipfile` is not used, because it tolerates invalid files: it repairs offsets, truncates names at NUL, ignores local
 headers, and allocates as many entries as the file claims. Format: PKWARE APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3.
 """
 
@@ -31,7 +31,7 @@ _DOS_VOLUME, _WINDOWS_REPARSE = 0x08, 0x400
 
 @dataclass(frozen=True, slots=True)
 class ZipEntry:
-    """One file or folder of the archive. Its data is located, and `raw_name` dropped, once its local header agrees."""
+    """A file or folder of the archive. Once its local header is checked, the data is located and `raw_name` dropped."""
 
     raw_name: bytes
     private_name: str
@@ -46,8 +46,8 @@ class ZipEntry:
 def read_directory(file: BinaryIO, limits: IngestLimits, *, slack_bytes: int) -> list[ZipEntry]:
     """Return the archive's files except junk, in directory order; raise Refused with the first broken rule.
 
-    Nothing is decompressed. Sizes are the declared ones, which `zip_member` enforces. The ratio of a file that expands
-    to at most `slack_bytes` is not checked.
+    Nothing is decompressed. Sizes are the declared sizes, which `zip_member` enforces. The ratio is not checked for
+    files that expand to at most `slack_bytes`.
     """
     file_bytes = file.seek(0, 2)
     file.seek(0)
@@ -68,7 +68,7 @@ def read_directory(file: BinaryIO, limits: IngestLimits, *, slack_bytes: int) ->
     if any(expanded > max(slack_bytes, limits.ratio_max * packed) for expanded, packed in pairs):
         raise Refused(Fault.ARCHIVE_RATIO)
 
-    # Names that some file system would treat as equal.
+    # Reject names that some file system would treat as equal.
     keys = {unicodedata.normalize("NFKC", entry.private_name).casefold().removesuffix("/") for entry in entries}
     if len(keys) != len(entries):
         raise Refused(Fault.ARCHIVE_DUPLICATE)
@@ -116,7 +116,7 @@ def _find_directory_64(file: BinaryIO, end_offset: int) -> tuple[int, int, int]:
 
 
 def _read_entries(file: BinaryIO, count: int, size: int, offset: int, limits: IngestLimits) -> list[ZipEntry]:
-    """Read exactly `count` rows that fill exactly `size` bytes, and check each by itself."""
+    """Read and check exactly `count` rows, which must fill exactly `size` bytes."""
     file.seek(offset)
     entries: list[ZipEntry] = []
     used = 0
@@ -137,7 +137,7 @@ def _read_entries(file: BinaryIO, count: int, size: int, offset: int, limits: In
         expanded, packed, header_offset = _widen(extra, expanded, packed, header_offset)
         name = _checked_name(raw_name, limits)
         folder = name.endswith("/")
-        # Only regular files and folders; the Unix mode is checked whatever system the archive claims.
+        # Only regular files and folders. The Unix mode is checked for any system that the archive names.
         kind, dos = stat.S_IFMT(attributes >> 16), attributes & _U16
         if kind not in (0, stat.S_IFDIR if folder else stat.S_IFREG) or dos & (_DOS_VOLUME | _WINDOWS_REPARSE):
             raise Refused(Fault.ARCHIVE_SPECIAL)
@@ -150,7 +150,7 @@ def _read_entries(file: BinaryIO, count: int, size: int, offset: int, limits: In
 
 
 def _widen(extra: bytes, *values: int) -> tuple[int, ...]:
-    """Replace saturated 32-bit fields by their 64-bit values from the zip64 extra field, in its fixed order."""
+    """Replace saturated 32-bit fields with their 64-bit values from the zip64 extra field, in its fixed order."""
     if _U32 not in values:
         return values
     at = 0
@@ -168,9 +168,9 @@ def _widen(extra: bytes, *values: int) -> tuple[int, ...]:
 
 
 def _checked_name(raw: bytes, limits: IngestLimits) -> str:
-    """Decode a name (UTF-8, else code page 437) in NFC; refuse one that could leave its folder.
+    """Decode a name (UTF-8, else code page 437) to NFC; raise Refused if it could escape its folder.
 
-    Backslashes, which some Windows programs write, separate folders.
+    Backslashes, which some Windows programs write, count as separators.
     """
     if not raw or len(raw) > limits.name_bytes_max:
         raise Refused(Fault.ARCHIVE_PATH)
@@ -190,7 +190,7 @@ def _checked_name(raw: bytes, limits: IngestLimits) -> str:
 
 
 def _locate_data(file: BinaryIO, entry: ZipEntry, directory_offset: int) -> ZipEntry:
-    """Return the entry with the offset of its data; raise unless its local header agrees with the directory."""
+    """Return the entry with the offset of its data; raise Refused unless its local header matches the directory."""
     if entry.header_offset + _LOCAL.size > directory_offset:
         raise Refused(Fault.ARCHIVE_BROKEN)
     file.seek(entry.header_offset)

@@ -59,7 +59,7 @@ class Inflated:
         return b"".join(parts)
 
     def finish(self) -> None:
-        """Refuse a stream that is truncated, continues, or has trailing data."""
+        """Raise Refused if the stream is truncated, continues, or has trailing data."""
         if self.read(1) or not self._state.eof or self._state.unused_data or self._source.read(1):
             raise Refused(self._fault)
         self._source.finish()
@@ -78,7 +78,7 @@ class Member:
         self._checksum = 0
 
     def read(self, size: int = _CHUNK_BYTES, /) -> bytes:
-        """Return up to `size` bytes of the entry; raise ARCHIVE_BROKEN if it holds less than it declared."""
+        """Return up to `size` bytes of the entry; raise ARCHIVE_BROKEN if it contains fewer than declared."""
         wanted = min(size, self._left)
         data = self._source.read(wanted)
         if len(data) != wanted:
@@ -88,7 +88,7 @@ class Member:
         return data
 
     def finish(self) -> None:
-        """Refuse an entry that was not read to its end, holds more than it declared, or fails its checksum."""
+        """Raise Refused if the entry was not read to its end, contains more than declared, or fails its checksum."""
         if self._left:
             raise Refused(Fault.ARCHIVE_BROKEN)
         self._source.finish()
@@ -96,13 +96,13 @@ class Member:
             raise Refused(Fault.ARCHIVE_BROKEN)
 
 
-# Streams that return `size` bytes a call, and fewer only at their end. `finish` refuses one that was not read to its
-# proper end.
+# Streams that return `size` bytes per call, and fewer only at their end. `finish` rejects a stream that was not read to
+# its proper end.
 Reader = _Slice | Inflated | Member
 
 
 def take(reader: Reader, size: int, fault: Fault) -> bytes:
-    """Return the next `size` bytes; a stream that ends before them is refused with `fault`."""
+    """Return the next `size` bytes; raise Refused with `fault` if the stream ends earlier."""
     data = reader.read(size)
     if len(data) != size:
         raise Refused(fault)
@@ -110,12 +110,12 @@ def take(reader: Reader, size: int, fault: Fault) -> bytes:
 
 
 def take_rest(reader: Reader, size: int, fault: Fault) -> bytes:
-    """Return the last `size` bytes; a stream with fewer or more, or without a proper end, is refused."""
+    """Return the last `size` bytes; raise Refused if there are fewer or more, or no proper end."""
     return b"".join(pieces(reader, size, fault, max(size, 1)))
 
 
 def pieces(reader: Reader, size: int, fault: Fault, piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:
-    """Yield the last `size` bytes, `piece_bytes` at a time; as `take_rest`."""
+    """Yield the last `size` bytes, `piece_bytes` at a time, with the checks of `take_rest`."""
     while size:
         data = take(reader, min(size, piece_bytes), fault)
         yield data

@@ -1,8 +1,8 @@
 """Jobs: plan, accept, lease and end them.
 
-Plain functions of a session that never commit; functions that write take a session in a writing transaction. `now` is
-aware. `principal` is the id of the caller; idempotency keys are scoped to it. NotFound means that there is no such job.
-StaleAttempt means that another attempt has taken over or the job has ended.
+Functions take a session and never commit; those that write need a writing transaction. `now` is timezone-aware.
+`principal` is the id of the caller; idempotency keys are scoped to it. Functions raise NotFound if the job does not
+exist, and StaleAttempt if another attempt has taken over or the job has ended.
 """
 
 from service.db.job_tables import FailureCode

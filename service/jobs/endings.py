@@ -1,7 +1,7 @@
-"""End attempts other than by publication. Each end is one transaction with its ledger entry.
+"""End attempts without publishing. An end and its ledger entry are one transaction.
 
-Ending is idempotent for the attempt that ended the job (I12); any other attempt is refused. A training that has paid
-for something fails or is cancelled only after one more attempt has tried to publish it.
+Ending is idempotent for the attempt that ended the job (I12); any other attempt is rejected. If a training has charged
+budget, one more attempt tries to publish its results before the training fails or is cancelled.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from service.identity.access import find
 from service.jobs.lookup import stale_attempt
 from service.notices import notify
 
-# Failures after which a training still publishes its paid results. After others it would fail again, or lacks data.
+# Failures after which a training still publishes its paid results. After others, it would fail again or lacks data.
 SALVAGED = {code: EarlyEnd(code.value) for code in FailureCode if code.value in {early.value for early in EarlyEnd}}
 
 
 def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: FailureCode, now: datetime) -> Job:
-    """End a failed attempt, and its job unless one more attempt may publish the paid results of a training.
+    """End a failed attempt. End its job too, unless one more attempt may publish a training's paid results.
 
     Returns:
-        The job: failed (cancelled, if that was requested), with the charged amount captured and an untouched hold
-        returned; or queued once more, to be ended by an attempt that charges nothing.
+        The job: failed (or cancelled, if that was requested), with its charges captured or its unused hold returned;
+        or queued again, for an attempt that charges nothing and ends it.
     """
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.FAILED)
     code = FailureCode(failure_code)
@@ -47,7 +47,7 @@ def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: 
 
 
 def finish_unsaved(session: Session, *, job_id: str, attempt: int, now: datetime) -> Job:
-    """End a training whose budget ended before it had anything useful; the charged amount is captured."""
+    """End a training whose budget ended before it had anything useful. Its charges are captured."""
     job = lock_attempt(session, job_id, attempt, TRAIN, replay=JobState.FAILED)
     if job.state is JobState.RUNNING:
         end_unpublished(session, job, FailureCode.HOLD_EXHAUSTED, now=now)
@@ -55,9 +55,9 @@ def finish_unsaved(session: Session, *, job_id: str, attempt: int, now: datetime
 
 
 def finish_cancelled(session: Session, *, job_id: str, attempt: int, now: datetime) -> Job:
-    """End an attempt that stopped on request: the charged amount is captured, nothing is published.
+    """End an attempt that stopped on request. Its charges are captured, and nothing is published.
 
-    A worker that stops for its own reasons lets its lease expire instead.
+    A worker that stops for other reasons lets its lease expire instead.
     """
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.CANCELLED)
     if job.state is JobState.RUNNING:
@@ -68,23 +68,23 @@ def finish_cancelled(session: Session, *, job_id: str, attempt: int, now: dateti
 
 
 def may_publish(session: Session, job: Job) -> bool:
-    """Return whether a training has paid for something and was not discarded."""
+    """Return whether a job is a training with charges that was not discarded."""
     if job.hold_id is None or job.ended_early is EarlyEnd.DISCARDED:
         return False
     return ledger.get_hold(session, job.hold_id).charged_nano > 0
 
 
 def tries_left(job: Job, attempts_max: int) -> bool:
-    """Return whether a job whose worker is lost now is tried again.
+    """Return whether a job is retried if its worker is lost now.
 
-    An attempt that only publishes charges nothing, and is tried as often again: another lost machine must not cost a
-    release.
+    An attempt that only publishes charges nothing. It gets the same number of retries again, so that one more lost
+    machine does not lose a release.
     """
     return job.attempts_lost + 1 < attempts_max * (2 if job.salvage_attempt == job.attempt else 1)
 
 
 def end_unpublished(session: Session, job: Job, code: FailureCode, *, now: datetime) -> None:
-    """End a locked job that publishes nothing. The reason of an early end takes precedence over `code`."""
+    """End a locked job without publishing. The reason of an early end takes precedence over `code`."""
     early = job.ended_early
     if early in (EarlyEnd.CANCELLED, EarlyEnd.DISCARDED) or (early is None and job.cancel_requested):
         end_job(session, job, JobState.CANCELLED, reason="cancelled", now=now)
@@ -96,12 +96,12 @@ def end_unpublished(session: Session, job: Job, code: FailureCode, *, now: datet
 def end_job(
     session: Session, job: Job, state: JobState, *, now: datetime, reason: str | None = None, **facts: Any
 ) -> None:
-    """Write the final state of a locked job, and the columns `facts`.
+    """Write the final state of a locked job, and the columns in `facts`.
 
-    It ends no earlier than its hold, whose last entry another process may have dated by a clock that is ahead.
+    The end time is not before the hold's last entry, which another process may have dated with a clock that is ahead.
 
     Args:
-        reason: closes the hold of a job that publishes nothing; None if the hold is closed.
+        reason: closes the hold of a job that publishes nothing; None if the hold is already closed.
     """
     if reason is not None and job.hold_id is not None:
         ledger.settle(session, hold_id=job.hold_id, attempt=job.attempt, reason=reason, now=now)
@@ -117,7 +117,7 @@ def end_job(
 
 
 def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, *, replay: JobState) -> Job:
-    """Lock a job for its current attempt, running or ended by this attempt in the `replay` state."""
+    """Lock a job for its current attempt. The job must be running, or ended by this attempt in the state `replay`."""
     job = find(session, Job, job_id, lock=True)
     if job.attempt != attempt or job.state not in (JobState.RUNNING, replay):
         raise stale_attempt(job, attempt)

@@ -16,12 +16,12 @@ from service.db.job_tables import FailureCode, Job, Made
 from service.jobs.endings import end_job, lock_attempt
 from service.jobs.lookup import made_by, stale_attempt
 
-SAMPLES_MAX = 200_000  # unless the settings have another number
+SAMPLES_MAX = 200_000  # default of the setting
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A request for a new job: its future id, its time, and the number of images it may generate."""
+    """A request for a new job: its id, its time, and the number of images that it may generate."""
 
     job_id: str
     now: datetime
@@ -30,7 +30,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Order:
-    """The route that accepts a kind of job. The order has the fields of the body, and a `{release_id}` of the path."""
+    """The route that accepts a kind of job. The order has the fields of the body, and `release_id` from the path."""
 
     path: str
     tag: str
@@ -47,7 +47,7 @@ class Reading:
         prefix: of the ids.
         scope: required of the key.
         image: a column with a PNG image, and the last segment of its route.
-        examples: of record fields whose meaning differs from that of the same name in other records.
+        examples: values for record fields whose meaning differs between records.
     """
 
     path: str
@@ -66,21 +66,21 @@ class Kind:
 
     Attributes:
         name: as stored in the job's row.
-        many: the plural on pages.
-        title: on pages, from the job's row and, if loaded, the row that it makes.
-        accept: takes a session, an `Ask` and the fields of the order as keywords; validates, and queues the job.
+        many: the plural noun on pages.
+        title: returns the title on pages, from the job's row and, if loaded, the row of its result.
+        accept: takes a session, an `Ask` and the fields of the order as keywords; validates and queues the job.
         failed: the default failure code.
-        unavailable: the failure code if an input of the job is gone.
-        order: None if it cannot be requested over HTTP.
-        makes: the table of the row that it makes, if any.
-        same: the column of that row that distinguishes a replay from another outcome.
-        record: the schema of that row; of the job if it makes none.
-        show: returns the record, from that row and the job.
-        reading: the route of that record, if any.
-        planned: it carries out a training's plan.
-        reads_numbers: it reads only the declaration of a dataset, so ended jobs do not prevent that it is erased.
-        gives_way: its process takes only idle cores.
-        module: of the worker, whose `run(context)` does the work of an attempt; by default `workers.train.kinds.NAME`.
+        unavailable: the failure code if an input of the job is missing.
+        order: None if the kind cannot be requested over HTTP.
+        makes: the table of the result's row, if any.
+        same: the column of the result that distinguishes a replay from another outcome.
+        record: the schema of the result; of the job if there is no result row.
+        show: returns the record, from the result and the job.
+        reading: the route of the record, if any.
+        planned: the job carries out a training's plan.
+        reads_numbers: the job reads only a dataset's declaration, so the dataset can be erased after the job has ended.
+        gives_way: the job's process uses only idle cores.
+        module: the worker's module, whose `run(context)` runs an attempt; by default `workers.train.kinds.NAME`.
     """
 
     name: str
@@ -102,11 +102,11 @@ class Kind:
 
     @property
     def noun(self) -> str:
-        """The noun for the result of such a job."""
+        """The noun for the result of this kind of job."""
         return "job" if self.makes is None else self.makes.__name__.lower()
 
     def finish(self, session: Session, *, job_id: str, attempt: int, now: datetime, **results: Any) -> None:
-        """End a running job and fill in the row that it makes, by column. Idempotent."""
+        """End a running job successfully and fill in the columns of its result. Idempotent."""
         assert self.makes is not None
         job = lock_attempt(session, job_id, attempt, self.name, replay=JobState.SUCCEEDED)
         made = made_by(session, self.makes, job_id)
@@ -122,6 +122,6 @@ class Kind:
 
 
 def failure_of(job: Any) -> FailureFacts | None:
-    """Return why a job, or a row of its columns, failed."""
+    """Return the failure of a job, or of a row with its columns; None if it did not fail."""
     code = job.failure_code
     return None if code is None else FailureFacts(code=code.value, message=code.message)

@@ -1,4 +1,4 @@
-"""Leases: one live attempt for each job, claimed by compare-and-set; later writes are fenced by its number.
+"""Leases: one live attempt per job, claimed by compare-and-set. Its number fences later writes.
 
 queued -> running -> (lease expires) running again with the next attempt -> ...; endings.py ends jobs.
 Rows are locked in the order job, account, hold.
@@ -28,8 +28,8 @@ from service.ledger.stops import LOCKED, InstallationLocked, lock_of, stop_of, s
 LISTED_MAX = 64
 TEXT_CHARACTERS_MAX = 64
 _NO_SYNC = {"synchronize_session": False}  # changed rows are refreshed where they are read
-SILENT_MINUTES = "silent_minutes"  # in a job's progress, beside the report of its runner
-# The allow-list of a running job's report: steps and prices that follow from the plan, and the time still needed.
+SILENT_MINUTES = "silent_minutes"  # in a job's progress, added to its runner's report
+# The allow-list for a running job's report: steps and prices known from the plan, and the remaining time.
 PROGRESS_KEYS = frozenset(
     {"stage", "step", "steps", "eta_seconds"}
     | {f"{when}_{unit}" for when in ("charged", "planned") for unit in ("nano", "epsilon")}
@@ -37,14 +37,14 @@ PROGRESS_KEYS = frozenset(
 
 
 class StopRequest(enum.StrEnum):
-    """Order to a running attempt to end."""
+    """A request to end a running attempt."""
 
     WIND_UP = "wind_up"  # charge no more, and publish what exists
-    STOP = "stop"  # at once, without publishing
+    STOP = "stop"  # stop at once, without publishing
 
 
 def claimable(session: Session, *, now: datetime, kind: str | None = None) -> Sequence[str]:
-    """Return the ids of jobs that `claim` may take, in turn; trainings of a stopped account wait."""
+    """Return the ids of jobs that `claim` may take, in order. Excludes trainings of a stopped account."""
     waiting = quotas.in_turn(select(Job.id).where(_claimable(now)), now)
     if kind is not None:
         waiting = waiting.where(Job.kind == kind)
@@ -56,18 +56,18 @@ def claim(
 ) -> int | None:
     """Claim a job that is queued, or running with an expired lease.
 
-    Return the number of the attempt, which may run the job until the lease ends or a later one takes over; None if the
-    job cannot be claimed, or another worker claims it now.
+    Return the number of the attempt, which may run the job until the lease expires or a later attempt takes over.
+    Return None if the job cannot be claimed, or another worker is claiming it.
 
-    A job that lost its worker too often, or whose lost worker never saw its cancellation, is ended instead: captured
-    when armed, returned when held. A training that has paid for something is claimed again before that, as often, only
-    to publish it.
+    If a job lost its worker too often, or lost it after a cancellation, end the job instead: capture an armed hold,
+    return an unarmed one. If a training has charges, it first gets the same number of attempts again, which only
+    publish.
 
     Args:
-        lease_seconds: how long the lease lasts without a heartbeat.
-        attempts_max: how many attempts may lose their worker; the job ends with the last of them (`tries_left`).
+        lease_seconds: duration of the lease without a heartbeat.
+        attempts_max: number of attempts that may lose their worker; the job ends with the last (`tries_left`).
     """
-    # A row that is locked by another claimer is skipped, so claimers never wait for each other.
+    # Skip rows that another claimer has locked, so claimers never wait for each other.
     waiting = select(Job).where(Job.id == job_id, _claimable(now)).with_for_update(skip_locked=True, of=Job)
     job = session.scalar(waiting.execution_options(populate_existing=True))
     if job is None:
@@ -108,15 +108,15 @@ def claim(
 
 
 def heartbeat(session: Session, *, job_id: str, attempt: int, now: datetime, lease_seconds: float) -> None:
-    """Extend the lease of a running attempt. After StaleAttempt, stop."""
+    """Extend the lease of a running attempt. On StaleAttempt, the caller must stop."""
     _change(session, job_id, attempt, lease_until=now + timedelta(seconds=lease_seconds))
 
 
 def report_progress(session: Session, *, job_id: str, attempt: int, progress: Mapping[str, Any]) -> None:
-    """Replace a running job's progress. Only planned and public facts pass (I14).
+    """Replace a running job's progress. Accepts only planned and public facts (I14).
 
     Args:
-        progress: some of PROGRESS_KEYS; the stage is a short text, the others finite numbers.
+        progress: values for some of PROGRESS_KEYS; the stage is a short text, the others are finite numbers.
     """
     for name, value in progress.items():
         is_text = name == "stage" and isinstance(value, str) and len(value) <= TEXT_CHARACTERS_MAX
@@ -128,16 +128,16 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
 
 
 def reported_silence(silent_seconds: float, silent_seconds_max: float) -> int | None:
-    """Return the minutes for which a runner is reported to be silent: half of the allowed time, or None before that.
+    """Return half of the allowed silence, in minutes, once a runner has been silent that long; else None.
 
-    The number does not depend on the next sign of life, so it reveals nothing about a step's duration.
+    The number does not depend on the runner's next report, so it reveals nothing about a step's duration.
     """
     reported_from = silent_seconds_max / 2
     return None if silent_seconds < reported_from else max(math.floor(reported_from / 60), 1)
 
 
 def report_silence(session: Session, *, job_id: str, attempt: int, minutes: int | None) -> None:
-    """Show for how many minutes a running attempt has been silent; None removes the note."""
+    """Show that a running attempt has been silent for some minutes; None removes the note."""
     job = find(session, Job, job_id, lock=True)
     if job.attempt != attempt or job.state is not JobState.RUNNING:
         raise stale_attempt(job, attempt)
@@ -153,12 +153,12 @@ def _without_silence(progress: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_cancel(session: Session, *, job_id: str, now: datetime, discard: bool = False) -> Job:
-    """Request that a job ends. A queued one ends at once and its hold is returned. Idempotent.
+    """Request the cancellation of a job. A queued job ends at once and its hold is returned. Idempotent.
 
-    A training that has paid for something charges no more, and publishes what it has, marked as incomplete.
+    A training with charges charges no more, and publishes its results so far, marked as incomplete.
 
     Args:
-        discard: publish nothing even so; charges stay spent. May be requested after a cancellation.
+        discard: publish nothing; charges stay spent. May be requested after a cancellation.
     """
     job = find(session, Job, job_id, lock=True)
     if job.state not in (*UNFINISHED, JobState.CANCELLED):
@@ -182,9 +182,9 @@ def cancel(session: Session, job: Job, *, now: datetime, discard: bool = False) 
 
 
 def stop_request(session: Session, *, job_id: str, attempt: int) -> StopRequest | None:
-    """Return what a running attempt must do instead of continuing; None if it may continue.
+    """Return the request to end a running attempt; None if it may continue.
 
-    An attempt that was started only to publish winds up in any case.
+    Always WIND_UP for an attempt that was started only to publish.
     """
     job = session.get(Job, job_id, populate_existing=True)
     if job is None or job.attempt != attempt or not (job.cancel_requested or job.ended_early is not None):
@@ -195,7 +195,7 @@ def stop_request(session: Session, *, job_id: str, attempt: int) -> StopRequest 
 
 
 def end_early(session: Session, *, job_id: str, attempt: int, why: EarlyEnd) -> bool:
-    """Make a running training stop charging and publish what it has; return False if it has paid for nothing."""
+    """Make a running training stop charging and publish its results; return False if it has no charges."""
     job = find(session, Job, job_id, lock=True)
     running = job.attempt == attempt and job.state is JobState.RUNNING
     if not running or job.salvage_attempt == attempt or not may_publish(session, job):
@@ -208,7 +208,7 @@ def end_early(session: Session, *, job_id: str, attempt: int, why: EarlyEnd) -> 
 
 
 def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> None:
-    """Queue a job again because its worker shuts down. Its hold stays, and the attempt does not count as lost."""
+    """Queue a job again because its worker shuts down. The hold remains, and the attempt does not count as lost."""
     no_lease = {"lease_owner": None, "lease_until": None}
     version = Job.progress_version + 1
     _change(session, job_id, attempt, state=JobState.QUEUED, progress_version=version, **no_lease)
@@ -216,7 +216,7 @@ def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> 
 
 
 def blocked(session: Session, rows: Sequence[Any]) -> dict[str, FailureFacts]:
-    """Return why queued jobs (or rows of their columns) cannot start, by job id, consistent with `_claimable`."""
+    """Return why queued jobs (or rows with their columns) cannot start, by job id. Must match `_claimable`."""
     queued = [row for row in rows if row.state is JobState.QUEUED]
     reason = lock_of(session) if queued else None
     lock = None if reason is None else InstallationLocked(reason)

@@ -1,4 +1,4 @@
-"""Jobs, and the rows that belong to them, by id. Rows that the caller may not see are NotFound."""
+"""Find jobs and related rows by id. Raise NotFound for rows that the caller may not see."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def get_own_release(session: Session, release_id: str) -> Release:
 
 
 def trained_on(session: Session, release: Release) -> Dataset:
-    """Return the dataset of a visible release, for the facts that are visible with it: classes and image size."""
+    """Return the dataset of a visible release. Only show its classes and image size: other facts may be hidden."""
     return session.get_one(Dataset, release.dataset_id)
 
 
 def training_of(session: Session, release: Release) -> Job:
-    """Return the training of a visible release, for the facts that are visible with it: recipe and options."""
+    """Return the training of a visible release. Only show its recipe and options: other facts may be hidden."""
     return session.get_one(Job, release.job_id)
 
 
 def payer_of(session: Session, release: Release) -> dict[str, str | None]:
-    """Return the account and dataset columns of a job on a release.
+    """Return the account and dataset columns for a job on a release.
 
-    They are None for a release that another project shares: the job belongs to the caller's project.
+    They are None for a release shared by another project, because the job belongs to the caller's project.
     """
     own = is_own(session, project_of(session, release.account_id))
     return {name: getattr(release, name) if own else None for name in ("account_id", "dataset_id")}
@@ -71,7 +71,7 @@ def stale_attempt(job: Job, attempt: int) -> StaleAttempt:
 
 
 def secret_of(session: Session, *, job_id: str, attempt: int) -> bytes:
-    """Return the 32 bytes that seed the noise of a job's mechanisms, only to its running attempt (I9).
+    """Return the 32 bytes that seed the noise of a job's mechanisms. Only its running attempt may call this (I9).
 
     Never log them, store them or put them into an error.
     """

@@ -1,4 +1,4 @@
-"""Plan a training on a private dataset, and its price, from public parameters only; validate before writing."""
+"""Plan a training on a private dataset and compute its price, from public parameters only. Validate before writing."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from service.ledger.chain import canonical_json
 
 OPTIONS_BYTES_MAX = 16 * 1024
 PLANS_KEPT = 256  # a few kilobytes each
-DELTA_SHARE = 10  # a delta above 1 / (10 n) gets a note: it should be much less than 1/n
+DELTA_SHARE = 10  # a delta above 1 / (10 n) gets a note: it should be far below 1/n
 
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """A private dataset that may be trained on, its account, and the account's filter."""
+    """A private dataset for a training, its account, and the account's filter."""
 
     dataset: Dataset
     account: Account
@@ -45,7 +45,7 @@ class TrainingSet:
         return f"{self.account.unit.value}s"
 
     def budget_nano(self, epsilon: float) -> int:
-        """Return the nano-units of an epsilon at the account's delta."""
+        """Convert an epsilon at the account's delta to nano-units."""
         is_number = not isinstance(epsilon, bool) and isinstance(epsilon, int | float)
         if not is_number or not math.isfinite(epsilon) or epsilon <= 0:
             raise InvalidInput(
@@ -66,11 +66,11 @@ class TrainingSet:
 
 
 def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> TrainingSet:
-    """Return a private dataset and its account, if their declarations allow a training.
+    """Return a private dataset and its account; raise unless their declarations allow a training.
 
     Args:
-        lock: until this transaction ends, the dataset can neither be deleted nor join another account, as an upload may
-            make it. Lock before you read which account pays.
+        lock: until this transaction ends, the dataset can neither be deleted nor join another account because of an
+            upload. Lock it before you read the account.
     """
     dataset = find(session, Dataset, dataset_id)
     if lock:
@@ -88,9 +88,9 @@ def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> Tr
             f"Account *{account.name}* protects whole subjects, but this dataset carries no subject ids: a training "
             "on it would protect single records only. Declare it again with subjects_declared, and upload the ids."
         )
-    # The delta covers everything that the account ever publishes. So n sums the declared numbers of this dataset and of
-    # all others of the account that have content, or had content and a training that was begun. A unit in two datasets
-    # counts twice, because comparing them would read private data.
+    # The delta covers everything that the account ever publishes. So n is the sum of the declared numbers of this
+    # dataset and all others of the account with content, or with former content and a training that began. A unit in
+    # two datasets counts twice, because comparing them would read private data.
     begun = exists().where(Job.dataset_id == Dataset.id, Job.kind == TRAIN, Job.attempt > 0)
     kept = or_(Dataset.state != DatasetState.DELETED, begun)
     covered = and_(Dataset.account_id == account.id, Dataset.ready_at.is_not(None), kept)
@@ -109,7 +109,7 @@ def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> Tr
 
 
 def facts_of(dataset: Dataset, account: Account) -> PublicFacts:
-    """Return the facts from which a plan is made: a dataset's declaration, and its account's unit."""
+    """Return the input of a plan: a dataset's declaration, and its account's unit."""
     return PublicFacts(
         classes=tuple(dataset.classes),
         height=dataset.height,
@@ -122,11 +122,11 @@ def facts_of(dataset: Dataset, account: Account) -> PublicFacts:
 
 
 def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
-    """Compute a plan and its price, whether the account can pay it or not. Reads public parameters, never data.
+    """Compute a plan and its price, even if the account cannot pay it. Reads public parameters, never data.
 
     Args:
-        dataset_id: a private dataset; its content may not have arrived.
-        epsilon: the most that the job may spend at the account's delta, > 0 and finite.
+        dataset_id: a private dataset; it need not have content yet.
+        epsilon: limit of the job's spending at the account's delta, > 0 and finite.
     """
     return plan_on(session, training_set(session, dataset_id), recipe, epsilon, options)
 
@@ -169,15 +169,15 @@ def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float,
 def _build(
     _account_id: str, recipe: str, options: bytes, privacy_filter: Filter, budget_nano: int, facts: PublicFacts
 ) -> Plan:
-    # Cached, because a page needs the plan, then its price, then the form that orders it. The cache is per account, so
-    # that response times reveal nothing about the plans of another account.
+    # Cached, because a page shows the plan, then its price, then the order form. The cache is per account, so that
+    # response times reveal nothing about the plans of another account.
     return build_plan(recipe, json.loads(options), privacy_filter, budget_nano, facts)
 
 
 def charged_before_useful(plan: Any) -> int | None:
-    """Return the nano-units that a training must have charged to have something to publish.
+    """Return the nano-units that a training must charge before it has something to publish.
 
-    None if the stored plan is damaged: one row must not hide the others of its page.
+    None if the stored plan is damaged, because one row must not break the page that lists it.
     """
     try:
         return useful_from_nano(plan_from_json(plan))
@@ -186,7 +186,7 @@ def charged_before_useful(plan: Any) -> int | None:
 
 
 def evaluation_set(session: Session, dataset_id: str, training: Dataset) -> Dataset:
-    """Return a public dataset that a release trained on `training` can be measured on."""
+    """Return a public dataset, if it can measure a release that is trained on `training`; otherwise raise."""
     dataset = find(session, Dataset, dataset_id)
     if dataset.visibility is not Visibility.PUBLIC:
         raise InvalidInput("The evaluation dataset must be public: numbers measured on private data would leak it.")
@@ -200,7 +200,7 @@ def evaluation_set(session: Session, dataset_id: str, training: Dataset) -> Data
 
 
 def anchors_set(session: Session, plan: Plan) -> Dataset | None:
-    """Return the public dataset that a plan names, of any image size: its images are resized."""
+    """Return the public dataset that a plan names, if any. Its images may have any size, because they are resized."""
     dataset_id = plan.config.needed_anchors
     if not dataset_id:
         return None
@@ -214,7 +214,7 @@ def anchors_set(session: Session, plan: Plan) -> Dataset | None:
 
 
 def require_content(session: Session, trained: TrainingSet, recipe: str, evaluation_dataset_id: str | None) -> None:
-    """Raise unless the training dataset is ready, and the evaluation dataset, if any, fits it and is ready."""
+    """Raise unless the training dataset is ready, and the evaluation dataset, if any, is ready and matches it."""
     require_ready(session, trained.dataset, "training dataset")
     if evaluation_dataset_id is None:
         return
@@ -226,14 +226,14 @@ def require_content(session: Session, trained: TrainingSet, recipe: str, evaluat
 
 
 def require_anchors_ready(session: Session, plan: Plan) -> None:
-    """Raise unless the public dataset that a plan names, if any, is ready, and lock it against deletion."""
+    """Raise unless the public dataset of a plan, if it names one, is ready. Lock it against deletion."""
     anchors = anchors_set(session, plan)
     if anchors is not None:
         require_ready(session, anchors, "public dataset that the options name")
 
 
 def require_ready(session: Session, dataset: Dataset, role: str) -> None:
-    """Raise unless a dataset is ready, and lock it against deletion until this transaction ends."""
+    """Raise unless a dataset is ready. Lock it against deletion until this transaction ends."""
     session.refresh(dataset, with_for_update={"read": True})
     if dataset.state is DatasetState.WITHDRAWING:
         raise Conflict(

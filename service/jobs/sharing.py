@@ -1,6 +1,6 @@
-"""Sharing releases with other projects: two people decide that one is shared, and one alone ends it.
+"""Share releases with other projects: sharing one takes two people; ending a share takes one.
 
-Images generated or downloaded by then remain. Jobs in progress on a release that is no longer shared are cancelled.
+Generated or downloaded images remain after a share ends. Unfinished jobs on that release are cancelled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHARES_SHOWN_MAX = 100
 def request_share(
     session: Session, *, release_id: str, project_id: str | None, reason: str, requested_with: str, now: datetime
 ) -> Decision:
-    """Request that a release is shared with another project, or (None) with every project. A second person approves."""
+    """Request to share a release with another project, or with every project (None). A second person must approve."""
     asking, release = acting_key(session, requested_with), get_own_release(session, release_id)
     home, other = project_of(session, release.account_id), project_id or EVERY_PROJECT
     if other == home:

@@ -1,4 +1,4 @@
-"""Submit jobs idempotently: insert the idempotency row, the job and its notification in one transaction."""
+"""Submit jobs idempotently: insert the idempotency key, the job and its notification in one transaction."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def submit(
     samples_max: int = SAMPLES_MAX,
     **order: Any,
 ) -> Job:
-    """Accept a job of a kind, or write nothing. `order` are the keyword arguments of the kind's `accept`.
+    """Accept a job of a kind, or write nothing. `order` has the keyword arguments for the kind's `accept`.
 
-    The same idempotency key and order give the same job; without a key each call makes a new one.
+    The same idempotency key and order return the same job. Without a key, each call creates a new job.
     """
     ask = Ask(new_id("job"), now, samples_max)
     body = {"kind": kind.name, **order}
@@ -62,7 +62,7 @@ def require_drawable(what: str, count: int | None, count_max: int, seed: int | N
 def remember(
     session: Session, principal: str, key: str | None, body: Mapping[str, Any], resource_id: str, now: datetime
 ) -> str | None:
-    """Claim an idempotency key; return the resource of the first request with it, or None for the first."""
+    """Claim an idempotency key; return the resource of an earlier request with this key, or None if there is none."""
     if key is None:
         return None
     if not 1 <= len(key) <= KEY_CHARACTERS_MAX:
@@ -117,13 +117,13 @@ def planned_job(
     options: Mapping[str, Any],
     **named: str | None,
 ) -> Job:
-    """Return the row of a job that carries out or rehearses a plan, for `queue_job`; `named` are further columns."""
+    """Return the row of a job that carries out or rehearses a plan, for `queue_job`; `named` has further columns."""
     columns = {"recipe": plan.recipe, "options": dict(options), "epsilon": float(epsilon), "plan": plan.to_json()}
     return new_job(ask, kind, account_id=trained.account.id, dataset_id=trained.dataset.id, **columns, **named)
 
 
 def queue_job(session: Session, job: Job, *made: Made) -> Job:
-    """Add a job and the row that it makes, and notify workers once the caller's transaction has committed."""
+    """Add a job and its result rows. Workers are notified after the caller's transaction has committed."""
     job.project_id = project_of(session, job.account_id)
     session.add(job)
     session.flush()

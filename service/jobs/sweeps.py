@@ -1,9 +1,9 @@
-"""Sweeps: hyper-parameter searches whose whole price is held before the first trial starts.
+"""Sweeps of recipe options: the whole price is held before the first trial starts.
 
-One transaction holds the price of every trial, or of none: one hold for each trial, under the account's lock, which is
-taken before the sum is compared with what is left. So no other hold comes in between, and every reader sees all the
-holds or none. Every trial is paid for. Choosing the best one by measurements on a *public* dataset is post-processing
-of releases and costs nothing more.
+One transaction holds the price of every trial, or of none, with one hold per trial. It locks the account before it
+compares the sum with the remaining budget. So no other hold comes in between, and readers see all the holds or none.
+Every trial is paid for. Choosing the best trial by measurements on a *public* dataset is post-processing of releases
+and costs nothing more.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def trials_asked(body: SweepRequest) -> list[Trial]:
 
 
 def plan_trials(session: Session, trained: TrainingSet, recipe: str, trials: Sequence[Trial]) -> list[Plan]:
-    """Compute the plan of each trial, at its price for the account."""
+    """Compute the plan of each trial, with its price for the account."""
     plans = []
     for number, trial in enumerate(trials, start=1):
         try:
@@ -93,10 +93,10 @@ def submit_sweep(
     def held_on(trained: TrainingSet) -> Sweep:
         require_content(session, trained, recipe, evaluation_dataset_id)
         plans = plan_trials(session, trained, recipe, trials)
-        for plan in plans:  # before an account is locked: a deletion locks datasets first, and accounts after them
+        for plan in plans:  # before the account is locked: deletions also lock datasets before accounts
             require_anchors_ready(session, plan)
         account = ledger.lock_to_hold(session, trained.account.id, trained.privacy_filter)
-        # Since then the limit may have been lowered, or the price of other jobs held.
+        # Meanwhile the limit may have been lowered, or other jobs may hold budget.
         budgets_nano = [trained.budget_nano(trial.epsilon) for trial in trials]
         if sum(budgets_nano) > account.left_nano:
             lacking = ledger.insufficient(account, sum(budgets_nano)).suggesting(newest_release(session, account))
@@ -121,7 +121,7 @@ def submit_sweep(
         session.add(sweep)
         session.flush()
         for position, (trial, plan) in enumerate(zip(trials, plans, strict=True)):
-            # The oldest job is taken first, so trials keep their order.
+            # Workers claim the oldest job first, so trials keep their order.
             ask = Ask(new_id("job"), now + timedelta(microseconds=position))
             named = {"evaluation_dataset_id": evaluation_dataset_id, "sweep_id": sweep_id}
             hold_price(session, ask, trained, plan, epsilon=trial.epsilon, options=trial.options, **named)
@@ -138,7 +138,7 @@ def jobs_of_sweep(session: Session, sweep_id: str) -> Sequence[Job]:
 
 
 def sweeps_measured(session: Session, sweep_ids: Sequence[str]) -> set[str]:
-    """Return the sweeps that have a queued or running evaluation of a release."""
+    """Return the sweeps with a queued or running evaluation."""
     waiting = select(Job.sweep_id).distinct()
     waiting = waiting.where(Job.sweep_id.in_(sweep_ids), Job.kind != TRAIN, Job.state.not_in(ENDED))
     return {sweep_id for sweep_id in session.scalars(waiting) if sweep_id is not None}
@@ -147,7 +147,7 @@ def sweeps_measured(session: Session, sweep_ids: Sequence[str]) -> set[str]:
 def cancel_sweep(session: Session, *, sweep_id: str, now: datetime, discard: bool = False) -> Sweep:
     """Cancel every trial and evaluation that has not ended, as `request_cancel` does. Idempotent."""
     sweep = find(session, Sweep, sweep_id)
-    # Lock all jobs before the account: ending a queued job locks the account, and others end running ones.
+    # Lock all jobs before the account: ending a queued job locks the account, and workers may be ending running jobs.
     waiting = select(Job).where(Job.sweep_id == sweep_id, Job.state.not_in(ENDED)).order_by(Job.id)
     for job in session.scalars(waiting.with_for_update().execution_options(populate_existing=True)).all():
         request_cancel(session, job_id=job.id, now=now, discard=discard)

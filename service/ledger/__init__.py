@@ -1,8 +1,8 @@
-"""The ledger: the only writer of accounts, holds and entries. Acts of people on an account are in `ledger.limits`.
+"""The ledger: the only writer of accounts, holds and entries. `ledger.limits` has the actions of admins on accounts.
 
-Callers pass a session in a writing transaction and commit it themselves; times are aware. Every function that reads an
-account, a hold or an entry raises NotFound, or LedgerCorruption if it contradicts the log; every function that appends
-an entry raises ClockRefused if the clock is wrong.
+Callers pass a session in a writing transaction and commit it themselves; datetimes are timezone-aware. Functions that
+read an account, a hold or an entry raise NotFound if it is missing, and LedgerCorruption if it contradicts the log.
+Functions that append an entry raise ClockRefused if the clock is wrong.
 """
 
 from service.db.ledger_tables import Account, Entry, Hold

@@ -1,4 +1,4 @@
-"""Accounts: open them, read their balances and the pages of their log."""
+"""Open accounts, and read their balances and pages of their logs."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ def open_account(
     """Open an account: one population, one lifetime budget.
 
     Args:
-        name: unique; shown to everyone who may see the account.
-        owner: the contact for a higher limit.
+        name: unique; visible to everyone who may see the account.
+        owner: the person to ask for a higher limit.
         epsilon: the limit, 0.001 to 1000.
         delta: 1e-30 to 0.1; jobs also need delta <= 1/records.
         unit: "record" or "subject".
         adjacency: "add_remove".
         project_id: the project that owns it, forever. The log does not record it.
         accept_large_delta: confirms a delta above `DELTA_USUAL_MOST`.
-        account_id: of an account that a restored database lacks, which is opened closed to new data; None for a new id.
+        account_id: id of an account missing from a restored database, which is reopened closed to new data; or None.
 
     Raises:
-        LargeDelta: delta is above that bound and not confirmed.
+        LargeDelta: delta is above `DELTA_USUAL_MOST` and was not confirmed.
         Conflict: the name is taken.
     """
     name, owner = require_name(name, "An account's name"), require_name(owner, "An account's owner")
@@ -162,15 +162,15 @@ def balance_of(account: Account) -> BalanceFacts:
 
 
 def affordable_epsilon(privacy_filter: Filter, left_nano: int) -> float:
-    """Return the largest three-digit epsilon that fits into what is left; 0.0 if it is below the least of a request.
+    """Return the largest three-digit epsilon within the remaining budget; 0.0 if it is below the smallest request.
 
-    A job that asks for exactly this much is admitted.
+    A job with exactly this epsilon is admitted.
     """
     epsilon = privacy_filter.epsilon_of(left_nano)
     if left_nano == 0 or epsilon <= EPSILON_LEAST:
         return EPSILON_LEAST if privacy_filter.nano_of(EPSILON_LEAST) <= left_nano else 0.0
     digits = 2 - math.floor(math.log10(epsilon))
-    for step in range(3):  # rounding in the conversion may make the first too large
+    for step in range(3):  # rounding may make the first value too large
         candidate = (math.floor(epsilon * 10.0**digits + 1e-6) - step) / 10.0**digits
         if candidate >= EPSILON_LEAST and 0 < privacy_filter.nano_of(candidate) <= left_nano:
             return candidate
@@ -178,10 +178,10 @@ def affordable_epsilon(privacy_filter: Filter, left_nano: int) -> float:
 
 
 def insufficient(account: Account, requested_nano: int, requested_epsilon: float | None = None) -> InsufficientBudget:
-    """Return the error for a request above what is left, with every number.
+    """Return the error for a request above the remaining budget, with every number.
 
     Args:
-        requested_epsilon: as the caller put it; None converts the nano-units.
+        requested_epsilon: the caller's value; None converts the nano-units.
     """
     if requested_epsilon is None:
         requested_epsilon = filter_of(account).epsilon_of(requested_nano)
@@ -209,7 +209,7 @@ def require_open(account: Account) -> None:
 
 
 def keep_subjects_key_check(session: Session, account_id: str, check: str) -> tuple[str, str]:
-    """Store the check value of an account's subjects key unless it has one; return the account's name and value."""
+    """Store the check value of an account's subjects key unless one is stored; return the account's name and value."""
     first = Account.id == account_id, Account.subjects_key_check.is_(None)
     session.execute(update(Account).where(*first).values(subjects_key_check=check))
     stored = select(Account.name, Account.subjects_key_check).where(Account.id == account_id)
@@ -230,7 +230,7 @@ def entries(session: Session, account_id: str, after: int, limit: int) -> Sequen
     if not 1 <= limit <= PAGE_SIZE_MAX:
         raise InvalidInput(f"A page has 1 to {PAGE_SIZE_MAX} rows.", limit=limit)
     account, start = get_account(session, account_id), max(after, 0)
-    # The last entry of the previous page is read again: the first one here must link to it.
+    # Read the last entry of the previous page again: the first entry of this page must link to it.
     numbers = Entry.account_id == account_id, Entry.sequence.between(start, account.head_sequence)
     query = select(Entry).where(*numbers).order_by(Entry.sequence).limit(limit + (start > 0))
     rows = session.scalars(query.execution_options(populate_existing=True)).all()

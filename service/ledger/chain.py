@@ -1,7 +1,7 @@
-"""Definitions of the hashes in the log: of entries, and of the rows of other tables that entries commit to. Pure.
+"""Define the hashes of log entries, and of the rows in other tables that entries commit to. Pure functions.
 
-An entry's details are hashed, so a digest in them covers a row: a change of that row afterwards contradicts the log.
-Digests leave out columns without a value, so that a new, empty column changes no digest.
+An entry's details are hashed. So if they contain the digest of a row, a later change of that row contradicts the log.
+Digests omit empty columns, so adding an empty column to a table changes no digest.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _HASHED = (
     *("account_id", "sequence", "hold_id", "job_id", "amount_nano", "capacity_nano", "spent_nano", "reserved_nano"),
     *("details", "previous_hash"),
 )
-# The columns of a training that never change once it is accepted. The hold and its entries record its progress.
+# Columns of a training that never change after acceptance. The hold and its entries record its progress.
 ORDER_COLUMNS = (
     *("id", "kind", "account_id", "dataset_id", "evaluation_dataset_id", "recipe", "epsilon", "options", "plan"),
     *("sweep_id", "created_at"),
 )
-# Columns that no entry commits to, by table, because they change later. A receipt contains the entry, and is signed.
+# Columns by table that change later, so no entry commits to them. A receipt is signed and contains its entry.
 CHANGING_COLUMNS: Mapping[str, frozenset[str]] = {
     # A withdrawal changes the stored content of a dataset; the log keeps the digest of the content that was uploaded.
-    # The log records no project, of accounts neither.
+    # The log records no project, not even an account's.
     "datasets": frozenset(
         {"state", "failure_code", "upload_lease_until", "erased_at", "project_id", "content_name", "content_key_id"}
     ),
@@ -53,12 +53,12 @@ def body_hash(value: object) -> str:
 
 
 def utc_text(at: datetime) -> str:
-    """Format an aware time as it is hashed: UTC with microseconds."""
+    """Format a timezone-aware time for hashing: UTC with microseconds."""
     return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def entry_body(entry: Entry) -> dict[str, Any]:
-    """Return the JSON object that an entry's hash covers: every column except the hash, and the chain's version."""
+    """Return the JSON object that an entry's hash covers: the chain's version, and every column except the hash."""
     body = {name: getattr(entry, name) for name in _HASHED}
     return body | {"version": CHAIN_VERSION, "kind": entry.kind.value, "created_at": utc_text(entry.created_at)}
 
@@ -68,19 +68,19 @@ def entry_hash(entry: Entry) -> str:
 
 
 def columns_of(row: Base) -> dict[str, Any]:
-    """Return the columns of a loaded row by name, without those that change later or a job's secret."""
+    """Return the columns of a loaded row by name, except columns that change later and a job's secret."""
     left_out = CHANGING_COLUMNS.get(row.__tablename__, frozenset({"secret"}))
     return {column.name: getattr(row, column.name) for column in row.__table__.columns if column.name not in left_out}
 
 
 def row_digest(table: str, values: Mapping[str, Any]) -> str:
-    """Return the SHA-256, as hex, of a row's columns by name; columns that change later are left out."""
+    """Return the SHA-256, as hex, of a row's columns by name, except columns that change later."""
     kept = {name: value for name, value in values.items() if name not in CHANGING_COLUMNS[table]}
     return body_hash({"table": table, "row": _facts(kept)})
 
 
 def parts_of_order(job: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return table and id of the rows that a training uses, by part: dataset, evaluation, anchors, sweep.
+    """Return the table and id of each row that a training uses, by part: dataset, evaluation, anchors, sweep.
 
     `anchors` is the public dataset that the job's plan names.
     """
@@ -100,13 +100,13 @@ def order_digests(
 ) -> dict[str, str]:
     """Return the digests in a HOLD entry, by part: the job with its secret, and the rows that it uses.
 
-    Every digest is keyed by the secret, 256 random bits that never leave the database and the runner. So it reveals
-    nothing about a private dataset's content to readers of the log, and it covers the secret itself.
+    Every digest is keyed by the secret: 256 random bits that never leave the database and the runner. So the digests
+    reveal nothing about a private dataset's content to readers of the log, and they commit to the secret.
 
     Args:
         job: columns by name; only ORDER_COLUMNS count.
-        secret: as it is stored.
-        parts: table and columns of each further row, by part.
+        secret: in its stored form.
+        parts: the table and columns of each row that the training uses, by part.
     """
     key = hashlib.sha256(_ORDER_LABEL + secret.encode("utf-8", "surrogatepass")).digest()
     facts = {"job": _facts({name: job[name] for name in ORDER_COLUMNS})}
@@ -117,7 +117,7 @@ def order_digests(
 
 
 def outcome_of(kind: str, details: Mapping[str, Any]) -> tuple[str, str | None] | None:
-    """Return a job's state and failure code by the entry that ended its hold; None if jobs write no such reason."""
+    """Return the job's state and failure code implied by the entry that ended its hold; None for an unknown reason."""
     reason = details.get("reason")
     if kind == "capture" and details.get("artifact_sha256") is not None:
         return "succeeded", None

@@ -1,7 +1,7 @@
 """Two-phase spending: a hold goes HELD -> RETURNED or HELD -> ARMED -> CAPTURED.
 
-docs/contribute/architecture.md numbers the invariants (I1-I14). Nothing here commits: a step is durable once the
-caller's transaction has committed. A step of a superseded attempt, or of a hold that has ended, raises StaleAttempt.
+docs/contribute/architecture.md numbers the invariants (I1-I14). Functions here do not commit: a step is durable once
+the caller commits. They raise StaleAttempt if a newer attempt has taken over, or the hold has ended.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ NANO_MAX = 2**63 - 1
 
 
 class RateChanged(Conflict):
-    """The account's limit was raised after a price was computed, which changes prices."""
+    """The account's limit was raised after a price was computed. A raise changes prices."""
 
 
 def lock_to_hold(session: Session, account_id: str, priced_by: Filter) -> Account:
-    """Lock an account to hold a price that was computed before the lock.
+    """Lock an account to hold a price computed before the lock.
 
     Pricing may take seconds, and other writers should not wait for it. So the account is locked afterwards, and a price
-    of another rate is refused. The proof on raises in docs/explanation/accounting.md depends on that.
+    computed at an old rate is rejected. The proof on raises in docs/explanation/accounting.md depends on this check.
 
     Args:
         priced_by: the account's filter when the price was computed.
 
     Raises:
-        RateChanged: a raise has changed the rate since; end the transaction, or roll back to before the lock, and price
-            again.
+        RateChanged: a raise has changed the rate since. End the transaction, or roll back to before the lock, and
+            compute the price again.
         AccountFrozen: the account takes no new holds.
-        ArmingStopped: a check of the ledger found a fault, and the job would wait with its price held.
+        ArmingStopped: a check of the ledger found a fault, so the job would wait while its price is held.
     """
     account = lock_account(session, account_id)
     require_armable(session, account_id)
@@ -87,7 +87,7 @@ def hold(
         details: public JSON facts from which the price can be recomputed.
 
     Raises:
-        InsufficientBudget: too little is left; carries all numbers.
+        InsufficientBudget: too little budget is left; the error has all numbers.
         Conflict: the job has a hold already.
         RateChanged, AccountFrozen, ArmingStopped: as `lock_to_hold`.
     """
@@ -114,8 +114,8 @@ def hold(
 
 
 def fence(session: Session, *, hold_id: str, attempt: int, now: datetime) -> None:  # noqa: ARG001 - as for every step
-    """Give an attempt the sole right to write to the hold, unless a later one has it, or the hold has ended."""
-    hold = lock_hold(session, hold_id)  # with its account: another step may follow in this transaction
+    """Give an attempt the exclusive right to write to the hold, unless a later attempt has it or the hold has ended."""
+    hold = lock_hold(session, hold_id)  # also locks the account: another step may follow in this transaction
     if attempt < hold.attempt or hold.state not in (HoldState.HELD, HoldState.ARMED):
         raise _stale(hold, attempt)
     hold.attempt = attempt
@@ -123,13 +123,13 @@ def fence(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Non
 
 
 def arm(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
-    """Open the private data to an attempt. Must be committed before the first private read (I4).
+    """Allow an attempt to open the private data. Commit before the first private read (I4).
 
-    Idempotent for an attempt; a later attempt that resumes arms again.
+    Idempotent for one attempt. A later attempt that resumes the job must arm again.
 
     Raises:
         AccountFrozen: the account was frozen before this hold was first armed.
-        ArmingStopped: a check of the ledger found a fault that is not yet mended.
+        ArmingStopped: a check of the ledger found a fault that is not yet corrected.
     """
     hold = _lock_for(session, hold_id, attempt)
     require_armable(session, hold.account_id)
@@ -164,16 +164,16 @@ def charge(
     now: datetime,
     paid_as_whole: int | None = None,
 ) -> int:
-    """Journal a charge ahead of the release it pays for. Replayed steps are charged again (I5).
+    """Record a charge before the release that it pays for. Replayed steps are charged again (I5).
 
-    A stage that is priced as a whole is charged all of its price with its first release. Further releases cost nothing
-    more, but are counted, and refused beyond the number that was priced.
+    A stage priced as a whole is charged in full with its first release. Further releases of the stage cost nothing, but
+    they are counted, and rejected above the number that the price covers.
 
     Args:
-        session: in a writing transaction, to be committed before the release is made.
-        attempt: the one that armed the hold.
-        amount_nano: a whole number > 0; of a stage priced as a whole, the price of the stage.
-        stage: of the plan; public.
+        session: in a writing transaction. Commit it before the release is computed.
+        attempt: the attempt that armed the hold.
+        amount_nano: a whole number > 0; for a stage priced as a whole, the price of the stage.
+        stage: a stage of the plan; public.
         event: the paid event in the form of `Event.to_json`, from which the price can be recomputed; public.
         paid_as_whole: the number of releases of the stage that `amount_nano` pays for together; None if it pays for
             this event alone.
@@ -182,8 +182,8 @@ def charge(
         The hold's charged amount so far, in nano-units.
 
     Raises:
-        HoldExhausted: the charge would exceed the hold, or the releases those that were priced; nothing was charged
-            and nothing may be released.
+        HoldExhausted: the charge would exceed the hold, or the releases would exceed the number that the price covers.
+            Nothing was charged and nothing may be released.
         Conflict: the hold is not armed by this attempt.
     """
     _require_amount(amount_nano)
@@ -236,13 +236,13 @@ def capture(
     """Spend the charged amount and return the rest of the hold. Idempotent.
 
     Args:
-        attempt: the current one.
+        attempt: the current attempt.
         artifact_sha256: hash of the artifact that becomes readable (I7); None when nothing is published.
         reason: public, short.
-        release: id and digest of the row that shows the artifact (`chain.row_digest`), if one is published.
+        release: id and digest (`chain.row_digest`) of the release's row, if an artifact is published.
 
     Raises:
-        Conflict: the hold is not armed, was captured for something else, or an artifact was never paid for.
+        Conflict: the hold is not armed, was captured for another artifact, or has no charge that pays for one.
     """
     reason = short_reason(reason)
     hold = _lock_for(session, hold_id, attempt, ended=True)
@@ -277,7 +277,7 @@ def capture(
 
 
 def return_hold(session: Session, *, hold_id: str, reason: str, now: datetime) -> Hold:
-    """Return a hold that never opened its private data. Idempotent. Raise Conflict if it was armed."""
+    """Return a hold that was never armed to the account. Idempotent. Raise Conflict if it was armed."""
     reason = short_reason(reason)
     hold = lock_hold(session, hold_id)
     if hold.state is HoldState.RETURNED:
@@ -299,7 +299,7 @@ def return_hold(session: Session, *, hold_id: str, reason: str, now: datetime) -
 
 
 def settle(session: Session, *, hold_id: str, attempt: int, reason: str, now: datetime) -> Hold:
-    """Close the hold of a job that publishes nothing: return it if it was never armed, else capture what was charged.
+    """Close the hold of a job that publishes nothing: return it if it was never armed, otherwise capture the charges.
 
     A job that was never claimed has attempt 0.
     """
@@ -316,7 +316,7 @@ def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
 
     Args:
         job: has every column of the order; it need not be in the database yet.
-        secret: of the job, as it is stored.
+        secret: the job's secret, in its stored form.
     """
     tables: dict[str, type[Base]] = {"datasets": Dataset, "sweeps": Sweep}
     order = {name: getattr(job, name) for name in ORDER_COLUMNS}
@@ -329,7 +329,7 @@ def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
 
 
 def require_as_held(session: Session, job: Job, secret: str) -> None:
-    """Raise LedgerCorruption unless a training still is the one that its hold was taken for. Call it before arming."""
+    """Raise LedgerCorruption if a training has changed since its price was held. Call it before arming."""
     if job.hold_id is None:
         raise LedgerCorruption("Ledger: a training has no hold.", job_id=job.id)
     entry = entry_of_hold(session, job.hold_id, EntryKind.HOLD)
@@ -346,15 +346,15 @@ def require_as_held(session: Session, job: Job, secret: str) -> None:
 
 
 def released(hold: Hold) -> dict[str, int]:
-    """Return the number of releases of a hold that are in the log, by stage, for stages that are priced as a whole."""
+    """Return the number of logged releases of a hold, by stage, for stages priced as a whole."""
     assert hold.last_entry is not None  # `check_hold` has seen it
     return dict(hold.last_entry.details.get("released", {}))
 
 
 def _lock_for(session: Session, hold_id: str, attempt: int, *, ended: bool = False) -> Hold:
-    """Lock a hold for its current attempt; a hold that has ended only where `ended` allows it."""
+    """Lock a hold for its current attempt. Reject a hold that has ended unless `ended` is set."""
     hold = lock_hold(session, hold_id)
-    if attempt < 1 or attempt != hold.attempt:  # I6: attempts count from 1; at 0 none may write
+    if attempt < 1 or attempt != hold.attempt:  # I6: attempts count from 1; no attempt 0 may write
         raise _stale(hold, attempt)
     if not ended and hold.state not in (HoldState.HELD, HoldState.ARMED):
         raise _stale(hold, attempt)

@@ -1,4 +1,4 @@
-"""Acts of people on an account: lower its limit, raise it by two people, freeze it, or close it to new data.
+"""Actions of admins on an account: lower its limit, raise it (takes two admins), freeze it, or close it to new data.
 
 Nothing else changes an account's capacity: no date, deletion or failure returns budget.
 """
@@ -28,12 +28,12 @@ from service.times import to_the_hour
 def lower_limit(
     session: Session, *, account_id: str, epsilon: float, reason: str, now: datetime, by: str | None = None
 ) -> Account:
-    """Lower an account's limit. A limit below what is spent and held leaves 0 and freezes the account (I13).
+    """Lower an account's limit. A limit below the spent and held budget freezes the account, with 0 left (I13).
 
     Args:
-        epsilon: the new limit, > 0 and below the present one; delta stays.
+        epsilon: the new limit, > 0 and below the present limit; delta does not change.
         reason: recorded in the log.
-        by: id of the key that asked for it; None for the service itself.
+        by: id of the key that requested it; None for the service itself.
     """
     account = lock_account(session, account_id)
     if not epsilon < account.epsilon:
@@ -52,9 +52,9 @@ def lower_limit(
 def request_raise(
     session: Session, *, account_id: str, epsilon: float, reason: str, requested_with: str, now: datetime
 ) -> Decision:
-    """Ask for a higher limit. Nothing changes before a second admin approves it.
+    """Request a higher limit. Nothing changes until a second admin approves it.
 
-    Raise Forbidden if `requested_with` is no admin's key, and Conflict if another request for this account is pending.
+    Raise Forbidden unless `requested_with` is an admin's key, and Conflict if another request for it is pending.
     """
     account = lock_account(session, account_id)
     if not account.epsilon < epsilon <= EPSILON_MOST:
@@ -101,9 +101,9 @@ LIMIT_EFFECTS = {DecisionAction.RAISE: _raise_limit}
 def set_frozen(
     session: Session, *, account_id: str, frozen: bool, reason: str, now: datetime, by: str | None = None
 ) -> Account:
-    """Freeze an account (no new hold, no first read of data) or open it again. Idempotent.
+    """Freeze an account (no new hold, no first read of data), or unfreeze it. Idempotent.
 
-    Raise Conflict if more is spent and held than the limit: then it stays frozen. `by` is as in `lower_limit`.
+    Raise Conflict, and do not unfreeze, if more is spent and held than the limit. `by` is as in `lower_limit`.
     """
     details = {"frozen": frozen, "reason": short_reason(reason)} | ({} if by is None else {"by": by})
     account = lock_account(session, account_id)
@@ -116,9 +116,9 @@ def set_frozen(
 
 
 def set_closed(session: Session, account_id: str, *, closed: bool) -> Account:
-    """Close an account to new data, or open it to new data again. Idempotent; the log does not record it.
+    """Close an account to new data, or open it again. Idempotent. The log does not record it.
 
-    An upload in progress is refused when it would be accepted.
+    An upload in progress is rejected at the end.
     """
     account = lock_account(session, account_id)
     if account.closed != closed:
@@ -128,7 +128,7 @@ def set_closed(session: Session, account_id: str, *, closed: bool) -> Account:
 
 
 def _set_limit(session: Session, account: Account, limit: Filter, *, details: Mapping[str, Any], now: datetime) -> None:
-    """Append a LIMIT entry: the only one after OPEN that carries another capacity than the entry before it."""
+    """Append a LIMIT entry: the only kind of entry after OPEN that changes the capacity."""
     frozen = account.frozen or account.spent_nano + account.reserved_nano > limit.capacity_nano  # I13
     terms = {"epsilon": limit.epsilon, "rate": limit.rate, "base": limit.base, "frozen": frozen}
     append(
@@ -146,14 +146,14 @@ def _set_limit(session: Session, account: Account, limit: Filter, *, details: Ma
 def record_missing(
     session: Session, account: Account, *, amount_nano: int, details: Mapping[str, Any], now: datetime
 ) -> None:
-    """Append an ACCEPT entry: spending that storage proves and a restored database lacks. It is spent for good.
+    """Append an ACCEPT entry: spending that storage proves and a restored database lacks. It is spent permanently.
 
     An account with more spent and held than its limit allows is frozen (I13).
 
     Args:
         account: locked.
         amount_nano: the spending, >= 0.
-        details: the proofs that the entry accounts for (`service.audit.data_folder`), the reason, and who accepted.
+        details: the proofs that the entry accounts for (`service.audit.data_folder`), the reason, and the keys.
     """
     frozen = account.frozen or account.spent_nano + account.reserved_nano + amount_nano > account.capacity_nano
     append(

@@ -1,8 +1,8 @@
-"""Lock, read, check and append ledger rows. Every balance changes through `append` alone.
+"""Lock, read, check and append ledger rows. Only `append` changes balances.
 
 Every read of an account includes the head of its log; every read of a hold includes the newest entry about it. So both
-are checked (I8) at a cost that does not depend on the length of the log. Locks are taken in the order account, hold, as
-FOR NO KEY UPDATE: writers exclude each other, but not transactions that insert a job which refers to the account.
+are checked (I8) at a cost that does not depend on the length of the log. Lock the account before the hold, with FOR NO
+KEY UPDATE: writers exclude each other, but do not block the insertion of a job that refers to the account.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from service.times import to_the_hour, wrong_clock
 Row = TypeVar("Row", Account, Hold)
 _BALANCES = ("capacity_nano", "spent_nano", "reserved_nano")
 _IN_TRAININGS = frozenset({EntryKind.ARM, EntryKind.CHARGE})
-# Rows are read again even if the session has them: they may have changed before the lock was granted.
+# Reload rows that the session already has: they may have changed before the lock was granted.
 _FRESH = {"populate_existing": True}
 _ACCOUNTS = select(Account).options(joinedload(Account.head)).execution_options(**_FRESH)
 _HOLDS = select(Hold).options(joinedload(Hold.last_entry)).execution_options(**_FRESH)
 _ENTRIES = select(Entry).execution_options(**_FRESH)
-# Statements of every step of a job: built once, because building one costs as much as running it.
+# Statements that every step of a job runs. Built once, because building one costs as much as running it.
 _ACCOUNT = _ACCOUNTS.where(Account.id == bindparam("account_id"))
 _HOLD = _HOLDS.where(Hold.id == bindparam("hold_id"))
 _HOLD_AND_ACCOUNT = _HOLD.options(joinedload(Hold.account).joinedload(Account.head))
-# A joined read that had to wait for the lock would miss an entry that was appended meanwhile: lock first, then read.
+# Lock first, then read: a joined read that waited for the lock would miss an entry appended meanwhile.
 _LOCK_ACCOUNT = select(Account.id).where(Account.id == bindparam("account_id")).with_for_update(key_share=True)
 _LOCK_BOTH = (
     select(Account.id, Hold.id)
@@ -84,7 +84,7 @@ def lock_hold(session: Session, hold_id: str) -> Hold:
 
 
 def audited(session: Session, table: type[Row], ids: Collection[str]) -> dict[str, tuple[Row, LedgerCorruption | None]]:
-    """Return accounts or holds by id, each with the error of its check or None, by one query."""
+    """Return accounts or holds by id, each with the error of its check or None, in one query."""
     query, check = _CHECKED[table]
     read: dict[str, tuple[Row, LedgerCorruption | None]] = {}
     for row in session.scalars(query.where(table.id.in_(sorted(ids)))) if ids else ():
@@ -107,9 +107,9 @@ def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry:
 
 
 def filter_of_hold(session: Session, hold_id: str) -> Filter:
-    """Return the account's filter as it was when a hold was taken, by which the hold was priced and is certified.
+    """Return the account's filter at the time of a hold: the filter that priced the hold and certifies its releases.
 
-    The limit may have changed since; at another rate the same releases have another price.
+    The limit may have changed since, and the same releases have another price at another rate.
     """
     opening = entry_of_hold(session, hold_id, EntryKind.HOLD)
     limits = _ENTRIES.where(
@@ -141,17 +141,17 @@ def append(
     also: Mapping[str, Any] | None = None,
     moves: Mapping[str, Any] | None = None,
 ) -> Entry:
-    """Append an entry, move the account and the hold with it, and write all of it to the database.
+    """Append an entry, update the account and the hold accordingly, and flush all of it to the database.
 
-    Raise LedgerCorruption if a row is not the locked one, or the hold contradicts the log. The same if spent would
-    decrease (I2), or the account would be overspent (I1).
+    Raise LedgerCorruption if a row is not the locked one, or if the hold contradicts the log. Also raise it if the
+    spent balance would decrease (I2), or the account would be overspent (I1).
 
     Args:
         account: locked.
-        hold: that the entry is about: new, or locked.
-        spent: change of the spent balance, in nano-units, >= 0; likewise `held`, of any sign.
+        hold: the entry's hold, new or locked.
+        spent: change of the spent balance, in nano-units, >= 0. `held` is the change of the held balance, of any sign.
         details: public JSON facts.
-        also: further columns of the account that this entry changes.
+        also: other columns of the account that this entry changes.
         moves: columns of the hold that this entry changes.
     """
     if spent < 0:
@@ -201,11 +201,11 @@ def append(
 
 
 def entry_time(session: Session, account: Account, kind: EntryKind, now: datetime) -> datetime:
-    """Return the time of the next entry of an account: the hour of `now`, and never before the newest entry.
+    """Return the time of an account's next entry: `now` rounded down to the hour, but not before the newest entry.
 
-    An exact time after a charge would reveal a latest time of that charge. People's actions follow private events
-    because programs act for them. Entries that a training writes on its way repeat the newest entry's
-    time: which of a thousand charges began a new hour would reveal the training's pace.
+    An exact time would bound the time of the charge before it. This includes the actions of people, because their
+    programs react to private events. Entries that a running training writes repeat the newest entry's time. Otherwise
+    the first charge of each hour would reveal the training's pace.
     """
     assert account.head is not None  # `check_account` has seen it
     newest = account.head.created_at
@@ -220,7 +220,7 @@ def newest_at(session: Session) -> datetime | None:
 
 
 def require_clock(session: Session, now: datetime, newest: datetime | None = None) -> None:
-    """Raise ClockRefused unless this clock, by which leases end as well, is close to the newest entry.
+    """Raise ClockRefused unless the clock, which also decides when leases expire, is close to the newest entry.
 
     Args:
         newest: the time of an account's newest entry; None compares with the newest entry of all logs.
@@ -230,7 +230,7 @@ def require_clock(session: Session, now: datetime, newest: datetime | None = Non
     if why is not None and newest is not None:
         accepted = session.execute(select(Installation.clock_accepted_at, Installation.clock_ahead_until)).first()
         if accepted is not None and accepted.clock_ahead_until is not None and newest <= accepted.clock_ahead_until:
-            why = wrong_clock(now, accepted.clock_accepted_at)  # the operator has confirmed that those are ahead
+            why = wrong_clock(now, accepted.clock_accepted_at)  # the operator has confirmed that the entries are ahead
     if why is not None:
         raise ClockRefused(
             f"The clock of this machine is wrong: {why}. Nothing was written. Set it, and try again.", now=str(now)
@@ -238,7 +238,7 @@ def require_clock(session: Session, now: datetime, newest: datetime | None = Non
 
 
 def check_account(account: Account) -> None:
-    """Raise unless an account repeats the intact head of its log, and nothing is overspent (I1, I8, I13)."""
+    """Raise unless an account matches the intact head of its log and is not overspent (I1, I8, I13)."""
     head = account.head
     if head is None or head.hash != account.head_hash:
         raise corrupt("the head of the log is missing or is not the one the account names", account)
@@ -265,7 +265,7 @@ def check_entry(entry: Entry) -> None:
 
 
 def check_hold(hold: Hold) -> None:
-    """Raise unless a hold's amounts fit its state, and both repeat the newest entry about it (I3, I5, I8)."""
+    """Raise unless a hold's amounts fit its state, and both match the newest entry about it (I3, I5, I8)."""
     last = hold.last_entry
     if last is not None:
         check_entry(last)

@@ -1,7 +1,7 @@
-"""Arming stops: while an account, or every account, has one, none of its private data is opened.
+"""Arming stops: while one applies to an account, or to all accounts, no job can open that private data.
 
-A verification with a finding writes one (`service.audit.findings`), beside the log, because nothing should be appended
-to a log that is in doubt. Jobs of a stopped account wait; nothing of theirs is spent or returned.
+A verification with a finding writes a stop (`service.audit.findings`) to its own table, because nothing should be
+appended to a log that is in doubt. Jobs of a stopped account wait; their holds are neither spent nor returned.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ LOCKED: ColumnElement[bool] = exists().where(_LOCKS)  # the SQL condition that t
 
 
 class ArmingStopped(ObscuraError):
-    """A check of the ledger found a fault: private data stays closed until an operator has corrected it."""
+    """A check of the ledger found a fault: private data stays closed until an operator corrects it."""
 
 
 class InstallationLocked(ArmingStopped):
-    """The database is older than what its storage proves: nothing but reading by admins is possible."""
+    """The database is older than the proofs in its storage: admins can read, and nothing else is possible."""
 
     code = "installation_locked"
 
@@ -38,19 +38,19 @@ class InstallationLocked(ArmingStopped):
 
 
 def lock_of(session: Session) -> str | None:
-    """Return the code of a finding that locks the installation; None where it is open."""
+    """Return the code of the finding that locks the installation; None if it is unlocked."""
     return session.scalar(select(ArmingStop.code).where(_LOCKS).limit(1))
 
 
 def require_unlocked(session: Session) -> None:
-    """Raise InstallationLocked if the database is older than what its storage proves."""
+    """Raise InstallationLocked if the database is older than the proofs in its storage."""
     reason = lock_of(session)
     if reason is not None:
         raise InstallationLocked(reason)
 
 
 def stop_of(session: Session, account_id: str) -> ArmingStopped | None:
-    """Return the error of an account that is stopped; it names the finding."""
+    """Return the error for an account that is stopped, which names the finding; None if it is not stopped."""
     scopes = or_(ArmingStop.scope.in_((account_id, EVERYWHERE)), _LOCKS)
     codes = session.scalars(select(ArmingStop.code).where(scopes)).all()
     if not codes:

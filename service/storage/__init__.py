@@ -1,7 +1,7 @@
-"""Storage of files that outlive processes: datasets, checkpoints, journals, releases, samples, receipts and the trash.
+"""Storage for files that outlive processes: datasets, checkpoints, journals, releases, samples, receipts, the trash.
 
-It exports `storage_of`, which returns the operator's choice; `interface` has the verbs. Keys, logs, extractors,
-quarantine and scratch folders never go there: they belong to one machine.
+`storage_of` returns the storage that the operator configured; `interface` defines the methods. Keys, logs, extractors,
+quarantine and scratch folders are never stored there: they belong to one machine.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ BACKENDS: dict[str, Callable[[Settings], Storage]] = {
 
 
 def is_elsewhere(settings: Settings) -> bool:
-    """Return whether the storage is remote, so that machines share no folder and each has its own keys."""
+    """Return whether the storage is remote. Then machines share no folder, and each has its own keys."""
     return settings.storage != "folder"
 
 
 def storage_of(settings: Settings) -> Storage:
-    """Return the storage that OBSCURA_STORAGE names; raise InvalidInput if there is no such storage."""
+    """Return the storage that OBSCURA_STORAGE names; raise InvalidInput if it is unknown."""
     make = BACKENDS.get(settings.storage.partition("://")[0])
     if make is None:
         raise InvalidInput(f"OBSCURA_STORAGE is {settings.storage}; choose one of {', '.join(BACKENDS)}.")

@@ -13,7 +13,7 @@ from service.errors import InvalidInput, NotFound
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading; raise NotFound for anything else, links at the last step included."""
+    """Open a regular file for reading; raise NotFound for anything else, including a link."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -25,7 +25,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def digest_file(path: Path) -> str:
-    """Return the SHA-256 (hex) of a regular file. Raises NotFound as `open_regular`."""
+    """Return the SHA-256 (hex) of a regular file; raise NotFound as `open_regular` does."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -33,7 +33,7 @@ def digest_file(path: Path) -> str:
 def digest_directory(directory: Path) -> str:
     """Return the SHA-256 (hex) of the canonical JSON that maps each file's relative path to its SHA-256.
 
-    Raise InvalidInput for links and special files, NotFound if there is no such folder.
+    Raise InvalidInput for links and special files, and NotFound if there is no such folder.
     """
     if directory.is_symlink() or not directory.is_dir():
         raise NotFound("There are no files under this identifier.")
@@ -42,7 +42,7 @@ def digest_directory(directory: Path) -> str:
 
 
 def regular_files(directory: Path) -> list[Path]:
-    """Return the files at and below a folder, in order; raise InvalidInput for links and special files."""
+    """Return the files in and below a folder, sorted; raise InvalidInput for links and special files."""
     files: list[Path] = []
     for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
         if entry.is_dir(follow_symlinks=False):

@@ -1,4 +1,4 @@
-"""Storage in a folder of this machine: a key is a path below it, and publishing is a flush and a rename."""
+"""Storage in a folder of this machine: a key is a path in the folder, and publishing is a flush and a rename."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.times import to_the_hour
 
 
 class FolderStorage(Storage):
-    """Keeps everything below one folder of one file system, which is created if it is missing."""
+    """Storage in one folder of one file system. The folder is created if it is missing."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -33,7 +33,7 @@ class FolderStorage(Storage):
         try:
             yield staging
         finally:
-            shutil.rmtree(staging, ignore_errors=True)  # a sweep may be removing it, too
+            shutil.rmtree(staging, ignore_errors=True)  # a sweep may be removing it at the same time
 
     def publish(self, staged: Path, key: str) -> None:
         target = self._path(key)
@@ -121,7 +121,7 @@ class FolderStorage(Storage):
                 return
             flush_directory(path.parent)
         if doomed.is_dir():
-            shutil.rmtree(doomed, ignore_errors=True)  # a sweep may be removing it, too, and finishes the rest
+            shutil.rmtree(doomed, ignore_errors=True)  # a concurrent sweep removes the rest
         else:
             doomed.unlink(missing_ok=True)
 

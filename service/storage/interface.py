@@ -1,6 +1,6 @@
-"""The verbs of a storage. A key such as `releases/rel_...` names a file or a folder of files, and the keys below it.
+"""The methods of a storage. A key such as `releases/rel_...` names a file, or a folder with files and further keys.
 
-Keys are built from our own identifiers, never from names that users choose. Every storage must pass
+Keys consist of our own identifiers, never of names that users choose. Every storage must pass
 `tests/service/storage/contract.py`.
 """
 
@@ -16,32 +16,32 @@ from service.dependencies import calling
 from service.errors import InvalidInput, NotFound, ObscuraError
 from service.storage.files import open_regular
 
-# The name of a dataset's content: the dataset's id, and the number of times that it was rewritten.
+# The name of a dataset's content: the dataset's id, and the number of rewrites.
 CONTENT = re.compile(r"(ds_[a-z2-7]{20})(?:\.[1-9]\d{0,5})?")
 _IDENTIFIER = re.compile(rf"(?:rel|smp)_[a-z2-7]{{20}}|{CONTENT.pattern}")
 _SHELVES = {"ds": "datasets", "rel": "releases", "smp": "samples"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-UNFINISHED = ".tmp"  # ends the names of staging folders, also of those that a crash left
+UNFINISHED = ".tmp"  # suffix of staging folders, including those left by a crash
 
 
 class StorageUnavailable(ObscuraError, OSError):
-    """A remote storage does not answer, or refuses. Nothing is known to be lost; callers wait.
+    """A remote storage does not answer, or rejects requests. No data is known to be lost; callers retry later.
 
-    `numbers["why"]` is one word for what an operator must check.
+    `numbers["why"]` is one word that names the operator's next check.
     """
 
     @property
     def dependency_failed(self) -> bool:
-        """Return whether the storage did not answer; otherwise it refused."""
+        """Return whether the storage did not answer; otherwise it rejected the request."""
         return self.numbers.get("why") == "away"
 
 
 class Storage(ABC):
     """Files that outlive processes and machines. Publishing is atomic and durable.
 
-    Several processes use one storage at the same time. A full or failing disk raises OSError; a remote storage raises
-    StorageUnavailable, after a minute or two at most. Every method except `stage`, which uses this machine's disk
-    only, holds a place of the dependency `storage` in a web request (`service.dependencies`).
+    Several processes can use one storage at the same time. Methods raise OSError for a full or failing disk, and
+    StorageUnavailable for a remote storage, after a minute or two at most. In a web request, every method except
+    `stage`, which only uses this machine's disk, takes a slot of the dependency `storage` (`service.dependencies`).
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -50,67 +50,67 @@ class Storage(ABC):
 
     @abstractmethod
     def stage(self, key: str, mark: str = "") -> AbstractContextManager[Path]:
-        """Make an empty private folder on this machine in which to prepare a publication of a key.
+        """Create an empty private folder on this machine, to prepare content for a key.
 
-        It is removed when the block ends. After a crash it may be listed as `NAME.MARK.tmp` beside the key; the mark,
-        random by default, distinguishes this attempt from others.
+        The folder is removed when the block ends. After a crash it may be listed as `NAME.MARK.tmp` beside the key. The
+        mark, random by default, distinguishes this attempt from others.
         """
 
     def send(self, staged: Path, key: str) -> None:  # noqa: B027 - most have nothing to send
-        """Transfer a staged folder ahead of its publication, which is then quick. It stays invisible.
+        """Transfer a staged folder before its publication, which is then quick. The content remains invisible.
 
         For callers that publish while they hold locks.
         """
 
     @abstractmethod
     def publish(self, staged: Path, key: str) -> None:
-        """Make what was staged durable and visible: a folder, or a file in it, readable by its owner only.
+        """Make staged content durable and visible: the folder, or a file in it, readable only by its owner.
 
-        A folder is published once; publishing the same content again is idempotent. A file replaces the one before.
+        A folder is published once; publishing the same content again is idempotent. A file replaces an earlier file.
         Timestamps of a folder's files are rounded to the hour.
 
         Raises:
-            Conflict: a folder with other content has that key.
-            InvalidInput: the folder holds links or special files.
+            Conflict: a folder with other content exists under the key.
+            InvalidInput: the folder contains links or special files.
         """
 
     @abstractmethod
     def append(self, key: str, content: bytes) -> None:
-        """Append to a file, which is created if it is missing. Durable on return; after an OSError a part may be."""
+        """Append to a file; create it if missing. Durable on return. After an OSError, a part may be durable."""
 
     @abstractmethod
     def open(self, key: str, file: str = "") -> Path:
-        """Return a local path to a folder, or to a file in it, for reading only.
+        """Return a local path to a folder, or to a file in it. Only read it.
 
-        Raise NotFound if there is no such folder, or no such regular file in it; links are not followed.
+        Raise NotFound if there is no such folder, or no such regular file in it. Links are not followed.
         """
 
     @abstractmethod
     def list(self, key: str) -> list[str]:
-        """Return the sorted names directly below a key, including foreign ones."""
+        """Return the sorted names directly below a key, including names that this service did not create."""
 
     def holds(self, key: str) -> bool:
-        """Return whether there is anything under a key. Exact even where lists may be stale."""
+        """Return whether anything exists under a key. Exact even if lists may be stale."""
         parent, _, name = key.rpartition("/")
         return name in self.list(parent)
 
     @abstractmethod
     def idle_seconds(self, key: str) -> float:
-        """Return the time since anything at or below a key was written; 0 if it is unknown."""
+        """Return the time since the last write at or below a key; 0 if unknown."""
 
     @abstractmethod
     def move(self, key: str, target: str) -> None:
         """Durably rename a file or folder and everything below it; raise NotFound if another process has just moved it.
 
-        After an interruption everything is under one of the two keys, or both.
+        After an interruption, everything is under one of the two keys, or under both.
         """
 
     @abstractmethod
     def remove(self, key: str) -> None:
-        """Remove a file or folder, if it exists, and everything below it. It disappears from its key at once."""
+        """Remove a file or folder, if it exists, and everything below it. The key is free at once."""
 
     def read(self, key: str, file: str, *, bytes_max: int = -1) -> bytes:
-        """Return a small file of a folder; of one that is longer than `bytes_max`, one byte more than that.
+        """Return the content of a small file in a folder, truncated to `bytes_max` + 1 bytes if `bytes_max` is set.
 
         Raise NotFound if there is no such regular file.
         """
@@ -118,7 +118,7 @@ class Storage(ABC):
             return opened.read(bytes_max + 1 if bytes_max >= 0 else -1)
 
     def read_all(self, key: str, begins: str = "", *, bytes_max: int = -1) -> dict[str, bytes | None]:
-        """Return the small files directly below a key whose names begin so, by name; None for an unreadable one.
+        """Return the small files directly below a key whose names start with `begins`, by name; None if unreadable.
 
         Raise StorageUnavailable if the storage as a whole does not answer.
         """
@@ -142,7 +142,7 @@ class Storage(ABC):
 
 
 def _guard(backend: type) -> None:
-    """Limit concurrent calls of every public method of a class, except `stage`, which stays open for long."""
+    """Limit concurrent calls of every public method of a class, except `stage`, which stays open for a long time."""
     for name, verb in list(vars(backend).items()):
         if callable(verb) and not name.startswith("_") and name != "stage":
             setattr(backend, name, calling("storage")(verb))
@@ -159,16 +159,16 @@ def key_of(identifier: str) -> str:
 
 
 def work_key(job_id: str) -> str:
-    """Return the key of the private files that a job's attempts share. They are never served."""
+    """Return the key of the private files that a job's attempts share. These files are never served."""
     return f"work/{job_id}"
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a string is a valid step of a key, or file name."""
+    """Return whether a string is a valid segment of a key, or a valid file name."""
     return _NAME.fullmatch(name) is not None
 
 
 def require_key(key: str) -> None:
-    """Raise InvalidInput unless every step of a key is valid; the empty key is."""
+    """Raise InvalidInput unless every segment of a key is valid. The empty key is valid."""
     if key and not all(is_plain(step) for step in key.split("/")):
         raise InvalidInput("This is not a valid storage key.")

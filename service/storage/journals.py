@@ -1,8 +1,8 @@
-"""Journals beside the database: releases of jobs, withdrawals, and accepted uploads.
+"""Journals outside the database: releases of jobs, withdrawals, and accepted uploads.
 
-A line of a job's journal is on the disk after its charge was committed and before the noise that it pays for is drawn.
-So every release is in the journal, and every line of it is in the ledger. A ledger that shows less was restored from an
-old backup. The lines hold planned numbers only.
+A job writes a line to its journal after its charge is committed, and before the noise of the release is generated. So
+every release is in the journal, and every line of the journal is in the ledger. A ledger that lacks a line was restored
+from an old backup. The lines contain only planned numbers.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from service.errors import NotFound
 from service.storage.interface import Storage
 
 _SHELF, _SUFFIX = "journals", ".jsonl"
-_WITHDRAWN = "withdrawn."  # begins the names of lists of who has withdrawn
-_UPLOADED = "uploaded."  # begins the names of lists of accepted uploads
+_WITHDRAWN = "withdrawn."  # prefix of the lists of withdrawn subjects
+_UPLOADED = "uploaded."  # prefix of the lists of accepted uploads
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Line:
-    """One charge whose releases may exist: `count` of them, for `cost_nano` of the account's budget together."""
+    """One charge: `count` releases may exist, which together cost `cost_nano` of the account's budget."""
 
     attempt: int
     stage: str
@@ -36,20 +36,20 @@ class Line:
 
 
 class Journal:
-    """The journal of one job, written by one attempt, which an account pays for. It exists, durably, from now on."""
+    """The journal of one job, written by one attempt and paid for by an account. Creating it is durable."""
 
     def __init__(self, storage: Storage, job_id: str, attempt: int, account_id: str) -> None:
         self._storage, self._job_id, self._attempt, self._account_id = storage, job_id, attempt, account_id
         storage.append(f"{_SHELF}/{job_id}{_SUFFIX}", b"")
 
     def write(self, *, stage: str, count: int, cost_nano: int) -> None:
-        """Append a line; it is on the disk when this returns. After an OSError nothing may be released."""
+        """Append a line durably. After an OSError, nothing may be released."""
         line = Line(self._attempt, stage, count, cost_nano, self._account_id)
         _append(self._storage, self._job_id, asdict(line))
 
 
 def read_journal(storage: Storage, job_id: str) -> list[Line]:
-    """Return the lines of a job's journal; none if it never charged."""
+    """Return the lines of a job's journal; empty if the job never charged."""
     try:
         return _parsed(storage.read(_SHELF, f"{job_id}{_SUFFIX}"), lambda record: Line(**record))
     except NotFound:
@@ -58,7 +58,7 @@ def read_journal(storage: Storage, job_id: str) -> list[Line]:
 
 @dataclass(frozen=True)
 class Journalled:
-    """The sum of a journal: nano-units, releases by stage, and the account that pays (None in an empty journal)."""
+    """The totals of a journal: nano-units, releases by stage, and the paying account (None for an empty journal)."""
 
     cost_nano: int
     counts: Counter[str]
@@ -66,12 +66,12 @@ class Journalled:
 
 
 def journalled(storage: Storage, job_id: str) -> Journalled:
-    """Add up the lines of a job's journal."""
+    """Return the totals of a job's journal."""
     return _added_up(read_journal(storage, job_id))
 
 
 def all_journalled(storage: Storage) -> dict[str, Journalled]:
-    """Add up every job's journal, by job; raise NotFound if one cannot be read, as its charges are not known."""
+    """Return the totals of all journals by job; raise NotFound if one is unreadable: its charges are unknown."""
     texts = _texts(storage, "job_")
     return {job_id: _added_up(_parsed(text, lambda record: Line(**record))) for job_id, text in texts}
 
@@ -81,17 +81,17 @@ def journalled_jobs(storage: Storage) -> list[str]:
 
 
 def note_withdrawn(storage: Storage, account_id: str, numbers: set[int]) -> None:
-    """Append the subjects who have withdrawn from an account and are not in its list yet, by their stored numbers.
+    """Append withdrawn subjects, by their stored numbers, to an account's withdrawal journal, unless already there.
 
-    Without the installation's secret the numbers are random. Call it before anything is destroyed, because a database
-    that is restored from an older backup lacks the withdrawal.
+    Without the installation's secret, the numbers are random. Call it before anything is destroyed, because a database
+    restored from an older backup lacks the withdrawal.
     """
     if missing := numbers - read_withdrawn(storage, account_id):
         _append(storage, f"{_WITHDRAWN}{account_id}", {"withdrawn": sorted(missing)})
 
 
 def read_withdrawn(storage: Storage, account_id: str) -> set[int]:
-    """Return the numbers of the subjects who were noted as having withdrawn from an account."""
+    """Return the subject numbers in an account's withdrawal journal."""
     try:
         text = storage.read(_SHELF, f"{_WITHDRAWN}{account_id}{_SUFFIX}")
     except NotFound:
@@ -100,15 +100,15 @@ def read_withdrawn(storage: Storage, account_id: str) -> set[int]:
 
 
 def accounts_withdrawn_from(storage: Storage) -> list[str]:
-    """Return the ids of the accounts from which subjects were noted as having withdrawn."""
+    """Return the ids of the accounts with a withdrawal journal."""
     names = fnmatch.filter(storage.list(_SHELF), f"{_WITHDRAWN}*{_SUFFIX}")
     return [name.removeprefix(_WITHDRAWN).removesuffix(_SUFFIX) for name in names]
 
 
 @dataclass(frozen=True)
 class Uploaded:
-    """One accepted upload of a private dataset: the account that pays for it, and whether its subjects are recognised,
-    under a key with which check value.
+    """One accepted upload of a private dataset: the account that pays for it, whether its subjects are recognised, and
+    the check value of their key.
     """
 
     account_id: str
@@ -117,13 +117,13 @@ class Uploaded:
 
 
 def write_uploaded(storage: Storage, dataset_id: str, upload: Uploaded) -> None:
-    """Append that an upload was accepted. Call it after the commit; idempotent."""
+    """Append an accepted upload to its list. Call it after the commit. Idempotent."""
     record = {"dataset": dataset_id, "recognised": upload.recognised, "check": upload.check}
     _append(storage, f"{_UPLOADED}{upload.account_id}", record)
 
 
 def read_uploaded(storage: Storage) -> dict[str, Uploaded]:
-    """Return the accepted uploads by dataset; raise NotFound if one of their lists cannot be read."""
+    """Return the accepted uploads by dataset; raise NotFound if one of the lists is unreadable."""
     uploads: dict[str, Uploaded] = {}
     for name, text in _texts(storage, _UPLOADED):
         for dataset_id, recognised, check in _parsed(text, _upload_facts):
@@ -136,12 +136,12 @@ def _upload_facts(record: dict[str, Any]) -> tuple[str, bool, str | None]:
 
 
 def _append(storage: Storage, name: str, record: dict[str, Any]) -> None:
-    # A newline on both sides: a line that a crash tore apart cannot spoil the next one.
+    # A newline on both sides, so that a line truncated by a crash cannot corrupt the next line.
     storage.append(f"{_SHELF}/{name}{_SUFFIX}", b"\n" + json.dumps(record).encode() + b"\n")
 
 
 def _parsed(text: bytes, build: Callable[[dict[str, Any]], T]) -> list[T]:
-    """Return the records of a list, without lines that a crash tore apart: nothing followed from those."""
+    """Return the records of a list. Ignores lines truncated by a crash: no action followed them."""
     records: list[T] = []
     for line in text.split(b"\n"):
         with suppress(ValueError, TypeError, KeyError):

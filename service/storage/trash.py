@@ -1,7 +1,7 @@
-"""The trash: unneeded folders wait there before they are removed for good.
+"""The trash: unneeded folders are moved there before they are removed permanently.
 
-A name holds the time and the former key: `trash/20300102T030405Z.releases.rel_...`. To restore a folder, move it back.
-Each move, and each removal, is logged.
+A name contains the time and the former key: `trash/20300102T030405Z.releases.rel_...`. To restore it, move it back.
+Each move and each removal is logged.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _NAME = re.compile(r"(\d{8}T\d{6}Z)\.[a-z]+\.[A-Za-z0-9_.]+")
 
 
 def put_away(storage: Storage, key: str, *, now: datetime) -> bool:
-    """Move a key of two steps, such as `releases/rel_...`, into the trash; the grace period begins now.
+    """Move a key with two segments, such as `releases/rel_...`, into the trash. The grace period starts now.
 
-    Return False if it could not be moved or does not exist: another process may just have moved it.
+    Return False if it cannot be moved or does not exist: another process may just have moved it.
     """
     target = f"{_SHELF}/{now.astimezone(UTC).strftime(_MOVED_AT)}.{key.replace('/', '.')}"
     try:
@@ -37,7 +37,7 @@ def put_away(storage: Storage, key: str, *, now: datetime) -> bool:
 
 
 def waiting_since(storage: Storage, before: datetime) -> list[str]:
-    """Return the keys of what was put away before a moment; foreign names are ignored."""
+    """Return the keys in the trash that were moved there before a time; ignore foreign names."""
     keys = []
     for form in map(_NAME.fullmatch, storage.list(_SHELF)):
         with suppress(ValueError):  # a foreign name
@@ -47,6 +47,6 @@ def waiting_since(storage: Storage, before: datetime) -> list[str]:
 
 
 def remove_for_good(storage: Storage, key: str) -> None:
-    """Remove a key of the trash. Several processes may do so at the same time."""
+    """Remove a key from the trash permanently. Several processes may do so at the same time."""
     get_logger(__name__).info("removed_for_good", folder=key)
     storage.remove(key)

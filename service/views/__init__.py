@@ -1,5 +1,5 @@
-"""Records of the wire, made from rows, for the API and the pages.
+"""Build the records that the API and the pages show, from database rows.
 
-Functions take a session in any transaction and write nothing. They never load a job's secret, and show an amount of a
-budget only after comparing it with the log.
+Functions take a session in any transaction and write nothing. They never load a job's secret. They compare amounts of a
+budget with the log before showing them.
 """

@@ -1,6 +1,6 @@
 """Accounts and their logs.
 
-Every amount that leaves the service comes from `Payments`, `read` or `page`, which compare it with the log.
+Every amount shown to users comes from `Payments`, `read` or `page`, which compare it with the log.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from service.logs import get_logger
 from service.views.rows import ROWS_MAX
 
 ENTRIES_A_PAGE = 40
-CHART_POINTS_MAX = 120  # on 640 pixels
+CHART_POINTS_MAX = 120  # for 640 pixels
 
 
 class DoubtfulAccount(AccountTerms, arbitrary_types_allowed=True):
-    """An account whose log contradicts it or one of its holds: no amount is shown."""
+    """An account whose log contradicts its row or one of its holds. No amount is shown."""
 
     fault: LedgerCorruption
     balance: None = None
@@ -38,12 +38,12 @@ Payer = AccountRecord | DoubtfulAccount
 
 
 def account(row: ledger.Account) -> AccountRecord:
-    """Return the record of an account that was compared with its log."""
+    """Return the record of an account that is already compared with its log."""
     return record_of(AccountRecord, row, balance=ledger.balance_of(row))
 
 
 def sound(shown: Payer) -> AccountRecord:
-    """Return the record of an account, or raise LedgerCorruption if its log contradicts it."""
+    """Return an account's record; raise LedgerCorruption if its log contradicts it."""
     if isinstance(shown, DoubtfulAccount):
         raise shown.fault
     return shown
@@ -53,13 +53,13 @@ def sound(shown: Payer) -> AccountRecord:
 class Payments:
     """Accounts and holds by id, compared with the log in two queries.
 
-    An account is in doubt if its own figures or one of these holds contradict the log. Pages say so and show the
-    others; the API answers with an error.
+    An account is in doubt if its amounts or one of these holds contradict the log. Pages mark it and show the other
+    accounts; the API returns an error.
     """
 
     accounts: Mapping[str, ledger.Account]
     holds: Mapping[str, ledger.Hold]
-    faults: Mapping[str, LedgerCorruption]  # by the account's id
+    faults: Mapping[str, LedgerCorruption]  # by account id
 
     @classmethod
     def read(cls, session: Session, account_ids: Iterable[str | None], hold_ids: Iterable[str | None] = ()) -> Self:
@@ -78,7 +78,7 @@ class Payments:
         return self
 
     def payer(self, account_id: str) -> Payer:
-        """Return an account as shown; if its log contradicts it, alert the operator."""
+        """Return an account for display. If its log contradicts it, alert the operator."""
         if account_id not in self.accounts:
             raise NotFound("There is no such account.", account_id=account_id)
         row, fault = self.accounts[account_id], self.faults.get(account_id)
@@ -86,10 +86,10 @@ class Payments:
             return account(row)
         get_logger(__name__).error("operator_needed", code=fault.code, message=fault.message, **fault.numbers)
         terms = {name: getattr(row, name) for name in AccountTerms.model_fields}
-        return DoubtfulAccount.model_construct(**terms, fault=fault)  # unchecked, because the row may hold anything
+        return DoubtfulAccount.model_construct(**terms, fault=fault)  # not validated: the row may contain anything
 
     def epsilon_of(self, account_id: str) -> Callable[[int], float]:
-        """Return the function from nano-units to epsilon at an account's delta; 0 for an account in doubt."""
+        """Return the function that converts nano-units to epsilon at an account's delta; it returns 0 if in doubt."""
         if account_id in self.faults:
             return lambda _nano: 0.0
         return ledger.filter_of(self.accounts[account_id]).epsilon_of
@@ -117,7 +117,7 @@ def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer
 class EntriesPage:
     """Part of an account's log, newest first, with its chain verified."""
 
-    groups: Sequence[Sequence[EntryRecord]]  # consecutive charges of one job and stage; others alone
+    groups: Sequence[Sequence[EntryRecord]]  # consecutive charges of one job and stage are one group
     older_before: int | None
     newer_before: int | None
 
@@ -138,7 +138,7 @@ def newest_entries(session: Session, account_id: str, before: int | None) -> Ent
 
 @dataclass(frozen=True)
 class SpendPoint:
-    """Balances after one entry, as fractions of the present capacity."""
+    """Balances after one entry, as fractions of the current capacity."""
 
     at: datetime
     spent: float
@@ -160,8 +160,8 @@ def spending(session: Session, account_id: str) -> list[SpendPoint]:
 
 
 def open_holds(session: Session, account_id: str) -> list[ledger.Hold] | None:
-    """Return the open holds of an account, oldest first; None in doubt."""
-    # Literal, because SQLite uses the partial index on open holds only if it sees the states.
+    """Return the open holds of an account, oldest first; None if the account is in doubt."""
+    # Literals, because SQLite uses the partial index on open holds only if it sees the states.
     of_account = Hold.account_id == account_id
     query = visible(session, Hold, select(Hold.id)).where(of_account, text("state IN ('held', 'armed')"))
     ids = session.scalars(query.order_by(Hold.created_at).limit(ROWS_MAX)).all()

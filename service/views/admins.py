@@ -26,7 +26,7 @@ RAISES_MAX = 8
 
 
 def decisions(session: Session, rows: Sequence[Decision], now: datetime) -> list[wire.DecisionRecord]:
-    """Return the records of requests that two people decide."""
+    """Return the records of two-person decisions."""
     ids = {id for row in rows for id in (row.account_id, row.shared_with, row.requested_by, row.decided_by)}
     names = projects.names(session, ids)
     return [
@@ -54,7 +54,7 @@ def pending_raises(session: Session, now: datetime, *conditions: ColumnElement[b
 
 
 def project_names(session: Session) -> dict[str, str]:
-    """Return the names of the caller's projects by id, in their order."""
+    """Return the names of the caller's projects by id, in order."""
     rows = session.scalars(visible(session, Project).order_by(Project.name).limit(projects.PROJECTS_MAX))
     return {row.id: row.name for row in rows}
 
@@ -65,7 +65,7 @@ def project_uses(session: Session, rows: Sequence[Project]) -> list[wire.Project
 
 
 def people(session: Session, rows: Sequence[ApiKey]) -> list[wire.PersonRecord]:
-    """Return the people behind the keys that stand for roles."""
+    """Return the people of the keys that represent roles."""
     named = session.scalars(select(Person).where(Person.id.in_({row.person_id for row in rows})))
     people = {person.id: person for person in named}
     shown = []
@@ -76,7 +76,7 @@ def people(session: Session, rows: Sequence[ApiKey]) -> list[wire.PersonRecord]:
 
 
 def keys(session: Session, rows: Sequence[ApiKey]) -> list[wire.KeyRecord]:
-    """Return keys, without hashes, with the names of their makers."""
+    """Return keys without hashes, with the names of their creators."""
     makers = admins.makers(session, rows)
     people = select(Person.id, Person.name).where(Person.id.in_({row.person_id for row in rows if row.person_id}))
     names = {person.id: person.name for person in session.execute(people)} if any(row.person_id for row in rows) else {}
@@ -97,7 +97,7 @@ def webhooks(session: Session, rows: Sequence[Webhook], now: datetime) -> list[w
 def events(
     session: Session, *, limit: int, after: str | None = None, before: str | None = None, newest: bool = False
 ) -> list[wire.AuditEventRecord]:
-    """Return visible events of the audit log, oldest or newest first, optionally those after or before one of them."""
+    """Return visible events of the audit log, oldest or newest first, optionally after or before an event's id."""
     query = visible(session, AuditEvent).limit(limit)
     query = query.order_by(AuditEvent.sequence.desc() if newest else AuditEvent.sequence)
     if (event_id := before if newest else after) is not None:

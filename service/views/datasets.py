@@ -12,7 +12,7 @@ from service.views.rows import ROWS_MAX
 
 
 def dataset(row: Dataset) -> DatasetRecord:
-    """Return the record of a dataset. Size and digest of private content depend on private data and are left out."""
+    """Return the record of a dataset. Omits size and digest of private content, because they depend on private data."""
     public = row.visibility is Visibility.PUBLIC
     return record_of(
         DatasetRecord,

@@ -1,4 +1,4 @@
-"""Jobs: records of the wire, and views of pages."""
+"""Jobs: records for the API, and views for pages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from service.jobs.lifecycle import SILENT_MINUTES, blocked
 from service.views.accounts import Payer, Payments
 from service.views.rows import newest
 
-UNFINISHED_MAX = 100  # that a page shows
+UNFINISHED_MAX = 100  # shown on a page
 AnyJob = Job | Row[Any]
 
-# Neither the plan, which is long, nor the secret. Built once: that costs more than running it.
+# Without the plan, which is long, and the secret. Built once, because building it costs more than running it.
 _COLUMNS = (
     *("id", "kind", "state", "account_id", "dataset_id", "evaluation_dataset_id", "recipe", "epsilon", "options"),
     *("attempt", "cancel_requested", "ended_early", "progress", "failure_code", "hold_id", "sweep_id", "release_id"),
@@ -43,7 +43,7 @@ ON_PAGES = (
 
 
 def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
-    """Return the records of jobs, whole or as JOBS selects them. Raise LedgerCorruption in doubt."""
+    """Return the records of jobs, or of rows selected by JOBS. Raise LedgerCorruption if an account is in doubt."""
     paid = payments_of(session, rows).require_sound()
     return _records(session, rows, paid, samples_of(session, rows), with_plans=True)
 
@@ -77,7 +77,7 @@ def samples_of(session: Session, rows: Sequence[AnyJob]) -> dict[str, Sample]:
 
 
 def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
-    """Return progress and charges: the allow-list of what a running job may report."""
+    """Return progress and charges: the only fields that a running job may report."""
     reported: dict[str, Any] = row.progress or {}
     charged_nano = planned_nano = 0
     charged_epsilon = planned_epsilon = 0.0
@@ -98,7 +98,7 @@ def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
 def _records(
     session: Session, rows: Sequence[AnyJob], paid: Payments, samples: Mapping[str, Sample], *, with_plans: bool
 ) -> list[JobRecord]:
-    """Return records; `publishes_if_cancelled` of an unfinished training needs its plan, which is long."""
+    """Return records. For unfinished trainings, `publishes_if_cancelled` needs the plan, which is long."""
     useful_from_nano: dict[str, int | None] = {}
     unfinished = [row.id for row in rows if row.kind == TRAIN and row.state in UNFINISHED]
     if with_plans and unfinished:
@@ -135,7 +135,7 @@ class JobView:
     account_name: str | None
     dataset_name: str | None
     took: timedelta | None
-    payer: Payer | None  # in lists only of an account in doubt
+    payer: Payer | None  # in lists, only for an account in doubt
     hold: ledger.Hold | None
 
 
@@ -143,12 +143,12 @@ class JobView:
 class WholeJob(JobView):
     """A job on its own page."""
 
-    made: Any  # the record of its result; None if that has no row of its own
+    made: Any  # the record of its result; None if the result has no row
     plan: dict[str, Any]
 
 
 def views(session: Session, rows: Sequence[Row[Any]], now: datetime, *, in_full: bool = False) -> list[JobView]:
-    """Return views of jobs as ON_PAGES selects them; `in_full` with their payers, and whether cancelling publishes."""
+    """Return views of rows selected by ON_PAGES; if `in_full`, with payers, and whether cancelling publishes."""
     paid, samples, shown = payments_of(session, rows), samples_of(session, rows), []
     payer_ids = {row.account_id for row in rows if row.hold_id is not None}
     payers = {id: paid.payer(id) for id in payer_ids if in_full or id in paid.faults}
@@ -180,13 +180,13 @@ def page(
     before: str | None = None,
     in_total: bool = False,
 ) -> tuple[list[JobView], str | None]:
-    """Return a page of jobs and the id to continue from: unfinished ones first, on the first page, then ended ones.
+    """Return a page of jobs and the id of the next page: on the first page unfinished jobs first, then ended jobs.
 
     `limit` is for ended jobs, or for both if `in_total`. `before` is the id of the last job of the previous page.
     """
     rows, last = list[Row[Any]](), None
     if before is None:
-        # Literal, because SQLite uses the partial index on open jobs only if it sees the states.
+        # Literals, because SQLite uses the partial index on open jobs only if it sees the states.
         unfinished = visible(session, Job, ON_PAGES).where(text("jobs.state IN ('queued', 'running')"), *narrowed)
         rows += session.execute(unfinished.order_by(Job.created_at, Job.id.desc()).limit(UNFINISHED_MAX))
     ended_max = limit - len(rows) if in_total else limit

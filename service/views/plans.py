@@ -1,4 +1,4 @@
-"""Recipes, and plans: the releases of a training, and the remaining budget after it."""
+"""Recipes and plans: the releases of a training, and the remaining budget after it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def describe_recipe(recipe: Recipe) -> RecipeRecord:
 
 
 def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord:
-    """Return a plan with its price and the budget before and after. Opens no data."""
+    """Return a plan with its price, and the budget before and after it. Opens no data."""
     trained = training_set(session, asked.dataset_id)
     made = plan_on(session, trained, asked.recipe, asked.epsilon, asked.options)
     require_extractor(settings, made)
@@ -69,7 +69,7 @@ def _budget(payer: ledger.Account, cost_nano: int, budget_nano: int) -> BudgetFa
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """A trial that is not requested yet; `options` are those that differ between trials."""
+    """A trial that is not requested yet; `options` are the options that differ between trials."""
 
     epsilon: float
     options: dict[str, Any]
@@ -79,7 +79,7 @@ class PlannedTrial:
 
 @dataclass(frozen=True)
 class PlannedSweep:
-    """A sweep that is not requested yet, the price of all trials, and the largest affordable epsilon of each."""
+    """A sweep that is not requested yet, its total price, and the largest affordable epsilon of each trial."""
 
     trials: Sequence[PlannedTrial]
     cost_nano: int

@@ -27,7 +27,7 @@ from service.views.rows import ROWS_MAX, newest, with_job
 
 EVALUATIONS_SHOWN = 20
 
-# Without the receipt, which is long and has an address of its own.
+# Without the receipt, which is long and has its own route.
 _COLUMNS = (
     *("id", "kind", "job_id", "account_id", "dataset_id", "name", "artifact_sha256", "card", "summary", "incomplete"),
     "created_at",
@@ -39,7 +39,7 @@ _ON_PAGES = RELEASES.add_columns(Dataset.name.label("dataset_name")).join(Releas
 
 
 def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[ReleaseRecord]:
-    """Return the records of releases, whole or as RELEASES selects them, with figures of their newest evaluations."""
+    """Return the records of releases, or of rows selected by RELEASES, with results of their newest evaluations."""
     measured = evaluate.newest_evaluations(session, [row.id for row in rows])
     projects = projects_of(session, (row.account_id for row in rows))
     classes_of = visible(session, Release, select(Release.id, Dataset.classes).join(Release.dataset))
@@ -67,7 +67,7 @@ class ReleaseView:
 def views(
     session: Session, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
 ) -> tuple[list[ReleaseView], str | None]:
-    """Return a page of releases, newest first, and the id to continue from."""
+    """Return a page of releases, newest first, and the id of the next page."""
     rows, last = newest(session, Release, *narrowed, limit=limit, before=before, columns=_ON_PAGES)
     shown = []
     for release, row in zip(records(session, rows), rows, strict=True):
@@ -78,7 +78,7 @@ def views(
 
 @dataclass(frozen=True)
 class WholeRelease(ReleaseView):
-    """A release on its own page. A shared release shows neither payer nor options."""
+    """A release on its own page. For shared releases, payer and options are hidden."""
 
     payer: Payer | None
     hold: ledger.Hold | None
@@ -88,7 +88,7 @@ class WholeRelease(ReleaseView):
 
     @property
     def used_fraction(self) -> float | None:
-        """Its cost as a fraction of the account's lifetime budget; None in doubt."""
+        """Its cost as a fraction of the account's lifetime budget; None if the account is in doubt."""
         if self.hold is None or self.payer is None or self.payer.balance is None:
             return None
         balance = self.payer.balance
@@ -129,7 +129,7 @@ def shares(session: Session, rows: Sequence[Share]) -> list[ShareRecord]:
 
 
 def evaluations(session: Session, release_id: str) -> list[tuple[EvaluationRecord, str, bool]]:
-    """Return the evaluations of a release, newest first, each with its dataset's name and whether it is cancelled."""
+    """Return the evaluations of a release, newest first, each with its dataset's name, and True if it is cancelled."""
     query = visible(session, Evaluation).options(with_job(Evaluation), joinedload(Evaluation.dataset))
     query = query.where(Evaluation.release_id == release_id).order_by(Evaluation.created_at.desc())
     rows = session.scalars(query.limit(EVALUATIONS_SHOWN))
@@ -137,7 +137,7 @@ def evaluations(session: Session, release_id: str) -> list[tuple[EvaluationRecor
 
 
 def samples(session: Session, release_id: str) -> list[tuple[SampleRecord, bool]]:
-    """Return the samples of a release, newest first, each with whether it is cancelled."""
+    """Return the samples of a release, newest first, each with True if it is cancelled."""
     query = visible(session, Sample).options(with_job(Sample)).where(Sample.release_id == release_id)
     rows = session.scalars(query.order_by(Sample.created_at.desc()).limit(ROWS_MAX))
     return [(sample.show(row, row.job), row.job.cancel_requested) for row in rows]

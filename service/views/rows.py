@@ -1,4 +1,4 @@
-"""Pages of rows, newest first, and their jobs."""
+"""Load pages of rows, newest first, with their jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS_MAX = 200
 
 
 def with_job(made: Any) -> ORMOption:
-    """Return the option that loads the job of a result, without its secret, in the same query."""
+    """Return the option that loads the job of a result in the same query, without the job's secret."""
     return joinedload(made.job).defer(Job.secret, raiseload=True)
 
 
@@ -30,9 +30,9 @@ def newest(
     columns: Select[*tuple[Any, ...]] | None = None,
     moment: str = "created_at",
 ) -> tuple[Sequence[Any], str | None]:
-    """Return a page of visible rows before an id, newest first by `moment`, and the last id if there are more.
+    """Return a page of visible rows before an id, newest first by `moment`; and the last id, if there are more rows.
 
-    `columns` is a query of whole rows, or of columns including `id`; None for whole rows.
+    `columns` is a query for whole rows, or for columns including `id`; None for whole rows.
     """
     at = getattr(table, moment)
     query = (visible(session, table) if columns is None else visible(session, table, columns)).where(*conditions)
@@ -41,7 +41,7 @@ def newest(
         if place is None:
             raise NotFound(f"There is no such {table.__name__.lower()}.")
         query = query.where(tuple_(at, table.id) < tuple_(*place))
-    # One more row than the page holds, to see whether there is another page.
+    # Query one row more than the page, to detect another page.
     found = session.execute(query.order_by(at.desc(), table.id.desc()).limit(limit + 1))
     rows: Sequence[Any] = found.scalars().all() if len(found.keys()) == 1 else found.all()
     return rows[:limit], rows[limit - 1].id if len(rows) > limit else None

@@ -1,4 +1,4 @@
-"""Sweeps with their trials, total cost, and the best trial on public data."""
+"""Sweeps with their trials, their total cost, and the best trial on public data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from service.views.jobs import ON_PAGES, JobView, payments_of
 from service.views.jobs import views as job_views
 
 SWEEPS_SHOWN = 6
-# For lists, which show how many trials have ended and what they hold: records would take a third of a page's time.
+# For lists, which show the numbers of ended trials and their holds: records would take a third of a page's time.
 _STATES = select(Job.id, Job.kind, Job.account_id, Job.sweep_id, Job.state, Job.hold_id, Job.epsilon).where(
     Job.kind == TRAIN
 )
@@ -39,13 +39,13 @@ _TRIALS = (
 
 
 def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
-    """Return the records of sweeps. Raise LedgerCorruption in doubt."""
+    """Return the records of sweeps. Raise LedgerCorruption if an account is in doubt."""
     trials = _trials(session, rows)
     return _records(session, rows, trials, payments_of(session, trials).require_sound())
 
 
 def newest_rows(session: Session, account_id: str | None = None) -> list[dict[str, Any]]:
-    """Return the latest sweeps, optionally of one account, each with its payer and sums over its trials.
+    """Return the latest sweeps, optionally of one account, each with its payer and totals of its trials.
 
     If the payer is in doubt, no amount may be shown.
     """
@@ -75,9 +75,9 @@ class SweepView:
     payer: Payer
     dataset_name: str
     classes: int
-    jobs: Sequence[JobView]  # of its trials, in their order
+    jobs: Sequence[JobView]  # the trials, in order
     differing: Sequence[str]  # options that differ between trials
-    ended: int  # of the trials
+    ended: int  # number of ended trials
 
 
 def view(session: Session, sweep_id: str, now: datetime) -> SweepView:

@@ -1,1 +1,1 @@
-"""Webhooks: they notify URLs of stopped trainings, waiting decisions and ended jobs. See docs/operate/monitor.md."""
+"""Webhooks: notify URLs of stopped trainings, pending decisions and ended jobs. See docs/operate/monitor.md."""

@@ -1,7 +1,7 @@
-"""Webhooks, and the delivery of notices to them by a background thread: at least once, with retries.
+"""Create webhooks, and deliver notices to them in a background thread: at least once, with retries.
 
-A process claims a delivery by postponing its next try, so no other sends it; if the process dies, the next try is
-another's. No transaction is open during a request.
+A process claims a delivery by postponing its next try, so that no other process sends it. If the process dies, another
+process makes the next try. No transaction is open during a request.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from service.logs import get_logger
 from service.notices import body_of, is_of_somebody_gone
 from service.webhooks.sending import Answer, Outgoing, Sender, read_url
 
-WEBHOOKS_MAX = 20  # of a project
+WEBHOOKS_MAX = 20  # per project
 SECRET_BYTES = 32
 ROUND_SECONDS = 10.0
-WEBHOOKS_A_ROUND_MAX, OF_ONE_MAX = 40, 5  # so that one that never answers does not delay the others
-TAKEN = timedelta(minutes=5)  # longer than a round takes
+WEBHOOKS_A_ROUND_MAX, OF_ONE_MAX = 40, 5  # so that a silent webhook does not delay the others
+TAKEN = timedelta(minutes=5)  # longer than a round
 BACKOFF = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 30, 120, 360, 720, 1440, 1440))
 KEPT = timedelta(days=7)  # after an answer or the last try
 TEST = "test"
@@ -89,18 +89,18 @@ class Deliveries(Background):
         while not self._stopping.wait(ROUND_SECONDS):
             try:
                 deliver(self._factory, self._sender, self._clock)
-            except SQLAlchemyError as error:  # the next round tries again
+            except SQLAlchemyError as error:  # the next round retries
                 get_logger(__name__).warning("webhooks_not_delivered", error=type(error).__name__)
 
 
 def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetime]) -> int:
     """Send due deliveries, record the results, and return the number of requests.
 
-    Deliveries of webhooks whose creator is gone are cancelled.
+    Cancels deliveries of webhooks whose creator has no valid key.
     """
     now, taken = clock(), list[Outgoing]()
     due = select(Delivery.webhook_id).where(Delivery.next_at <= now)
-    with transaction(factory, read_only=True) as session:  # usually nothing is due, and no write lock is needed
+    with transaction(factory, read_only=True) as session:  # avoids a write lock if nothing is due, as usual
         if session.scalar(due.limit(1)) is None:
             return 0
     with transaction(factory) as session:
@@ -120,7 +120,7 @@ def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetim
     with transaction(factory) as session:
         now_answered = clock()
         sent = select(Delivery).where(Delivery.id.in_(answers)).order_by(Delivery.id)
-        for delivery in session.scalars(sent).all():  # without those of webhooks that were removed meanwhile
+        for delivery in session.scalars(sent).all():  # except for webhooks that were removed meanwhile
             webhook = session.get_one(Webhook, delivery.webhook_id)
             if answers[delivery.id].delivered:
                 delivery.next_at, delivery.delivered_at = None, now_answered
@@ -135,7 +135,7 @@ def deliver(factory: SessionFactory, sender: Sender, clock: Callable[[], datetim
 
 
 async def try_out(factory: SessionFactory, sender: Sender, webhook_id: str, clock: Callable[[], datetime]) -> Answer:
-    """Send a `test` request now. A 2xx answer ends the webhook's failing. The wait holds no thread."""
+    """Send a `test` request now. A 2xx response ends the state `failing`. Waiting blocks no thread."""
 
     def outgoing() -> Outgoing:
         now = clock()

@@ -1,7 +1,7 @@
-"""Requests of webhooks: resolve, check, sign and send within ten seconds; only the status of the answer is read.
+"""Requests to webhooks: resolve, check, sign and send within ten seconds. Only the status of the response is read.
 
-Webhooks reach public addresses only, unless the operator allows others. A name is resolved once, all its addresses are
-checked, and the connection is made to one of these, so DNS rebinding gains nothing.
+Webhooks can only reach public addresses, unless the operator allows others. A name is resolved once, all its addresses
+are checked, and the connection uses one of them. This prevents DNS rebinding.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from obscura.wire.admin_schemas import URL_CHARACTERS_MAX
 from service.dependencies import in_web_request, require_place
 from service.errors import InvalidInput
 
-SECONDS_MAX = 10.0  # from the look-up of the name to the status of the answer
+SECONDS_MAX = 10.0  # from the look-up of the name to the status of the response
 AT_A_TIME_MAX = 20
 ADDRESSES_TRIED_MAX = 3
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
-# Not recognised as private: Azure's metadata, protocol assignments (with Oracle's metadata), and 6to4 relays.
+# `ipaddress` counts these as public: Azure's metadata, protocol assignments (Oracle's metadata), 6to4 relays.
 _INSIDE = tuple(map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")))
 _UNICAST_V6 = ipaddress.ip_network("2000::/3")
 _PORTS = {"https": 443, "http": 80}
 _PORT_MAX = 65_535
 _HOST_CHARACTERS_MAX = 253
 _LABEL = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
-# The last label must not be a number: resolvers read 127.1 and 0x7f.1 as addresses, but ipaddress does not.
+# The last label must not be a number: resolvers parse 127.1 and 0x7f.1 as addresses, but `ipaddress` does not.
 _HOST_NAME = re.compile(rf"(?:{_LABEL}\.)*(?!\d+\.?$|0x[0-9a-f]*\.?$){_LABEL}\.?")
 
 
 class AddressRefused(InvalidInput):
-    """Requests are not sent to this URL."""
+    """The service must not send requests to this URL."""
 
     code: ClassVar[str] = "address_refused"
 
 
 def read_url(url: str, *, private: bool) -> tuple[httpx.URL, str, int]:
-    """Parse a webhook's URL, and return it with its host and port. Names are checked only when they are resolved.
+    """Parse a webhook's URL; return it with its host and port. Host names are checked only when they are resolved.
 
     Args:
-        private: allow addresses that are not public, and no TLS.
+        private: allow addresses that are not public, and plain HTTP.
 
     Raises:
         AddressRefused: the URL is malformed, or its address is not public.
@@ -67,7 +67,7 @@ def read_url(url: str, *, private: bool) -> tuple[httpx.URL, str, int]:
     try:
         parsed = httpx.URL(url)
         has_user = "@" in re.split("[/?]", url.partition("://")[2], maxsplit=1)[0]
-        has_host = bool(parsed.host)  # decodes punycode, and raises UnicodeError where that is malformed
+        has_host = bool(parsed.host)  # decodes punycode, and raises UnicodeError if malformed
     except (httpx.InvalidURL, ValueError):
         raise refused from None
     if parsed.scheme not in schemes or not has_host or has_user:
@@ -97,7 +97,7 @@ def checked(addresses: list[str], *, private: bool) -> list[str]:
 
 
 def is_public(address: str) -> bool:
-    """Return whether an address is public. IPv6 must be global unicast and embed no IPv4 (6to4, Teredo, NAT64)."""
+    """Return whether an address is public. IPv6 must be global unicast and not embed IPv4 (6to4, Teredo, NAT64)."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         if ip not in _UNICAST_V6 or ip.sixtofour is not None or ip.teredo is not None:
@@ -119,14 +119,14 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class Answer:
-    """The status of an answer, or the reason why there is none."""
+    """The status of a response, or the reason why there is none."""
 
     status: int | None = None
     reason: str | None = None
 
     @property
     def delivered(self) -> bool:
-        """Return whether it was answered with 2xx."""
+        """Return whether the status is 2xx."""
         return self.status is not None and 200 <= self.status < 300
 
 
@@ -137,7 +137,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 def signature_headers(request: Outgoing) -> dict[str, str]:
-    """Return the headers of Standard Webhooks for a request that is sent now."""
+    """Return the Standard Webhooks headers for a request that is sent now."""
     now, event_id = datetime.now(UTC), json.loads(request.body)["id"]
     return {
         "webhook-id": event_id,
@@ -156,8 +156,8 @@ class Sender:
     Attributes:
         private: allow addresses that are not public.
         resolve: returns the addresses of a host.
-        trusted: certificate authorities; None for those of the machine.
-        seconds_max: for a request.
+        trusted: certificate authorities; None for the machine's.
+        seconds_max: timeout of a request.
     """
 
     private: bool
@@ -166,18 +166,18 @@ class Sender:
     seconds_max: float = SECONDS_MAX
 
     def send(self, requests: Sequence[Outgoing]) -> dict[str, Answer]:
-        """Send requests, several at a time, and return the answers by id."""
+        """Send requests, several at a time, and return the responses by id."""
         if in_web_request():
             raise RuntimeError("A web request must await send_all: it would hold a thread until the last answer.")
         return anyio.run(self.send_all, requests) if requests else {}
 
     async def send_all(self, requests: Sequence[Outgoing]) -> dict[str, Answer]:
-        """Do as `send`, on the caller's event loop."""
+        """Send requests like `send`, on the caller's event loop."""
         require_place("webhooks")
         answers: dict[str, Answer] = {}
         places = anyio.CapacityLimiter(AT_A_TIME_MAX)
         trusted = self.trusted or _machine_trust()
-        # No proxy and no redirect: only checked addresses are asked.
+        # No proxy and no redirects, so that only checked addresses are contacted.
         async with (
             httpx.AsyncClient(trust_env=False, follow_redirects=False, verify=trusted) as client,
             anyio.create_task_group() as group,
@@ -206,7 +206,7 @@ class Sender:
                         content=request.body,
                         headers=headers,
                         timeout=self.seconds_max,
-                        extensions={"sni_hostname": host},  # a certificate must be that of the name, not the address
+                        extensions={"sni_hostname": host},  # the certificate must match the name
                     )
                     try:
                         async with response as answer:

@@ -1,4 +1,4 @@
-"""Accounts: populations with one privacy budget each and their ledgers."""
+"""Accounts: populations with one privacy budget each, and their ledgers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AccountId = Annotated[wire.Identifier, Path(description="The population whose bu
 
 @router.post("", dependencies=[INSTALLATION], status_code=201, summary="Open an account")
 def open_account(service: Running, response: Response, body: wire.AccountRequest) -> wire.AccountRecord:
-    """Open an account with a lifetime budget. It never refreshes by itself, and deleting data never refills it."""
+    """Open an account with a lifetime budget. The budget never refreshes, and deleting data never restores it."""
     with transaction(service.factory) as session:
         terms = body.model_dump() | {"project_id": projects.choose(session, body.project_id)}
         record = views.account(ledger.open_account(session, **terms, now=service.clock()))
@@ -53,7 +53,7 @@ def read_account(service: Running, account_id: AccountId) -> wire.AccountRecord:
 
 @router.get("/{account_id}/entries", dependencies=[READ], summary="Read an account's ledger")
 def list_entries(service: Running, account_id: AccountId, page: Paging) -> wire.Page[wire.EntryRecord]:
-    """List the immutable ledger entries of an account, oldest first. Each hash covers the entry before it."""
+    """List the immutable ledger entries of an account, oldest first. Each hash covers the previous entry."""
     after = decode_cursor(page.cursor or None, int) or 0
     with transaction(service.factory, read_only=True) as session:
         rows = ledger.entries(session, account_id, after, page.limit + 1)
@@ -71,7 +71,7 @@ def _change(service: Service, act: Callable[..., ledger.Account], **change: Any)
 def lower_limit(
     service: Running, admin: Admin, account_id: AccountId, body: wire.LimitChangeRequest
 ) -> wire.AccountRecord:
-    """Lower the lifetime limit at once. If more is already spent and reserved, nothing is left and the account is
+    """Lower the lifetime limit at once. If the spent and reserved budget exceeds it, nothing is left and the account is
     frozen.
     """
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
@@ -84,7 +84,7 @@ def request_raise(
 ) -> DecisionRecord:
     """Request a higher limit. Nothing changes until another admin approves it, within seven days.
 
-    One request can be pending at a time. Delta and rate stay as they were when the account was opened.
+    Only one request can be pending at a time. Delta and rate stay as they were when the account was opened.
     """
     asked = {"account_id": account_id, **body.model_dump()}
     return request_decision(service, response, partial(ledger.limits.request_raise, **asked, requested_with=admin.id))
@@ -92,21 +92,21 @@ def request_raise(
 
 @router.post("/{account_id}/freeze", summary="Freeze an account")
 def freeze(service: Running, admin: Admin, account_id: AccountId, body: wire.ReasonRequest) -> wire.AccountRecord:
-    """Accept no new jobs, and start no queued ones. Jobs that have opened their data continue. Idempotent."""
+    """Freeze an account: accept no new jobs, and start no queued jobs. Jobs with opened data continue. Idempotent."""
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
     return _change(service, ledger.limits.set_frozen, **change, frozen=True)
 
 
 @router.post("/{account_id}/unfreeze", summary="Open a frozen account again")
 def unfreeze(service: Running, admin: Admin, account_id: AccountId, body: wire.ReasonRequest) -> wire.AccountRecord:
-    """Accept jobs again. 409 while more is spent and reserved than the limit allows."""
+    """Unfreeze an account: accept jobs again. 409 if the spent and reserved budget exceeds the limit."""
     change = {"account_id": account_id, **body.model_dump(), "by": admin.id, "now": service.clock()}
     return _change(service, ledger.limits.set_frozen, **change, frozen=False)
 
 
 @router.post("/{account_id}/close", dependencies=[ADMIN], summary="Close an account to new data")
 def close(service: Running, account_id: AccountId) -> wire.AccountRecord:
-    """Accept no new datasets or uploads, whose subjects would share this budget.
+    """Close an account: accept no new datasets or uploads, so that no new subjects share this budget.
 
     Trainings on existing datasets continue. Idempotent.
     """
@@ -115,7 +115,7 @@ def close(service: Running, account_id: AccountId) -> wire.AccountRecord:
 
 @router.post("/{account_id}/reopen", dependencies=[ADMIN], summary="Reopen an account for new data")
 def reopen(service: Running, account_id: AccountId) -> wire.AccountRecord:
-    """Accept new datasets and uploads again. Idempotent."""
+    """Reopen an account: accept new datasets and uploads again. Idempotent."""
     return _change(service, ledger.limits.set_closed, account_id=account_id, closed=False)
 
 
@@ -124,9 +124,9 @@ def reopen(service: Running, account_id: AccountId) -> wire.AccountRecord:
 def withdraw_subjects(service: Running, account_id: AccountId, body: wire.WithdrawalRequest) -> wire.WithdrawalRecord:
     """Destroy the images of subjects in all datasets of the account that recognise them, and exclude them forever.
 
-    Spent budget stays spent, releases stay, and the ledger does not change. The answer does not reveal whether a
-    subject was present. 409 while trainings that need one of the datasets are queued or running, unless `cancel_jobs`
-    is set. Idempotent. 422 if the account protects records, or no dataset recognises subjects.
+    Spent budget stays spent, releases remain, and the ledger does not change. The response does not reveal whether a
+    subject was present. 409 if trainings that need one of the datasets are queued or running, unless `cancel_jobs` is
+    set. 422 if the account protects records, or no dataset recognises subjects. Idempotent.
     """
     done = withdrawal.withdraw(
         service.settings,

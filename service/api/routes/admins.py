@@ -31,7 +31,7 @@ KeyId = Annotated[Identifier, Path(description="The key.")]
 
 
 def request_decision(service: Service, response: Response, ask: Callable[..., Decision]) -> wire.DecisionRecord:
-    """Ask for what another admin must approve, and return the pending request."""
+    """Create a request that another admin must approve, and return it."""
     with transaction(service.factory) as session:
         now = service.clock()
         (record,) = views.decisions(session, [ask(session, now=now)], now)
@@ -41,7 +41,7 @@ def request_decision(service: Service, response: Response, ask: Callable[..., De
 
 @router.get("/admins", dependencies=[ADMIN], summary="List admins")
 def list_admins(service: Running) -> wire.AdminList:
-    """List all present and former admins and project owners, oldest first. An owner sees those of the project."""
+    """List all current and former admins and project owners, oldest first. An owner sees those of their project."""
     with transaction(service.factory, read_only=True) as session:
         return wire.AdminList(items=[record_of(wire.AdminRecord, row) for row in admins.admins(session)])
 
@@ -50,11 +50,11 @@ def list_admins(service: Running) -> wire.AdminList:
 def request_admission(
     service: Running, response: Response, admin: Admin, body: wire.AdmissionRequest
 ) -> wire.AdminAnswer:
-    """Request the admission of a person, which another admin must approve; the second person is admitted at once.
+    """Request the admission of a person, which another admin must approve. The second admin is admitted at once.
 
-    With a project the person becomes its owner. An admin of the installation names a project's first owner alone: that
-    owner's keys are revoked with the key that named them, and the two count as one where two people must agree. The
-    person creates the token and passes on only its introduction (`obscura admins introduce`).
+    With a project, the person becomes its owner. An admin of the installation can name a project's first owner alone.
+    Then revoking the admin's key also revokes the owner's keys, and both count as one person in two-person decisions.
+    The person creates the token and passes on only its introduction (`obscura admins introduce`).
     """
     with transaction(service.factory) as session:
         now = service.clock()
@@ -72,10 +72,10 @@ def request_admission(
 def request_removal(
     service: Running, admin: Admin, response: Response, admin_id: AdminId, body: ReasonRequest
 ) -> wire.DecisionRecord:
-    """Request the removal of an admin, which another admin must approve: the person concerned, for instance.
+    """Request the removal of an admin, which another admin must approve. The admin concerned may also approve.
 
-    It revokes all keys of the person, the keys that these have created, and so on. It removes owners of projects whom
-    the person has named alone. 409 if fewer than two admins of the installation would be left.
+    The removal revokes all keys of the person, and all keys created with them, directly or indirectly. It removes
+    project owners whom the person named alone. 409 if fewer than two admins of the installation would be left.
     """
     ask = partial(admins.request_removal, admin_id=admin_id, reason=body.reason, requested_with=admin.id)
     return request_decision(service, response, ask)
@@ -89,7 +89,7 @@ ProjectId = Annotated[Identifier, Path(description="The department.")]
 def create_project(service: Running, response: Response, body: wire.ProjectRequest) -> wire.ProjectRecord:
     """Create a project for a department. Name it when you open accounts and create keys.
 
-    The second project hides the datasets, jobs and releases of every project from keys without a project.
+    Once there are two projects, keys without a project cannot see datasets, jobs and releases of any project.
     """
     with transaction(service.factory) as session:
         record = record_of(wire.ProjectRecord, projects.create(session, name=body.name, now=service.clock()))
@@ -99,27 +99,27 @@ def create_project(service: Running, response: Response, body: wire.ProjectReque
 
 @project_router.get("", dependencies=[READ], summary="List projects")
 def list_projects(service: Running, page: Paging) -> Page[wire.ProjectRecord]:
-    """List the projects that the key opens, newest first: its own, or all for an admin's that belongs to none."""
+    """List the projects that the key can see, newest first: its own, or all for an admin of the installation."""
     return newest_page(service, page, Project, lambda _, rows: [record_of(wire.ProjectRecord, row) for row in rows])
 
 
 @project_router.get("/{project_id}", dependencies=[READ], summary="Read a project")
 def read_project(service: Running, project_id: ProjectId) -> wire.ProjectUseRecord:
-    """Read a project: its name, its quota of jobs and how many unfinished jobs it has."""
+    """Return a project: its name, its job quota and its number of unfinished jobs."""
     with transaction(service.factory, read_only=True) as session:
         return views.project_uses(session, [access.find(session, Project, project_id)])[0]
 
 
 @project_router.post("/{project_id}/rename", dependencies=[ADMIN], summary="Rename a project")
 def rename_project(service: Running, project_id: ProjectId, body: wire.ProjectRequest) -> wire.ProjectRecord:
-    """Rename a project. Everything that belongs to it stays unchanged."""
+    """Rename a project. Nothing else changes."""
     with transaction(service.factory) as session:
         return record_of(wire.ProjectRecord, projects.rename(session, project_id, name=body.name))
 
 
 @project_router.post("/{project_id}/quota", dependencies=[INSTALLATION], summary="Set a project's quota")
 def set_quota(service: Running, project_id: ProjectId, body: wire.QuotaRequest) -> wire.ProjectUseRecord:
-    """Limit the jobs of a project that wait or run. Jobs beyond a new limit go on."""
+    """Limit the unfinished jobs of a project. Existing jobs above a new limit continue."""
     with transaction(service.factory) as session:
         project = quotas.set_quota(session, project_id, jobs_max=body.jobs_max)
         return views.project_uses(session, [project])[0]
@@ -130,9 +130,9 @@ key_router = APIRouter(prefix="/v1/keys", tags=["keys"], route_class=ApiRoute)
 
 @key_router.post("", status_code=201, summary="Create a key")
 def create_key(service: Running, response: Response, admin: Admin, body: wire.KeyRequest) -> wire.NewKeyRecord:
-    """Create a key. Its token is in this answer and nowhere else: only a hash is kept.
+    """Create a key. Only this response contains its token: the service stores a hash.
 
-    A key with the scope `admin` is another key of yours: it decides as you, never as a second person.
+    A key with the scope `admin` is another key of yours: it approves as you, never as a second person.
     """
     with transaction(service.factory) as session:
         key, token = auth.create_key(
@@ -149,14 +149,14 @@ def list_keys(
     page: Paging,
     created_by: Annotated[Identifier | None, Query(description="Only keys made by it, directly or indirectly.")] = None,
 ) -> Page[wire.KeyRecord]:
-    """List keys, newest first, revoked and expired ones included."""
+    """List keys, newest first, including revoked and expired keys."""
     asked = [] if created_by is None else [ApiKey.id.in_(auth.with_all_made(ApiKey.created_by == created_by))]
     return newest_page(service, page, ApiKey, views.keys, *asked)
 
 
 @router.get("/people", dependencies=[ADMIN], summary="List people")
 def list_people(service: Running, page: Paging) -> Page[wire.PersonRecord]:
-    """List the people whom the sign-in provider knows, newest first, with an item for each role of their groups."""
+    """List the people who signed in with the sign-in provider, newest first, with one item per role."""
     roles = ApiKey.person_id.is_not(None), ApiKey.created_by.is_(None), ApiKey.revoked_at.is_(None)
     return newest_page(service, page, ApiKey, views.people, *roles)
 
@@ -165,10 +165,10 @@ def list_people(service: Running, page: Paging) -> Page[wire.PersonRecord]:
 def revoke_key(
     service: Running, admin: Admin, key_id: KeyId, body: wire.RevocationRequest | None = None
 ) -> wire.RevokedKeyRecord:
-    """Revoke a key at once and forever, with all keys that it has made unless the body says otherwise.
+    """Revoke a key immediately and permanently. By default, also revoke all keys that it has created.
 
-    One admin alone may revoke keys of their own, and those without the scope `admin`, whoever made them. 403 for keys
-    of another admin: those take two people. Revoking twice keeps the first time.
+    One admin alone may revoke their own keys, and any key without the scope `admin`. 403 for another admin's key, which
+    takes two people. Idempotent: the time of the first revocation remains.
     """
     given = (body or wire.RevocationRequest()).model_dump()
     with transaction(service.factory) as session:
@@ -180,9 +180,9 @@ def revoke_key(
 def rotate_key(
     service: Running, response: Response, admin: Admin, key_id: KeyId, body: wire.RotationRequest
 ) -> wire.NewKeyRecord:
-    """Create a key with the name, scopes and project of another one, which expires after the overlap, or before.
+    """Replace a key: create one with its name, scopes and project. The old key expires after the overlap, or earlier.
 
-    403 for another admin's key, 409 for a revoked or expired one. The token is in this answer and nowhere else.
+    403 for another admin's key, 409 for a revoked or expired key. Only this response contains the token.
     """
     with transaction(service.factory) as session:
         wish = {"key_id": key_id, **body.model_dump()}
@@ -196,8 +196,8 @@ def rotate_key(
 def request_revocation(
     service: Running, admin: Admin, response: Response, key_id: KeyId, body: ReasonRequest
 ) -> wire.DecisionRecord:
-    """Request the revocation of another admin's key, with all keys that it has made. A second admin, or its owner,
-    approves.
+    """Request the revocation of another admin's key, with all keys that it has created. A second admin, or the key's
+    owner, must approve.
 
     409 for a key that you can revoke alone.
     """
@@ -218,7 +218,7 @@ def list_decisions(
     action: Annotated[DecisionAction | None, Query(description="Of this action only.")] = None,
     account_id: OfAccount = None,
 ) -> Page[wire.DecisionRecord]:
-    """List requests, decided ones too, newest first. Keys without the scope `admin` see those to raise a limit."""
+    """List requests, including decided ones, newest first. Without the scope `admin`, only those to raise a limit."""
     show = partial(views.decisions, now=service.clock())
     mine, order = decisions.readable_by(reader), "requested_at"
     return newest_page(service, page, Decision, show, *mine, moment=order, action=action, account_id=account_id)
@@ -226,7 +226,7 @@ def list_decisions(
 
 @decision_router.get("/{request_id}", summary="Read a decision")
 def read_decision(service: Running, reader: Reader, request_id: RequestId) -> wire.DecisionRecord:
-    """Read a request: who asked for what and why, and what was decided."""
+    """Return a request: its requester, terms, reason and decision."""
     with transaction(service.factory, read_only=True) as session:
         chosen = Decision.id == request_id, *decisions.readable_by(reader)
         row = session.scalar(access.visible(session, Decision).where(*chosen))
@@ -237,16 +237,16 @@ def read_decision(service: Running, reader: Reader, request_id: RequestId) -> wi
 
 @decision_router.post("/{request_id}/approve", summary="Approve a request")
 def approve(service: Running, admin: Admin, request_id: RequestId) -> wire.DecisionRecord:
-    """Carry out what another admin has asked for. 403 when the same person asked, with whichever key.
+    """Approve another admin's request and carry it out. 403 if you made the request, with any of your keys.
 
-    A raise is recorded in the ledger with its reason and both people; a frozen account stays frozen.
+    The ledger records a raise with its reason and both people. A frozen account stays frozen.
     """
     return _decide(service, admin, request_id, approved=True)
 
 
 @decision_router.post("/{request_id}/decline", summary="Decline a request")
 def decline(service: Running, admin: Admin, request_id: RequestId) -> wire.DecisionRecord:
-    """Leave everything as it is. The requester may withdraw the request this way."""
+    """Decline a request. Nothing else changes. Requesters can withdraw their own request this way."""
     return _decide(service, admin, request_id, approved=False)
 
 
@@ -265,9 +265,9 @@ WebhookId = Annotated[Identifier, Path(description="The webhook.")]
 def create_webhook(
     service: Running, response: Response, admin: Admin, body: wire.WebhookRequest
 ) -> wire.NewWebhookRecord:
-    """Notify an address of events in the key's project, or in the installation for an admin without a project.
+    """Create a webhook for events in the key's project, or in the installation for an admin without a project.
 
-    The signing secret is in this answer only. Revoking the key revokes the webhook.
+    Only this response contains the signing secret. Revoking the key revokes the webhook.
     """
     private, now = service.settings.webhooks_private, service.clock()
     with transaction(service.factory) as session:
@@ -279,13 +279,13 @@ def create_webhook(
 
 @webhook_router.get("", dependencies=[ADMIN], summary="List webhooks")
 def list_webhooks(service: Running, page: Paging) -> Page[wire.WebhookRecord]:
-    """List the webhooks of the key's project, newest first, inactive ones included."""
+    """List the webhooks of the key's project, newest first, including inactive webhooks."""
     return newest_page(service, page, Webhook, partial(views.webhooks, now=service.clock()))
 
 
 @webhook_router.post("/{webhook_id}/test", dependencies=[ADMIN], summary="Try a webhook")
 async def send_test(service: Running, webhook_id: WebhookId) -> wire.WebhookTestRecord:
-    """Send a request of type `test` now, and return its result."""
+    """Send a request of type `test` to a webhook now, and return the result."""
     sender = sending.Sender(service.settings.webhooks_private, seconds_max=SECONDS_MAX)
     sent = await delivering.try_out(service.factory, sender, webhook_id, service.clock)
     return wire.WebhookTestRecord(delivered=sent.delivered, status=sent.status, reason=sent.reason)
@@ -293,7 +293,7 @@ async def send_test(service: Running, webhook_id: WebhookId) -> wire.WebhookTest
 
 @webhook_router.delete("/{webhook_id}", dependencies=[ADMIN], summary="Remove a webhook")
 def remove_webhook(service: Running, webhook_id: WebhookId) -> wire.WebhookRecord:
-    """Send nothing more to an address, pending deliveries included."""
+    """Remove a webhook and its pending deliveries."""
     with transaction(service.factory) as session:
         (record,) = views.webhooks(session, [access.find(session, Webhook, webhook_id)], service.clock())
         delivering.remove(session, webhook_id)

@@ -58,9 +58,9 @@ def put_content(
         Query(description="Check value of the key of subject ids, the same for all uploads of an account."),
     ] = None,
 ) -> DatasetRecord:
-    """Stream the content as the raw body. A confined process validates it before the answer.
+    """Upload the content as the raw body. A confined process validates it before the response.
 
-    A refused upload changes nothing: the dataset stays declared, and the answer names the rule that was broken.
+    A rejected upload changes nothing: the dataset remains declared, and the response names the broken rule.
     """
     context = DatasetContext(service.settings, service.factory, service.clock)
     with take_body(request, service.uploads, caller) as body:
@@ -94,11 +94,11 @@ def delete_dataset(
     dataset_id: DatasetId,
     cancel_jobs: Annotated[bool, Query(description="Cancel the trainings that need it, instead of refusing.")] = False,
 ) -> DatasetRecord:
-    """Destroy the keys of the images and of their checkpoints, so that no copy can be read, then delete the files.
+    """Delete a dataset: destroy the keys of its images and checkpoints, so that no copy is readable, then the files.
 
-    Spent budget stays spent; releases, entries and receipts stay. 409 while a training that needs the dataset is queued
-    or running, unless `cancel_jobs` is set: then the state is `deleting` until its process has stopped. Idempotent. A
-    dataset that no job has used is erased, names included, and is not listed afterwards.
+    Spent budget stays spent; releases, entries and receipts remain. 409 if a training that needs the dataset is queued
+    or running, unless `cancel_jobs` is set: then the state is `deleting` until the training process has stopped. A
+    dataset that no job has used is erased, including its names, and no longer listed. Idempotent.
     """
     dataset = deletion.delete(
         service.settings, service.factory, dataset_id, cancel_jobs=cancel_jobs, now=service.clock()

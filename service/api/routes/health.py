@@ -26,23 +26,23 @@ from service.views import admins as views
 router = APIRouter(prefix="/v1/health", tags=["health"])
 VERSION = version("obscura-images")
 READY_SECONDS = 2.0
-LINES_MAX = 1000  # of an answer
+LINES_MAX = 1000  # per response
 
 
 @router.get("/live", summary="Liveness")
 async def live() -> HealthRecord:
-    """Answer if the process is alive. Uses no database and no thread."""
+    """Return 200 if the process is alive. Uses no database and no thread."""
     return HealthRecord(status="ok", version=VERSION)
 
 
 @router.get("/ready", summary="Readiness")
 async def ready(service: Running) -> HealthRecord:
-    """Answer 200 if the database, and a required audit log, respond within two seconds; 503 otherwise and during
+    """Return 200 if the database, and a required audit log, respond within two seconds; 503 otherwise and during
     shutdown.
 
-    Reports whether trainings may start, and which external services do not respond: `storage`, `sign-in provider`. The
-    service stays ready without these, because all other requests work. Disk usage is not reported: it would reveal the
-    sizes of uploads.
+    Reports whether trainings may start, and the external services that do not respond: `storage`, `sign-in provider`.
+    The service is ready without these, because all other requests work. Disk usage is not reported, because it would
+    reveal the sizes of uploads.
     """
     if service.stopping.is_set():
         raise Busy("The service is shutting down.")
@@ -59,7 +59,7 @@ async def ready(service: Running) -> HealthRecord:
 
     try:
         with anyio.fail_after(READY_SECONDS):
-            # A thread of its own, because those of other requests may all be waiting for a writer.
+            # In a separate thread, because all threads of other requests may be waiting for a writer.
             stopped, trouble = await run_sync(look, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
     except TimeoutError:
         raise Busy("The database does not answer.") from None
@@ -75,12 +75,12 @@ metrics_router = APIRouter()
 
 @metrics_router.get("/metrics", dependencies=[METRICS], include_in_schema=False)
 def read_metrics(service: Running) -> Response:
-    """Return the metrics in Prometheus' text format, at most a minute old."""
+    """Return the metrics, at most one minute old, in the text format of Prometheus."""
     return Response(service.metrics.tell(), media_type=CONTENT_TYPE_LATEST)
 
 
 class StopFacts(ApiRecord):
-    """Why no data is opened for an account, or for any."""
+    """The reason why no data is opened for an account, or for all accounts."""
 
     account_id: str | None = Field(description="Null: nothing is opened for any account.")
     code: str = Field(description="Of the first finding, from a closed list.")
@@ -89,7 +89,7 @@ class StopFacts(ApiRecord):
 
 
 class VerificationFacts(ApiRecord):
-    """The newest verification of one kind."""
+    """The newest verification of one kind (full, or since a checkpoint)."""
 
     kind: Literal["full", "recent"] = Field(description="Recent: only entries since the newest checkpoint were read.")
     verified_at: Minute = Field(description="When it was done.")
@@ -133,7 +133,7 @@ ledger_router = APIRouter(prefix="/v1/ledger", tags=["ledger"], route_class=ApiR
 
 @ledger_router.get("", dependencies=[INSTALLATION], summary="Read the state of the ledger")
 def read_ledger_state(service: Running) -> LedgerRecord:
-    """Return stopped trainings with reasons, the latest verifications, and the newest checkpoint."""
+    """Return the reasons for stopped trainings, the latest verifications, and the newest checkpoint."""
     with transaction(service.factory, read_only=True) as session:
         return read_ledger(session)
 
@@ -154,8 +154,8 @@ def list_audit_events(
     """Read the audit log, oldest first, one JSON object per line.
 
     Each event has `id`, `at` (to the minute), `action`, `object_id`, `outcome` (`allowed`, `refused`, `missing` or
-    `failed`), `key_id`, `admin_id` and `project_id`. Send the last `id` as `after` to continue; fewer lines than
-    `limit` mean that there are no more yet. Empty if the service keeps no audit log. Treat it as private.
+    `failed`), `key_id`, `admin_id` and `project_id`. To continue, send the last `id` as `after`. Fewer lines than
+    `limit` mean that there are no more events yet. Empty if the audit log is disabled. Treat the log as private.
     """
     with transaction(service.factory, read_only=True) as session:
         records = views.events(session, after=after, limit=limit)

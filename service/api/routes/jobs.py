@@ -1,4 +1,4 @@
-"""Recipes, plans, jobs and sweeps: price, start, follow and cancel trainings."""
+"""Recipes, plans, jobs and sweeps: plan, start, follow and cancel trainings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def list_recipes() -> wire.RecipeList:
 
 @recipe_router.get("/{recipe}", dependencies=[READ], summary="Read a recipe")
 def read_recipe(recipe: Annotated[Name, Path(description="A name that `GET /v1/recipes` lists.")]) -> wire.RecipeRecord:
-    """Return a recipe: its presets, defaults and the JSON Schema of its options."""
+    """Return a recipe with its presets, defaults and the JSON Schema of its options."""
     known = RECIPES.get(recipe)
     if known is None:
         raise NotFound(f"There is no such recipe. Choose one of {', '.join(RECIPES)}.")
@@ -88,7 +88,7 @@ def list_jobs(
 
 @router.get("/{job_id}", dependencies=[READ], summary="Read a job")
 def read_job(service: Running, response: Response, job_id: JobId) -> wire.JobRecord:
-    """Return a job: its state, its planned and charged budget, and its result."""
+    """Return a job with its state, its planned and charged budget, and its result."""
     with transaction(service.factory, read_only=True) as session:
         (record,) = views.records(session, [jobs.get_job(session, job_id)])
     if record.state not in wire.FINAL_STATES:
@@ -105,9 +105,9 @@ def follow_job(
         str | None, Header(alias="Last-Event-ID", max_length=100, description="The last event seen.")
     ] = None,
 ) -> Response:
-    """Follow a job by server-sent events; the last event has the final state.
+    """Follow a job with server-sent events. The last event has the final state.
 
-    Streams are bounded in number and duration. Reconnect with Last-Event-ID to miss nothing.
+    Streams are limited in number and duration. Reconnect with Last-Event-ID to receive all later states.
     """
 
     def read() -> Snapshot | None:
@@ -123,7 +123,7 @@ def follow_job(
 def stream_events(
     service: Service, caller: access.Principal | None, read: Callable[[], Snapshot | None], last_event_id: str | None
 ) -> Response:
-    """Open an event stream, or answer 204 if the client has seen the final event."""
+    """Return an event stream, or 204 if the client has seen the final event."""
     first = read()
     if first is not None and first.final and first.id == last_event_id:
         return Response(status_code=204)
@@ -135,11 +135,11 @@ def stream_events(
 
 @router.post("/{job_id}/cancel", dependencies=[TRAIN], summary="Cancel a job")
 def cancel_job(service: Running, job_id: JobId, body: wire.CancelRequest | None = None) -> wire.JobRecord:
-    """End a job early. A queued job ends at once, and its reservation returns.
+    """End a job early. A queued job ends at once, and its reserved budget is returned.
 
-    A training that has charged publishes its partial result, marked as incomplete, and the unspent rest of its
-    reservation returns. `publishes_if_cancelled` of the job shows in advance whether there is anything to publish. With
-    `discard` it stops at once and publishes nothing; its charges stay spent.
+    If a training has charged budget, it publishes its partial result, marked as incomplete, and the rest of its
+    reservation is returned. The job's field `publishes_if_cancelled` shows in advance whether there is a result to
+    publish. With `discard`, it stops at once and publishes nothing; its charges stay spent.
     """
     discard = body is not None and body.discard
     with transaction(service.factory) as session:
@@ -149,7 +149,7 @@ def cancel_job(service: Running, job_id: JobId, body: wire.CancelRequest | None 
 
 sweep_router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], route_class=ApiRoute)
 SweepId = Annotated[Identifier, Path(description="The sweep.")]
-SWEEPS_A_PAGE_MAX = 6  # each is shown with up to 64 trials and their holds
+SWEEPS_A_PAGE_MAX = 6  # each has up to 64 trials with their holds
 
 
 @sweep_router.post("", status_code=202, summary="Start a hyper-parameter search")
@@ -157,10 +157,10 @@ SWEEPS_A_PAGE_MAX = 6  # each is shown with up to 64 trials and their holds
 def create_sweep(
     service: Running, principal: Trainer, response: Response, key: IdempotencyKey, body: wire.SweepRequest
 ) -> wire.SweepRecord:
-    """Hold the price of all trials in one transaction and queue them, or do nothing.
+    """Start a sweep: reserve the cost of all trials and queue them, or do nothing.
 
-    409 if the account cannot pay for all, with the number of trials that would fit. Every trial is paid for, whichever
-    you use. Choosing the best by accuracy on a public dataset is post-processing and costs nothing.
+    409 if the account cannot pay for all trials; the error has the number that would fit. Every trial costs budget,
+    even if you use only one. Choosing the best by accuracy on a public dataset is post-processing and costs nothing.
     """
     trials = jobs.trials_asked(body)
     facts = body.model_dump(exclude={"trials", "epsilon"})
@@ -182,7 +182,7 @@ def list_sweeps(service: Running, page: Paging, account_id: OfAccount = None) ->
 
 @sweep_router.get("/{sweep_id}", dependencies=[READ], summary="Read a sweep")
 def read_sweep(service: Running, response: Response, sweep_id: SweepId) -> wire.SweepRecord:
-    """Return a sweep: state, cost and public accuracy of each trial."""
+    """Return a sweep with the state, cost and accuracy on public data of each trial."""
     with transaction(service.factory, read_only=True) as session:
         (record,) = sweeps.records(session, [access.find(session, Sweep, sweep_id)])
     if record.state != "ended":
@@ -192,7 +192,7 @@ def read_sweep(service: Running, response: Response, sweep_id: SweepId) -> wire.
 
 @sweep_router.post("/{sweep_id}/cancel", dependencies=[TRAIN], summary="Cancel a sweep")
 def cancel_sweep(service: Running, sweep_id: SweepId, body: wire.CancelRequest | None = None) -> wire.SweepRecord:
-    """Cancel every trial and evaluation that has not ended, as for jobs. Holds of queued trials return."""
+    """Cancel all unfinished trials and evaluations, as for jobs. The reserved budget of queued trials is returned."""
     discard = body is not None and body.discard
     with transaction(service.factory) as session:
         sweep = jobs.cancel_sweep(session, sweep_id=sweep_id, now=service.clock(), discard=discard)

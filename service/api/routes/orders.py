@@ -1,4 +1,4 @@
-"""Acceptance of new jobs and sweeps, and the routes that each kind's `order` and `reading` describe."""
+"""Accept new jobs and sweeps, and build the routes that each kind's `order` and `reading` describe."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,10 +29,10 @@ from service.views import plans, rows
 
 @contextmanager
 def accepting(service: Service, *plans: Mapping[str, Any]) -> Iterator[Session]:
-    """Open the transaction that accepts new jobs, and ring the doorbell after it.
+    """Open the transaction that accepts new jobs, and notify workers after it.
 
-    Planning may take a second and is cached, so it runs first, outside the writing transaction. Errors surface later,
-    with the right message.
+    Planning may take a second and is cached, so it runs first, outside the writing transaction. Its errors are ignored
+    here: they occur again in the transaction, with the right message.
     """
     with transaction(service.factory, read_only=True) as session, suppress(ObscuraError):
         for plan in plans:
@@ -52,7 +52,7 @@ def require_extractors(service: Service, *planned: Job) -> None:
             plans.require_extractor(service.settings, plan_from_json(job.plan))
 
 
-@cache  # building the routes takes longer than everything else in making an application
+@cache  # building the routes is the slowest part of creating an application
 def router_of(kinds: tuple[Kind, ...]) -> APIRouter:
     """Return the routes of kinds of jobs."""
     made = APIRouter(route_class=ApiRoute)
@@ -65,7 +65,7 @@ def router_of(kinds: tuple[Kind, ...]) -> APIRouter:
 
 
 def image_endpoint(kind: Kind, place: Reading, alias: str) -> Callable[..., Response]:
-    """Return an endpoint that sends the image of a job's result, whose id is named `alias` in the path."""
+    """Return an endpoint that sends the image of a job's result. `alias` is the path parameter of the result's id."""
     noun = kind.noun
     MadeId = Annotated[Identifier, Path(alias=alias, description=f"The {noun}.")]
 

@@ -40,7 +40,7 @@ def _file(media_type: str) -> dict[str, Any]:
 
 @router.get("", dependencies=[VIEW], summary="List releases")
 def list_releases(service: Running, page: Paging, account_id: OfAccount = None) -> Page[ReleaseRecord]:
-    """List releases, newest first, optionally of one account. Releases shared with you belong to no account you see."""
+    """List releases, newest first, optionally of one account. The accounts of releases shared with you are hidden."""
     if account_id is not None:
         with transaction(service.factory, read_only=True) as session:
             own = visible(session, Account, select(Account.id)).where(Account.id == account_id)
@@ -57,17 +57,17 @@ def read_release(service: Running, release_id: ReleaseId) -> ReleaseRecord:
 
 @router.get("/{release_id}/card", dependencies=[VIEW], summary="Read the privacy card")
 def read_card(service: Running, release_id: ReleaseId) -> JSONResponse:
-    """Return the privacy card: the guarantee, its cost, public assumptions, and what it does not cover."""
+    """Return the privacy card: the guarantee, its cost, its public assumptions and its limits."""
     with transaction(service.factory, read_only=True) as session:
         return JSONResponse(jobs.get_release(session, release_id).card)
 
 
 @router.get("/{release_id}/receipt", dependencies=[VIEW], summary="Read the receipt")
 def read_receipt(service: Running, release_id: ReleaseId) -> JSONResponse:
-    """Return the signed proof of payment: the ledger entry, the account's public terms, public key and signature.
+    """Return the signed proof of payment: ledger entry, public terms of the account, public key and signature.
 
-    `scripts/verify_receipt.py` checks it offline; keep it byte for byte. 404 for a release that another project shares:
-    its receipt reveals what that account has spent.
+    Store it unchanged; `scripts/verify_receipt.py` checks it offline. 404 for a release shared by another project,
+    because its receipt reveals the spending of that project's account.
     """
     with transaction(service.factory, read_only=True) as session:
         return JSONResponse(jobs.get_own_release(session, release_id).receipt)
@@ -75,8 +75,8 @@ def read_receipt(service: Running, release_id: ReleaseId) -> JSONResponse:
 
 @router.get("/{release_id}/report.html", **_file("text/html"))
 def read_report_page(service: Running, release_id: ReleaseId) -> Response:
-    """Return the report as one HTML page, with evaluations made since publication. For a shared release, facts about
-    the account are left out.
+    """Return the report as one HTML page, including evaluations made after publication. For a shared release, it omits
+    facts about the account.
     """
     response = _send_report(service, release_id, reports.PAGE, "text/html; charset=utf-8")
     response.headers["Content-Security-Policy"] = REPORT_POLICY
@@ -85,7 +85,7 @@ def read_report_page(service: Running, release_id: ReleaseId) -> Response:
 
 @router.get("/{release_id}/report.json", **_file("application/json"))
 def read_report_data(service: Running, release_id: ReleaseId) -> Response:
-    """Return the report as JSON. For a shared release, facts about the account are left out."""
+    """Return the report as JSON. For a shared release, it omits facts about the account."""
     return _send_report(service, release_id, reports.DATA, "application/json")
 
 
@@ -97,8 +97,8 @@ def read_grid(service: Running, request: Request, release_id: ReleaseId) -> Resp
 
 @router.get("/{release_id}/files/{name}", **_file("application/octet-stream"), summary="Download a file")
 def read_file(service: Running, request: Request, release_id: ReleaseId, name: FileName) -> Response:
-    """Download a file: `classifier.*` with `extractor.safetensors`; `generator.*` with a model card and
-    `load_generator.py`, which generates images with torch alone; or `histogram.json`; and the privacy card.
+    """Download a file of the release: `classifier.*` with `extractor.safetensors`; or `generator.*` with a model card
+    and `load_generator.py`, which generates images and needs only torch; or `histogram.json`; or the privacy card.
     """
     if name in formats.MADE:
         made = weights.read_made(service.storage, service.factory, release_id, name)
@@ -112,7 +112,7 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
 
 @router.get("/{release_id}/evaluations", dependencies=[VIEW], summary="List a release's evaluations")
 def list_evaluations(service: Running, release_id: ReleaseId, page: Paging) -> Page[EvaluationRecord]:
-    """List evaluations, also unfinished ones, newest first."""
+    """List evaluations, including unfinished ones, newest first."""
     return answers.newest_page(
         service,
         page,
@@ -171,7 +171,7 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
     summary="Download a sample",
 )
 def read_content(service: Running, request: Request, sample_id: SampleId) -> Response:
-    """Download the images, whole or by range. The ETag is the content's SHA-256."""
+    """Download the images, or a byte range. The ETag is the content's SHA-256."""
     with transaction(service.factory, read_only=True) as session:
         sample = find(session, Sample, sample_id, options=[rows.with_job(Sample)])
         job = sample.job
@@ -200,7 +200,7 @@ ShareId = Annotated[Identifier, Path(description="The share, with one project or
 
 @share_router.get("", dependencies=[READ], summary="List the shares of a release")
 def list_shares(service: Running, release_id: ReleaseId, page: Paging) -> Page[ShareRecord]:
-    """List the present and former shares of a release, newest first. For other projects the list is empty."""
+    """List the current and former shares of a release, newest first. Other projects get an empty list."""
     return answers.newest_page(service, page, Share, views.shares, of=(Release, release_id), release_id=release_id)
 
 
@@ -208,10 +208,10 @@ def list_shares(service: Running, release_id: ReleaseId, page: Paging) -> Page[S
 def request_share(
     service: Running, admin: Admin, response: Response, release_id: ReleaseId, body: ShareRequest
 ) -> DecisionRecord:
-    """Request that a release is shared with another project, or with all. Another owner or an admin must approve it.
+    """Request to share a release with another project, or with all projects. Another owner or an admin must approve.
 
-    The other project can then read the release with its card, its files and the public part of its report. It can also
-    draw from it and evaluate it as its own. It sees no account, dataset, job or receipt.
+    The other project can then read the release, its card, its files and the public part of its report. It can also
+    generate images from the release and evaluate it. It cannot see the account, dataset, job or receipt.
     """
     ask = partial(jobs.request_share, release_id=release_id, **body.model_dump(), requested_with=admin.id)
     return request_decision(service, response, ask)
@@ -219,9 +219,9 @@ def request_share(
 
 @share_router.delete("/{share_id}", dependencies=[ADMIN], summary="Stop sharing a release")
 def end_share(service: Running, release_id: ReleaseId, share_id: ShareId) -> ShareRecord:
-    """Stop sharing a release at once. One owner may do so. Unfinished drawings of other projects are cancelled.
+    """Stop sharing a release at once. One owner alone may do this. Unfinished jobs of other projects are cancelled.
 
-    They keep the samples that they have drawn and the files that they have downloaded.
+    Other projects keep generated samples and downloaded files.
     """
     with transaction(service.factory) as session:
         share = jobs.end_share(session, release_id=release_id, share_id=share_id, now=service.clock())

@@ -1,4 +1,4 @@
-"""The kinds of jobs, each in its own file: its order, its acceptance and its end."""
+"""The kinds of jobs, one per file: the order, its validation and the end of the job."""
 
 from service.jobs.kinds import evaluate, preview, sample, train
 

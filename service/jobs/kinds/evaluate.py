@@ -24,7 +24,7 @@ from service.jobs.submission import new_job, queue_job, require_drawable
 
 LISTED_MAX = 50
 SAMPLES_MIN, SAMPLES_PER_TEST_IMAGE = 1000, 3
-# The fields of a release's summary that evaluations fill in.
+# Fields of a release's summary that come from evaluations.
 _FIGURES = (
     "accuracy",
     "balanced_accuracy",
@@ -66,10 +66,10 @@ def queue_evaluation(
     samples: int | None = None,
     seed: int | None = None,
 ) -> Job:
-    """Queue the evaluation of a release, which this transaction may be publishing.
+    """Queue the evaluation of a release, which may be published in the same transaction.
 
-    It belongs to the sweep of its training, unless another project asks for it. The defaults of `samples` and `seed`
-    come from the training's options; `samples` is at most `samples_for` the test set.
+    The evaluation belongs to the sweep of the release's training, unless another project requests it. The defaults of
+    `samples` and `seed` come from the training's options; `samples_for` the test set is the upper limit of `samples`.
     """
     training, payer = training_of(session, release), payer_of(session, release)
     config = plan_from_json(training.plan).config
@@ -95,15 +95,15 @@ def queue_evaluation(
 
 
 def finished_evaluations(session: Session, release_id: str) -> Sequence[Evaluation]:
-    """Return the finished evaluations of a release, with their confusions, newest first, at most LISTED_MAX."""
+    """Return up to LISTED_MAX finished evaluations of a release, newest first, with their confusion matrices."""
     newest_first = _finished(session, Evaluation.release_id == release_id).limit(LISTED_MAX)
     return session.scalars(newest_first.options(undefer(Evaluation.confusion))).all()
 
 
 def kept_reference(session: Session, dataset_id: str, seed: int) -> float | None:
-    """Return the accuracy of a classifier of real images that an earlier evaluation with this seed has measured.
+    """Return the accuracy of a classifier trained on real images, from an earlier evaluation with this seed, or None.
 
-    It is the same for every release: the classifier learns one half of the public images and is tested on the other.
+    It is the same for every release: the classifier is trained on half of the public images and tested on the others.
     """
     same = Evaluation.dataset_id == dataset_id, Evaluation.seed == seed
     newest = session.scalars(_finished(session, *same, Evaluation.samples.is_not(None)).limit(1)).first()
@@ -117,7 +117,7 @@ def newest_evaluations(
     """Return the newest finished evaluation of each release that has one, in one query.
 
     Args:
-        named: by release, the dataset that its training named. Evaluations on other images are ignored, because they
+        named: the dataset that a training named, by release. Evaluations on other images are ignored, because they
             do not decide between the trials of a sweep.
     """
     newest_first = session.scalars(_finished(session, Evaluation.release_id.in_(release_ids))).all()
@@ -132,7 +132,7 @@ def _finished(session: Session, *conditions: ColumnElement[bool]) -> Select[Eval
 
 
 def with_figures(summary: Mapping[str, Any], newest: Evaluation | None) -> dict[str, Any]:
-    """Return a release's summary with the accuracies of its newest evaluation."""
+    """Return a release's summary, completed with the accuracies of its newest evaluation."""
     results = (newest.results if newest is not None else None) or {}
     return {**summary, **{name: results[name] for name in _FIGURES if results.get(name) is not None}}
 

@@ -1,6 +1,6 @@
-"""Previews: rehearse a plan on a public stand-in before anything is held. They cost nothing.
+"""Previews: rehearse a plan on a public stand-in before budget is reserved. They cost nothing.
 
-Recipe, noise and budget are those of the plan. The images are public, or generated, so nothing private is read and the
+Recipe, noise and budget are as planned. The images are public or generated, so nothing private is read and the
 ledger is not used.
 """
 
@@ -27,8 +27,8 @@ from service.jobs.planning import plan_on, require_anchors_ready, require_ready,
 from service.jobs.submission import planned_job, queue_job
 
 STAND_IN_NUMBERS_MAX = 2**32  # pixels times channels times records, in bytes of memory
-_NAMED = 3  # number of classes with the lowest accuracy that are named
-_STATIC, _FAINT = 0.25, 0.6  # fractions of the accuracy gain over guessing that real images give
+_NAMED = 3  # number of worst classes to name
+_STATIC, _FAINT = 0.25, 0.6  # fractions of the gain over guessing with real images
 
 
 def accept(
@@ -41,7 +41,7 @@ def accept(
     options: Mapping[str, Any],
     stand_in_dataset_id: str | None,
 ) -> Job:
-    """Accept the preview of a training. It needs no budget and only the declaration of the dataset."""
+    """Accept the preview of a training. It needs no budget, and only the declaration of the dataset."""
     trained = training_set(session, dataset_id)
     plan = plan_on(session, trained, recipe, epsilon, options)
     require_anchors_ready(session, plan)
@@ -89,13 +89,13 @@ def forecast_sentence(
     """Describe the result of a preview, and warn if noise dominates.
 
     Args:
-        accuracy: of a classifier that learned the generated images, tested on images of the stand-in.
-        real: of one that learned the stand-in's own images; None if a classifier itself was previewed.
+        accuracy: of a classifier trained on the generated images and tested on images of the stand-in.
+        real: accuracy if trained on the stand-in's own images; None for the preview of a classifier.
         chance: accuracy of guessing.
         stand_in: name of the stand-in.
-        balanced: mean over the classes of the recall; likewise `real_balanced`.
+        balanced: recall averaged over the classes; `real_balanced` is the same for the stand-in's own images.
         by_class: recall of each class.
-        stated: the stand-in has a stated balance, so report means over the classes, and the worst classes.
+        stated: class fractions were stated, so report averages over the classes, and the worst classes.
     """
     of = stand_in
     if stated and balanced is not None:

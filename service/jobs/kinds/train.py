@@ -1,4 +1,4 @@
-"""Trainings: the only kind of job that costs budget. The order holds its price; its release captures it."""
+"""Trainings: the only kind of job that costs budget. Accepting one holds its price; publishing captures it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from service.jobs.kind import Ask, Kind, Order
 from service.jobs.kinds.evaluate import queue_evaluation
 from service.ledger.chain import body_hash, canonical_json, columns_of, row_digest
 
-PRICINGS_MAX = 3  # of one request: a raise takes two people, and rarely happens while a price is computed
+PRICINGS_MAX = 3  # per request: raises are rare, so few happen while a price is computed
 Held = TypeVar("Held")
 
 
@@ -40,14 +40,14 @@ def accept(
     options: Mapping[str, Any],
     evaluation_dataset_id: str | None,
 ) -> Job:
-    """Accept a training and hold its price on the dataset's account."""
+    """Accept a training, and hold its price in the dataset's account."""
 
     def held_on(trained: planning.TrainingSet) -> Job:
         planning.require_content(session, trained, recipe, evaluation_dataset_id)
         account = trained.account
         ledger.require_unfrozen(account)
         budget_nano = trained.budget_nano(epsilon)
-        if budget_nano > account.left_nano:  # refused even if the plan's rounded price would fit
+        if budget_nano > account.left_nano:  # rejected even if the plan's rounded price would fit
             raise ledger.insufficient(account, budget_nano, float(epsilon)).suggesting(newest_release(session, account))
         plan = planning.plan_on(session, trained, recipe, epsilon, options)
         planning.require_anchors_ready(session, plan)
@@ -58,13 +58,13 @@ def accept(
 
 
 def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[planning.TrainingSet], Held]) -> Held:
-    """Price trainings on a dataset and hold the price; retry if the limit was raised between the two.
+    """Price trainings on a dataset, then hold the price. Retry if the limit was raised in between.
 
-    `held_on` plans and holds on a locked dataset and an account whose limit may be raised meanwhile.
+    `held_on` computes the plan and holds its price. The dataset is locked; the account's limit may still be raised.
     """
     for left in reversed(range(PRICINGS_MAX)):
         try:
-            with session.begin_nested():  # its rollback releases the account's lock: prices are computed without it
+            with session.begin_nested():  # a rollback releases the account's lock before prices are computed again
                 return held_on(planning.training_set(session, dataset_id, lock=True))
         except ledger.RateChanged:
             if not left:
@@ -82,10 +82,10 @@ def hold_price(
     options: Mapping[str, Any],
     **named: str | None,
 ) -> Job:
-    """Queue a planned training and hold its price, with the facts to recompute it and the digests of its order.
+    """Queue a planned training and hold its price. The entry records the facts of the price, and the order's digests.
 
     Args:
-        named: ids of the sweep and of the evaluation dataset, by the job's columns.
+        named: ids of the sweep and the evaluation dataset, by column of the job.
 
     Raises:
         RateChanged: the account's limit was raised since `trained` was read.
@@ -109,7 +109,7 @@ def hold_price(
             details=details,
             now=job.created_at,
         )
-    except InsufficientBudget as error:  # a concurrent job was held first
+    except InsufficientBudget as error:  # a concurrent job took the budget first
         raise error.suggesting(newest_release(session, trained.account)) from None
     job.hold_id = held.id
     failpoint("hold.after")
@@ -117,7 +117,7 @@ def hold_price(
 
 
 def newest_release(session: Session, account: ledger.Account) -> str | None:
-    """Return the id of the newest release of an account, from which images can be generated at no cost."""
+    """Return the id of an account's newest release, which can generate images at no cost."""
     of_account = visible(session, Release, select(Release.id)).where(Release.account_id == account.id)
     newest = of_account.order_by(Release.created_at.desc(), Release.id)
     return session.scalar(newest.limit(1))
@@ -139,15 +139,15 @@ def publish(
     kind: str = ReleaseKind.GENERATOR,
     incomplete: Mapping[str, Any] | None = None,
 ) -> Release:
-    """Publish a release: capture, receipt, release row, success and the evaluation that the training names.
+    """Publish a release: capture the hold, write receipt and release, end the job, and queue its evaluation, if any.
 
-    All of it is one transaction (I7).
+    All of this is one transaction (I7).
 
     Args:
         release_id: `rel_...`, chosen when the artifact was written.
-        artifact_sha256: of the artifact, which is in place already.
+        artifact_sha256: hash of the artifact, which is already published in the storage.
         artifact_dir: relative to the data directory.
-        incomplete: JSON; the part of the plan that was made, and why, of a training that ended early.
+        incomplete: JSON, if a training ended early: the completed part of the plan, and the reason.
     """
     if not is_id(release_id, "rel"):
         raise InvalidInput("A release id is rel_ and 20 base32 characters.")

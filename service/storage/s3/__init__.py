@@ -1,1 +1,1 @@
-"""S3 storage: `bucket` sends requests, `entries` finds what is stored, `storage` implements the verbs."""
+"""S3 storage: `bucket` sends requests, `entries` finds stored content, `storage` implements the interface."""

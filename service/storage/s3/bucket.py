@@ -1,7 +1,7 @@
 """Requests to one bucket of an S3 server.
 
-Endpoint, region and credentials come from the environment and the files that all AWS tools read. They are never logged
-or quoted in an error.
+Endpoint, region and credentials come from the environment and the files that AWS tools read. They are never logged
+or quoted in errors.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from service.storage.interface import StorageUnavailable
 class Patience:
     """Bounds of one request."""
 
-    seconds: float  # after which no further try begins
-    tries: int  # at most, with the growing pauses of botocore's retry mode `standard`
-    connect_seconds: float  # of one try
-    read_seconds: float  # between two bytes of an answer
+    seconds: float  # no try begins after this time
+    tries: int  # at most, with the backoff of botocore's retry mode `standard`
+    connect_seconds: float  # timeout of one try
+    read_seconds: float  # timeout between two bytes of a response
 
     @property
     def request_seconds(self) -> float:
-        """The time after which a request that got no answer is given up."""
+        """The time after which a request without a response has failed."""
         return self.seconds + _PAUSE_SECONDS_MAX + self.connect_seconds + self.read_seconds
 
     @property
     def claim_seconds(self) -> float:
-        """The time after which the claim of a process that has died expires."""
+        """The time after which the claim of a dead process expires."""
         return 2 * self.request_seconds
 
 
-_PAUSE_SECONDS_MAX = 20.0  # between two tries, as botocore has it
+_PAUSE_SECONDS_MAX = 20.0  # between two tries, botocore's value
 PATIENCE = Patience(seconds=60, tries=15, connect_seconds=5, read_seconds=20)
 WEB_PATIENCE = Patience(seconds=3, tries=3, connect_seconds=2, read_seconds=4)
 CONNECTIONS = 40  # as many as the server has threads
-_BODY_TRIES = 3  # botocore does not repeat a request whose answer breaks off
+_BODY_TRIES = 3  # botocore does not retry a request whose response is truncated
 _URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9][A-Za-z0-9._-]*)*)/?")
 _MISSING = {"NoSuchKey", "404"}
 _NO_ANSWER = (
@@ -61,10 +61,10 @@ _NO_ANSWER = (
     exceptions.CredentialRetrievalError,
     IncompleteReadError,
 )
-# Temporary, although the status is below 500.
+# Temporary errors, although the status is below 500.
 _TEMPORARY = {"SlowDown", "OperationAborted", "RequestTimeout", "Throttling"}
 _TEMPORARY |= {"IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"}
-# Errors that an operator must fix, by the server's code, or by ours.
+# Errors that an operator must fix, by the server's code or our own.
 _EXPLANATIONS = {
     "tls": ("tls", "This machine does not trust the storage's certificate. Set AWS_CA_BUNDLE to its issuer's file"),
     "credentials": (
@@ -95,13 +95,13 @@ _SYNONYMS = {"403": "AccessDenied", "AllAccessDisabled": "AccessDenied", "301": 
 _SYNONYMS |= dict.fromkeys(("400", "AuthorizationQueryParametersError"), "AuthorizationHeaderMalformed")
 _SYNONYMS |= {"IllegalLocationConstraintException": "PermanentRedirect", "TokenRefreshRequired": "ExpiredToken"}
 
-for _noisy in ("botocore", "urllib3"):  # on DEBUG they log whole requests, with signatures
+for _noisy in ("botocore", "urllib3"):  # at DEBUG they log whole requests, with signatures
     logging.getLogger(_noisy).setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True)
 class Listed:
-    """An object and its age, or a common prefix of several."""
+    """An object and its age, or a common prefix of several objects."""
 
     name: str
     seconds: float = 0.0
@@ -110,11 +110,11 @@ class Listed:
 class Bucket:
     """The objects of one bucket whose names begin with a prefix.
 
-    Every method raises StorageUnavailable when the storage does not answer in time, or refuses.
+    Every method raises StorageUnavailable if the storage does not answer in time, or rejects the request.
 
     Args:
         url: `s3://BUCKET` or `s3://BUCKET/PREFIX`; anything else raises InvalidInput.
-        patience: of requests that no web request waits for.
+        patience: bounds of requests outside web requests.
     """
 
     def __init__(self, url: str, patience: Patience = PATIENCE) -> None:
@@ -130,11 +130,11 @@ class Bucket:
         self._creating = threading.Lock()
 
     def put(self, name: str, content: bytes) -> None:
-        """Write an object atomically, replacing one of that name."""
+        """Write an object atomically; replace an existing one."""
         self._ask(lambda client: client.put_object(**self._at(name), Body=content))
 
     def get(self, name: str) -> bytes | None:
-        """Return a small object; None if there is none."""
+        """Return the content of a small object; None if there is no such object."""
 
         def read(client: Any) -> bytes:
             tries_left = _BODY_TRIES
@@ -157,16 +157,16 @@ class Bucket:
         return self._ask(lambda client: client.head_object(**self._at(name)), missing_ok=True) is not None
 
     def delete(self, name: str) -> None:
-        """Remove an object, if there is one."""
+        """Remove an object if it exists."""
         self._ask(lambda client: client.delete_object(**self._at(name)), missing_ok=True)
 
     def list(self, prefix: str, *, deep: bool = True) -> Iterator[Listed]:
-        """Yield the objects whose names begin with a prefix; not `deep`: folders instead of their objects."""
+        """Yield the objects whose names start with a prefix; unless `deep`, yield folders instead of their objects."""
         query: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
         query |= {} if deep else {"Delimiter": "/"}
         while True:
             page = self._ask(lambda client: client.list_objects_v2(**query))
-            date = page["ResponseMetadata"]["HTTPHeaders"].get("date")  # ages are by the server's clock
+            date = page["ResponseMetadata"]["HTTPHeaders"].get("date")  # ages follow the server's clock
             now = parsedate_to_datetime(date) if date else datetime.now(UTC)
             for each in page.get("Contents", ()):
                 yield Listed(each["Key"][len(self._prefix) :], (now - each["LastModified"]).total_seconds())
@@ -180,7 +180,7 @@ class Bucket:
         return {"Bucket": self._bucket, "Key": self._prefix + name}
 
     def _ask(self, request: Callable[[Any], Any], *, missing_ok: bool = False) -> Any:
-        """Return the answer to a request; with `missing_ok`, None if there is no such object."""
+        """Return the response to a request; with `missing_ok`, None if there is no such object."""
         patience = WEB_PATIENCE if in_web_request() else self.patience
         key = os.getpid(), patience  # a forked process must not share its parent's connections
         with self._creating:
@@ -199,7 +199,7 @@ class Bucket:
         return answer
 
     def _explained(self, error: BotoCoreError | ClientError, code: str) -> StorageUnavailable:
-        """Return an error that names the bucket and quotes nothing else: the original may hold credentials."""
+        """Return an error that names only the bucket: the original may contain credentials."""
         if isinstance(error, ClientError):
             status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             if code in _TEMPORARY or status >= 500 or status == 429:
@@ -234,7 +234,7 @@ def _new_client(patience: Patience) -> Any:
         read_timeout=patience.read_seconds,
         max_pool_connections=CONNECTIONS,
         retries={"mode": "standard", "total_max_attempts": patience.tries},
-        # Newer checksums are unknown to many servers. The signature covers the content's SHA-256 anyway.
+        # Many servers do not support newer checksums. The signature covers the content's SHA-256 anyway.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={"payload_signing_enabled": True},
@@ -243,11 +243,11 @@ def _new_client(patience: Patience) -> Any:
         client = session.create_client("s3", region_name=region, config=config)
     except ValueError:
         raise InvalidInput("AWS_ENDPOINT_URL must be an address like https://storage.example.org.") from None
-    if ".amazonaws." not in client.meta.endpoint_url:  # other servers have no host names for buckets
+    if ".amazonaws." not in client.meta.endpoint_url:  # other servers do not support bucket host names
         config = config.merge(Config(s3={"payload_signing_enabled": True, "addressing_style": "path"}))
         client = session.create_client("s3", region_name=region, config=config)
 
-    def give_up_late(request: Any, **_: Any) -> None:  # botocore bounds the number of tries, not their time
+    def give_up_late(request: Any, **_: Any) -> None:  # botocore limits the number of tries, not their time
         now = time.monotonic()
         if now > request.context.setdefault("obscura_deadline", now + patience.seconds):
             raise _away("does not answer")

@@ -1,12 +1,12 @@
-"""The objects of a bucket: their format, how they are found, and who may write an entry first.
+"""The objects of a bucket: their format, finding them, and claiming the first write of an entry.
 
     keys/KEY                    an entry: content published under a key, or about to be (`NAME.MARK.tmp`)
-    keys/KEY/~ID                a segment of a file that grows, such as a journal, appended by one process
+    keys/KEY/~ID                a segment of a growing file, such as a journal, written by one process
     parts/ORIGIN/ID/FILE.PART   a part of a file that is too large for its entry
     claims/KEY/ID               a process that is about to write an entry
 
-An entry is one object, so it appears atomically, and so does what it names: it is written last. ORIGIN is the key that
-the content was first published under. ID is unique and grows with time.
+An entry is one object and written last, so it appears atomically, together with its parts. ORIGIN is the key under
+which the content was first published. ID is unique and increases with time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 3.0  # between two claims
 
 
 class File(BaseModel, frozen=True, ser_json_bytes="base64", val_json_bytes="base64"):
-    """A published file: its content, or the digests of the parts that hold it, empty until they are written."""
+    """A published file: its content, or the digests of its parts, which are empty until they are written."""
 
     size: int
     sha256: str = ""
@@ -47,22 +47,22 @@ class Entry(BaseModel, frozen=True, ser_json_bytes="base64", val_json_bytes="bas
     """A publication."""
 
     id: str
-    origin: str  # the key that it was first published under
-    is_folder: bool  # otherwise one file, whose name in `files` is empty
+    origin: str  # the key under which it was first published
+    is_folder: bool  # otherwise one file, with an empty name in `files`
     hour: int  # timestamp of its files, in seconds since 1970
     files: Mapping[str, File]  # by their paths in the folder
 
     def part_name(self, file: int, part: int) -> str:
-        """Return the name of the object that holds a part of a file, both by number."""
+        """Return the object name of a part of a file, both by number."""
         return f"{PARTS}{self.origin}/{self.id}/{file}.{part}"
 
     def parts(self) -> list[str]:
-        """Return the names of all objects that hold its files."""
+        """Return the object names of all parts."""
         files = enumerate(self.files.values())
         return [self.part_name(number, part) for number, file in files for part in range(len(file.parts))]
 
     def sources(self, name: str) -> dict[str, Source]:
-        """Return its files by path; `name` is used instead of an empty path."""
+        """Return the files by path; `name` replaces an empty path."""
         sources = {}
         for number, (path, file) in enumerate(self.files.items()):
             parts = tuple((self.part_name(number, each), sha256) for each, sha256 in enumerate(file.parts))
@@ -78,11 +78,11 @@ class Source:
     path: str  # in the publication
     hour: int  # timestamp of the copy
     file: File
-    parts: tuple[tuple[str, str], ...]  # the objects that hold it, each with its digest
+    parts: tuple[tuple[str, str], ...]  # its objects, each with a digest
 
 
 def new_id() -> str:
-    """Return a unique id, greater than earlier ones as far as clocks agree."""
+    """Return a unique id, greater than earlier ids if the clocks agree."""
     return f"{time.time_ns():016x}{secrets.token_hex(6)}"
 
 
@@ -93,7 +93,7 @@ class Entries:
     bucket: Bucket
 
     def entry(self, key: str) -> Entry | None:
-        """Return what is published under exactly this key, or about to be; raise NotFound if it is damaged."""
+        """Return the entry of exactly this key, published or in progress; raise NotFound if it is damaged."""
         content = self.bucket.get(KEYS + key)
         try:
             return None if content is None else Entry.model_validate_json(content)
@@ -101,14 +101,14 @@ class Entries:
             raise NotFound(DAMAGED) from None
 
     def at_and_below(self, key: str) -> Iterator[Listed]:
-        """Yield the objects of a key and of the keys below it."""
+        """Yield the objects at and below a key."""
         name = KEYS + key
         for listed in self.bucket.list(name):
             if listed.name == name or listed.name.startswith(f"{name}/"):
                 yield listed
 
     def entries(self, key: str) -> dict[str, Entry]:
-        """Return the entries at and below a key, by their keys."""
+        """Return the entries at and below a key, by key."""
         names = {listed.name.removeprefix(KEYS) for listed in self.at_and_below(key)} | {key}
         entries = {name: self.entry(name) for name in names if not last_of(name).startswith(SEGMENT)}
         return {name: entry for name, entry in entries.items() if entry is not None}
@@ -141,7 +141,7 @@ class Entries:
 
 
 def grown_files(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the files that were appended to, by their keys, with the names of their segments in order."""
+    """Return the growing files by key, with the names of their segments in order."""
     segments: dict[str, list[str]] = {}
     for listed in names:
         folder, _, name = listed.rpartition("/")
@@ -155,20 +155,20 @@ def last_of(key: str) -> str:
 
 
 def below(key: str, name: str) -> str:
-    """Return the key of a name below a key; either may be empty."""
+    """Join a key and a name; either may be empty."""
     return f"{key}/{name}" if key and name else key or name
 
 
 @contextmanager
 def alone(bucket: Bucket, key: str, exists: Callable[[], bool]) -> Iterator[bool]:
-    """Yield True while no other process may write the first entry of a key; False once the entry `exists`.
+    """Yield True while only this process may write the first entry of a key; False if the entry `exists`.
 
-    Not every S3 server supports conditional writes (OpenStack Swift does not). So a writer puts a claim beside the key
-    and lists all claims: if it sees another one, it withdraws and retries. Of two writers at least one lists after the
-    other's claim was written, so two never proceed, provided that lists show what was written before. A claim that a
-    crash has left expires after longer than any request of its owner can take.
+    Not every S3 server supports conditional writes (OpenStack Swift does not). So a writer writes a claim for the key
+    and lists all claims. If it sees another claim, it deletes its own and retries. If lists show all earlier writes, at
+    least one of two writers sees the other's claim, so they never both proceed. The claim of a crashed process expires
+    after the longest possible request of that process.
 
-    Raise StorageUnavailable if other processes keep their claims for too long.
+    Raise StorageUnavailable if other processes hold claims for too long.
     """
     request_seconds, claim_seconds = bucket.patience.request_seconds, bucket.patience.claim_seconds
     until, pause = time.monotonic() + 2 * claim_seconds, _PAUSE_SECONDS
@@ -179,10 +179,10 @@ def alone(bucket: Bucket, key: str, exists: Callable[[], bool]) -> Iterator[bool
         bucket.put(own, b"")
         claims = [listed for listed in bucket.list(_CLAIMS) if listed.name != own]
         expired = {listed.name for listed in claims if listed.seconds > claim_seconds}
-        for name in expired:  # of any key: nothing else removes them
+        for name in expired:  # for any key: nothing else removes them
             bucket.delete(name)
         others = {listed.name for listed in claims if listed.name.startswith(beside)} - expired
-        # `exists` again, now that the claim is visible. A process that was suspended for long starts over.
+        # Check `exists` again, now that the claim is visible. A process that was suspended for long starts over.
         if not others and not exists() and time.monotonic() - began < claim_seconds - request_seconds:
             yield True
             bucket.delete(own)  # not after an error: the request may still arrive

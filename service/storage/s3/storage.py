@@ -1,8 +1,8 @@
 """Storage in a bucket: an entry under each key, which is written last, and the parts that it names.
 
-An unfinished entry beside the key, which is written first, names what a process that dies has sent. Several machines
-use one bucket; they share nothing else. Each keeps the folders in which it prepares publications, and copies of what it
-has read.
+An unfinished entry beside the key is written first. If the process dies, this entry names the parts that were sent.
+Several machines can use one bucket, and share nothing else. Each machine has its own staging folders, and copies of
+content that it has read.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from service.storage.s3.entries import (
 from service.times import to_the_hour
 
 SMALL_BYTES = 32 * 2**10
-SEGMENT_BYTES = 64 * 2**10  # after which a process that appends begins another object
-KEPT_SECONDS = 3600.0  # since a copy was last asked for
-_SWEEP_SECONDS = 60.0  # between two sweeps; a younger staging folder may not be locked yet
-_READ_TRIES = 3  # of content that is replaced meanwhile
+SEGMENT_BYTES = 64 * 2**10  # an appending process starts another object above this size
+KEPT_SECONDS = 3600.0  # after the last use of a copy
+_SWEEP_SECONDS = 60.0  # between sweeps; a younger staging folder may not be locked yet
+_READ_TRIES = 3  # of content that is being replaced
 _PARALLEL_READS = 16
-_NOTE = ".sent"  # ends the name of the file with the entry of what was sent
+_NOTE = ".sent"  # suffix of the file with the entry of sent content
 
 
 class S3Storage(Storage):
-    """Keeps everything in a bucket, and copies of recently read content in a folder of this machine.
+    """Storage in a bucket, with copies of recently read content in a folder of this machine.
 
     Args:
-        part_bytes: of one part; one at a time is in memory.
-        small_bytes: of a publication that is stored in its entry.
+        part_bytes: size of a part. One part at a time is in memory.
+        small_bytes: largest publication that is stored in its entry.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class S3Storage(Storage):
         self._segments: dict[tuple[int, str], tuple[str, bytes]] = {}  # by process and key: name and content
 
     def __reduce__(self) -> tuple[type[S3Storage], tuple[str, Path]]:
-        return type(self), (self.url, self._folder)  # another process appends to segments of its own
+        return type(self), (self.url, self._folder)  # another process has its own segments
 
     def stage(self, key: str, mark: str = "") -> AbstractContextManager[Path]:
         require_key(key)
@@ -114,11 +114,11 @@ class S3Storage(Storage):
     def append(self, key: str, content: bytes) -> None:
         require_key(key)
         own = (os.getpid(), key)
-        # An object is written atomically, so this process's segment is rewritten with the content at its end.
+        # Objects are written as a whole, so the process's segment is rewritten with the content appended.
         name, before = self._segments.pop(own, ("", b""))
         if not name or len(before) >= SEGMENT_BYTES:
             name, before = f"{KEYS}{key}/{SEGMENT}{new_id()}", b""
-        # After an error this segment is never written again: a request that was given up may still arrive.
+        # After an error, never write this segment again: a timed-out request may still arrive.
         self.bucket.put(name, before + content)
         self._segments[own] = (name, before + content)
 
@@ -132,7 +132,7 @@ class S3Storage(Storage):
                 raise NotFound("There are no files under this identifier." if not file else "This file does not exist.")
             try:
                 return self._copies.open(sources)
-            except FileNotFoundError:  # replaced since its entry was read, or lost
+            except FileNotFoundError:  # replaced since the entry was read, or lost
                 continue
         raise NotFound(DAMAGED)
 
@@ -149,7 +149,7 @@ class S3Storage(Storage):
         return sorted(name for name in names if name and not name.startswith(SEGMENT))
 
     def read_all(self, key: str, begins: str = "", *, bytes_max: int = -1) -> dict[str, bytes | None]:
-        # One list, and parallel reads, because a start reads every journal.
+        # One list and parallel reads, because a start reads every journal.
         require_key(key)
         prefix = f"{KEYS}{key}/"
         listed = [each.name for each in self.bucket.list(prefix + begins)]
@@ -180,7 +180,7 @@ class S3Storage(Storage):
     def move(self, key: str, target: str) -> None:
         require_key(key)
         require_key(target)
-        # Every entry is written under its new key before an old one is removed; parts stay where they are.
+        # Write every entry under its new key before removing an old one. Parts are not moved.
         names = [listed.name for listed in self._entries.at_and_below(key)]
         if KEYS + key not in names:
             names.insert(0, KEYS + key)  # a list may be stale
@@ -197,7 +197,7 @@ class S3Storage(Storage):
 
     def remove(self, key: str) -> None:
         require_key(key)
-        # Entries are renamed first: after an interruption the rest is found by the new names.
+        # Rename entries first: after an interruption, the rest is found by the new names.
         entries = self._entries.entries(key)
         doomed: dict[str, Entry] = {}
         for name, entry in entries.items():
@@ -210,8 +210,8 @@ class S3Storage(Storage):
         for name in {*entries, *others} - set(doomed):
             self.bucket.delete(KEYS + name)
         for name, entry in doomed.items():
-            # Older parts of its key go, too, that no entry names: a crash, or two processes that wrote the same file at
-            # once, leave such parts.
+            # Also remove older parts of the key that no entry names. They remain after a crash, or if two processes
+            # write the same file at once.
             current = self._entries.entry(entry.origin)
             kept = f"{PARTS}{entry.origin}/{current.id if current else ''}/"
             last = f"{PARTS}{entry.origin}/{entry.id}/~"
@@ -225,7 +225,7 @@ class S3Storage(Storage):
         self.bucket.put(KEYS + key, entry.model_dump_json().encode())
 
     def _sent(self, staged: Path, key: str) -> Entry:
-        """Send everything that was staged, except its entry."""
+        """Send all staged content except its entry; return the entry."""
         paths = {"": staged}
         if staged.is_dir():
             paths = {path.relative_to(staged).as_posix(): path for path in regular_files(staged)}
@@ -252,10 +252,10 @@ class S3Storage(Storage):
 
 
 class Copies:
-    """One machine's folder for one bucket, which several of its processes use at the same time.
+    """A machine's local folder for one bucket, shared by several processes.
 
-    A copy is named by its publication's id, so it never becomes stale. It is removed when nothing has asked for it for
-    an hour; a process that has it open reads on.
+    A copy is named by its publication's id, so it never becomes stale. It is removed after an hour without use; a
+    process that has it open can continue to read.
     """
 
     def __init__(self, folder: Path, bucket: Bucket) -> None:
@@ -264,7 +264,7 @@ class Copies:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Path]:
-        """Make a folder of that name for the time of a block, and remove those of processes that have died."""
+        """Create a folder with this name for the duration of a block, and remove folders of dead processes."""
         make_private_folder(self._staging)
         self._sweep()
         outer = self._staging / secrets.token_hex(8)
@@ -279,7 +279,7 @@ class Copies:
             os.close(lock)
 
     def keep(self, staged: Path, copies: Mapping[Path, Source]) -> None:
-        """Turn the staged files of a publication into copies."""
+        """Keep the staged files of a publication as copies."""
         for path, source in copies.items():
             target = self._path(source)
             make_private_folder(target.parent)
@@ -289,9 +289,9 @@ class Copies:
             shutil.rmtree(staged)
 
     def open(self, files: Mapping[str, Source]) -> Path:
-        """Copy the files that are not here yet, and return a folder with exactly these paths, or the one file.
+        """Copy missing files to this machine; return a folder with exactly these paths, or the single file.
 
-        Raise FileNotFoundError if the bucket no longer has one of them, NotFound if one is damaged.
+        Raise FileNotFoundError if the bucket no longer has one of the files, and NotFound if one is damaged.
         """
         make_private_folder(self._copies)
         for source in files.values():
@@ -338,7 +338,7 @@ class Copies:
             return
         self._swept, now = time.monotonic(), time.time()
         for outer in self._staging.iterdir():
-            with suppress(OSError):  # in use, or gone
+            with suppress(OSError):  # in use, or already removed
                 if outer.stat().st_mtime > now - _SWEEP_SECONDS:
                     continue
                 lock = os.open(outer, os.O_RDONLY | os.O_DIRECTORY)
@@ -356,6 +356,6 @@ class Copies:
 
 
 def _unfinished(staged: Path, key: str) -> str:
-    """Return the key of the entry of what is being sent from a staging folder."""
+    """Return the key of the unfinished entry of a staging folder."""
     folder = staged if staged.is_dir() else staged.parent
     return below(key.rpartition("/")[0], folder.name)
