@@ -170,9 +170,9 @@ def test_whether_people_are_known_again_is_declared_by_a_box(site, open_account,
     known = declare_and_upload(uploader, content, **fields, subjects_recognised="yes").json()["id"]
     (row,) = site.rows(Dataset)
     assert row.subjects_recognised
-    assert "known again in other datasets" in uploader.get(f"/datasets/{known}").text
+    assert "recognised in other datasets" in uploader.get(f"/datasets/{known}").text
     usual = declare_and_upload(uploader, content, **fields, name="usual").json()["id"]
-    assert "known again" not in uploader.get(f"/datasets/{usual}").text
+    assert "recognised in other datasets" not in uploader.get(f"/datasets/{usual}").text
 
 
 def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stock, trainer):

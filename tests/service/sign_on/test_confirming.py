@@ -288,7 +288,7 @@ def test_a_key_that_an_admin_made_has_no_person_and_no_page_of_keys(house):
     browser = house.browser()
     assert browser.post("/login", data={"key": made["token"]}).status_code == 303
     page = browser.get("/you")
-    assert (page.status_code, "heart" in page.text, "Make a key" in page.text) == (200, True, False)
+    assert (page.status_code, "heart" in page.text, "Create a key" in page.text) == (200, True, False)
     refused = browser.post(
         "/you/keys", data={"token": form_token(browser.cookies[COOKIE]), "name": "k", "scope": "all", "days": "7"}
     )

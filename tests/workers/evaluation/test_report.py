@@ -131,7 +131,7 @@ def test_an_incomplete_release_says_how_much_was_made_and_why(tmp_path, page):
     facts = replace(RELEASE, incomplete={"reason": "time_limit", "fraction": 0.421, "made": 421, "planned": 1000})
     shown = report(tmp_path / "b", release=facts)
     assert "Incomplete: 42.1% of the planned noisy releases were made." in shown
-    assert "because its time was over" in shown
+    assert "because it reached the time limit" in shown
     assert shown.index("Incomplete") < shown.index('id="guarantee"')
     assert "Incomplete" not in page
 
