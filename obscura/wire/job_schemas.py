@@ -159,7 +159,7 @@ class PreviewRecord(OutcomeFacts, DatedRecord):
     balanced_accuracy: float | None = Field(default=None, description="Mean of the classes' accuracies.")
     accuracy_by_class: dict[str, float] | None = Field(default=None, description="Accuracy for each declared class.")
     chance: float | None = Field(description="Accuracy of guessing.")
-    verdict: str | None = Field(description="The forecast in words, with a warning where the signal drowns.")
+    verdict: str | None = Field(description="The forecast in words, with a warning if much is lost in the noise.")
     notes: list[str] = Field(description="Of the plan.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
 
