@@ -34,7 +34,7 @@ CAUSES = {
     "the database cannot read an account's log beyond the named entry: a disk or an index is failing": (
         "log_unreadable",
     ),
-    "somebody who changed entries computed their hashes anew; after an upgrade, a fault in the software": (
+    "entries were edited and their hashes recomputed; after an upgrade, a fault in the software": (
         *("transition_refused", "amount_mismatch", "balance_mismatch", "overspent", "price_mismatch"),
         *("price_unknown", "capacity_mismatch", "raise_unapproved"),
     ),
@@ -58,7 +58,7 @@ CAUSES = {
         *("journal_unknown", "journal_ahead", "release_unknown", "dataset_unknown"),
     ),
     "everything was restored from a backup, and nothing proves what was spent after it": ("restored",),
-    "a public key cannot be read, or the database was away: verify again": ("not_verifiable",),
+    "a public key cannot be read, or the database did not answer: verify again": ("not_verifiable",),
 }
 # What a caller should do about an error, by code.
 REMEDIES = {
@@ -76,7 +76,7 @@ REMEDIES = {
     "idempotency_mismatch": "Use a new key for a new request.",
     "installation_locked": "Ask the operator to accept the losses (`obscura ledger accept ACCOUNT`).",
     "insufficient_budget": "Lower epsilon, reuse a release (free), or request a higher limit.",
-    "internal": "Give the operator the `X-Request-Id` of the answer.",
+    "internal": "Send the operator the `X-Request-Id` of the response.",
     "invalid_input": "Correct the value that the message names.",
     "invalid_parameter": "Correct the option that the message names; `GET /v1/recipes` has its bounds.",
     "invalid_request": "Correct the fields listed in `errors`.",
@@ -308,7 +308,7 @@ def findings() -> str:
     causes = {code: cause for cause, codes in CAUSES.items() for code in codes}
     rows = [[f"`{code}`", causes[code]] for code in FindingCode]
     return (
-        "# Ledger findings\n\nCodes that `obscura ledger verify` reports, and what to think of first. "
+        "# Ledger findings\n\nCodes that `obscura ledger verify` reports, with the usual cause of each. "
         "[Troubleshoot](../operate/troubleshooting.md#when-trainings-are-stopped) says what to do.\n\n"
         + _table(["finding", "usual cause"], rows)
     )

@@ -107,7 +107,7 @@ class PlanRecord(ApiRecord):
     cost_nano: CostNano
     cost_epsilon: float = Field(description="Total cost of the stages; at most the requested epsilon.")
     stages: list[StageFacts] = Field(description="The kinds of noisy releases, in their order.")
-    facts: dict[str, Any] = Field(description="Public facts about what the plan makes.")
+    facts: dict[str, Any] = Field(description="Public facts about the planned release.")
     notes: list[str] = Field(description="Remarks for people.")
     config: dict[str, Any] = Field(description="Every option of the recipe as it would run.")
     budget: BudgetFacts = Field(description="The account before and after.")
@@ -151,7 +151,9 @@ class PreviewRecord(OutcomeFacts, DatedRecord):
     recipe: RecipeName
     epsilon: float = Field(description="Privacy loss at the account's delta.")
     options: RecordedOptions
-    stand_in: str | None = Field(description="Public substitute for the private images; null until it has ended.")
+    stand_in: str | None = Field(
+        description="Public substitute for the private images; null until the preview has ended."
+    )
     accuracy: float | None = Field(description="Of a CNN trained on the generated images, on other stand-in images.")
     real_accuracy: float | None = Field(
         description="Of the same CNN trained on the stand-in's own images; null for a recipe that trains a classifier."
@@ -169,10 +171,10 @@ class ProgressRecord(ApiRecord):
 
     state: State
     cancel_requested: bool = Field(description="True if cancellation was requested.")
-    progress: ProgressFacts = Field(description="How far it is.")
+    progress: ProgressFacts = Field(description="Progress of the job.")
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
-    release_id: str | None = Field(description="The release that the job published, draws from or measures.")
-    sample_id: str | None = Field(description="The drawing; null for other jobs.")
+    release_id: str | None = Field(description="The release that the job published, samples or measures.")
+    sample_id: str | None = Field(description="The sample; null for other jobs.")
 
 
 class JobRecord(ProgressRecord, DatedRecord):
@@ -245,7 +247,7 @@ class TrialFacts(OutcomeFacts):
     accuracy: dict[str, float] | None = Field(description="On the public evaluation dataset, by classifier.")
     balanced_accuracy: dict[str, float] | None = Field(default=None, description="Mean of the classes' accuracies.")
     release_id: str | None = Field(description="The release.")
-    incomplete: bool = Field(description="It ended early; its release is what had been made by then.")
+    incomplete: bool = Field(description="It ended early; its release is a partial result.")
 
     @property
     def compared_by(self) -> float | None:

@@ -50,7 +50,7 @@ class DatabaseBusy(OperationalError):
 
     def __str__(self) -> str:
         """Return a message without the statement and its parameters."""
-        return "Other transactions held a lock for too long. Nothing was written; the same may be tried again."
+        return "Other transactions held a lock for too long. Nothing was written; retry."
 
 
 def make_engine(

@@ -109,7 +109,7 @@ def test_whoever_was_admitted_after_a_request_cannot_approve_it(council):
     older = [council.ask("dan", by=council.first), council.remove(carol, by=council.first)]
     eve = council.third("eve")
     for request in older:
-        with pytest.raises(Forbidden, match="before you were an admin"):
+        with pytest.raises(Forbidden, match="before you became an admin"):
             council.approve(request, by=eve)
         council.decline(request, by=eve)
     assert council.names() == ["bob", "carol", "eve", "first admin"]
