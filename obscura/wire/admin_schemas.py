@@ -28,7 +28,7 @@ class AdmissionRequest(ReasonRequest):
     """Request that a person becomes an admin."""
 
     name: Name
-    introduction: Text = Field(description="`key_...:SHA-256`, of the token that the person made and keeps.")
+    introduction: Text = Field(description="`key_...:SHA-256` of the token, which stays with the person.")
     project_id: Identifier | None = Field(
         default=None, description="The project to own. Absent: the requesting key's project, or the installation."
     )
@@ -41,7 +41,7 @@ class AdminRecord(NamedRecord):
     requested_by: str | None = Field(description="The admin who asked for the admission.")
     approved_by: str | None = Field(description="The other admin, who approved it.")
     admitted_at: Minute = Field(description="When the person became an admin.")
-    removed_at: Minute | None = Field(description="When the person was removed; null for who still decides.")
+    removed_at: Minute | None = Field(description="When the person was removed; null for current admins.")
     project_id: str | None = Field(description="The project that the person owns; null for the whole installation.")
 
 
@@ -109,8 +109,8 @@ class QuotaRequest(ApiRequest):
 class ProjectUseRecord(ProjectRecord):
     """A department with its job quota and number of jobs."""
 
-    jobs_max: int | None = Field(description="Jobs that it may have waiting or running; null without a limit.")
-    jobs_unfinished: int = Field(description="Its jobs that wait or run.")
+    jobs_max: int | None = Field(description="Limit on its waiting and running jobs; null if unlimited.")
+    jobs_unfinished: int = Field(description="Number of its waiting and running jobs.")
 
 
 class KeyRequest(ApiRequest):
@@ -123,7 +123,7 @@ class KeyRequest(ApiRequest):
         description="Permissions of the key: `admin` includes the others, `read` includes `releases`. Or else a role. "
         "Only an admin of the installation grants `metrics`, because the metrics are of all projects.",
     )
-    role: Role | None = Field(default=None, description="In a project, in place of the scopes that it stands for.")
+    role: Role | None = Field(default=None, description="A role in a project, instead of `scopes`.")
     expires_at: AwareDatetime | None = Field(default=None, description="Default: that of the requesting key, or never.")
     project_id: Identifier | None = Field(
         default=None,
@@ -165,12 +165,14 @@ class PersonRecord(NamedRecord):
     """A role that the sign-in provider's groups give a person: one line for each project in which they have one."""
 
     email: str | None = Field(description="As reported by the provider; null if it reports none.")
-    key_id: str = Field(description="The key that stands for the role, and has made what the person makes with it.")
+    key_id: str = Field(description="The key that represents the role and creates the person's other keys.")
     scopes: list[str] = Field(description="Permissions of the person there.")
     project_id: str | None = Field(description="Where; null for the installation.")
     created_at: Minute = Field(description="Since when the person has the role.")
-    confirmed_at: Minute = Field(description="When the provider last vouched for the person.")
-    lapsed_at: Minute | None = Field(description="Since when it no longer does; null as long as it does.")
+    confirmed_at: Minute = Field(description="When the provider last confirmed the person.")
+    lapsed_at: Minute | None = Field(
+        description="When the provider stopped confirming the person; null while it confirms."
+    )
 
 
 class RevokedKeyRecord(KeyRecord):
@@ -193,7 +195,7 @@ class AuditEventRecord(IdRecord):
     object_id: str | None = Field(description="Id of the object; null if it has none.")
     outcome: Outcome = Field(description="`allowed`, `refused`, `missing` or `failed`.")
     key_id: str | None = Field(description="The key that asked; null where none of ours did.")
-    admin_id: str | None = Field(description="The person whose key that is; null where it is no admin's.")
+    admin_id: str | None = Field(description="The admin who owns the key; null for other keys.")
     project_id: str | None = Field(description="The project of the key, or whose key or account was changed.")
 
 

@@ -76,7 +76,7 @@ class CancelRequest(ApiRequest):
 class StageFacts(ApiRecord):
     """One kind of noisy release in a plan."""
 
-    name: str = Field(description="Of the stage, unique in its plan.")
+    name: str = Field(description="Name of the stage, unique in its plan.")
     releases: int = Field(description="Noisy releases of this kind.")
     repeats: int = Field(0, description="Further releases that the cost includes, in case a crash requires them.")
     noise_multiplier: float = Field(description="Standard deviation of the noise over the sensitivity.")
@@ -116,7 +116,7 @@ class PlanRecord(ApiRecord):
 class ProgressFacts(ApiRecord):
     """The only facts that a running job reports: steps and costs planned from public numbers."""
 
-    stage: str | None = Field(default=None, description="The stage that it is at; null before the first.")
+    stage: str | None = Field(default=None, description="The current stage; null before the first.")
     step: int | None = Field(default=None, description="Steps of this stage that are done.")
     steps: int | None = Field(default=None, description="Steps of this stage.")
     charged_nano: int = Field(default=0, description="The charges so far, in nano-units of mu^2; they stay spent.")
@@ -132,7 +132,7 @@ class ProgressFacts(ApiRecord):
 class FailureFacts(ApiRecord):
     """Why a job did not succeed, from a closed set."""
 
-    code: str = Field(description="Stable name of what went wrong.")
+    code: str = Field(description="Stable code of the failure.")
     message: str = Field(description="The same for people.")
 
 
@@ -190,7 +190,8 @@ class JobRecord(ProgressRecord, DatedRecord):
     cost_nano: CostNano
     cost_epsilon: float = Field(description="The cost, as an epsilon at the account's delta.")
     ended_early: str | None = Field(
-        description="Why it charges no more: `cancelled` or a failure code, and publishes what it has; or `discarded`."
+        description="Why it charges nothing more: `discarded`; or `cancelled` or a failure code, if it publishes a "
+        "partial result."
     )
     publishes_if_cancelled: bool | None = Field(
         description="True if cancelling a training now would publish a release; null if it has ended or costs nothing. "
@@ -230,7 +231,7 @@ class SweepRequest(ApiRequest):
     name: Name
     dataset_id: Identifier = Field(description="The labelled images.")
     recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
-    epsilon: Epsilon | None = Field(default=None, description="Of each trial that names none.")
+    epsilon: Epsilon | None = Field(default=None, description="Default for trials that state none.")
     trials: list[TrialRequest] = Field(min_length=TRIALS_MIN, max_length=TRIALS_MAX, description="In running order.")
     evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
 

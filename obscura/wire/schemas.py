@@ -235,9 +235,9 @@ class EntryRecord(ApiRecord):
     spent_nano: SpentNano
     reserved_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
     details: dict[str, Any] = Field(description="More about the entry, by its kind; covered by its hash.")
-    previous_hash: str = Field(description="The hash of the entry before; zeros for the first.")
+    previous_hash: str = Field(description="The hash of the previous entry; zeros for the first entry.")
     hash: str = Field(description="SHA-256 over this entry and the hash before it.")
-    created_at: datetime = Field(description="To the hour, but for the opening of the account.")
+    created_at: datetime = Field(description="To the hour, except for the opening of the account.")
 
 
 # --- datasets -------------------------------------------------------------------------------------------------------

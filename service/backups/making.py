@@ -92,7 +92,7 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = _DOCUMENT.validate_json((folder / MANIFEST).read_bytes())
     except FileNotFoundError:
         raise BackupRefused(
-            f"There is no {MANIFEST} in {folder}: it is no backup, or one that was interrupted. Take another one."
+            f"There is no {MANIFEST} in {folder}: it is not a backup, or was interrupted. Take another backup."
         ) from None
     except (OSError, ValidationError) as error:
         raise BackupRefused(
