@@ -111,7 +111,7 @@ def test_the_ledger_is_read_in_pages(site, stock):
 def test_a_release_shows_its_guarantee_grid_and_downloads(site, stock):
     client, page = site.client(), f"/releases/{stock.release}"
     shown = words_of(client.get(page).text)
-    assert_shown(shown, "can become at most 99.99% sure", "of its account's lifetime budget", "76.4%")
+    assert_shown(shown, "can raise that to at most 99.99%", "of its account's lifetime budget", "76.4%")
     assert_shown(shown, "accuracy on public images", "the class names", "seed 7")
     grid = client.get(f"{page}/grid.png").headers
     assert (grid["content-type"], grid["cache-control"]) == ("image/png", "private, max-age=3600")

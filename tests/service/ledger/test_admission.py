@@ -68,7 +68,7 @@ def test_with_nothing_left_only_free_things_are_suggested(account_book):
         account_book.hold(1)
     assert caught.value.balance.affordable_epsilon == 0
     said = caught.value.suggesting("rel_abc").message
-    assert "No training fits any more; sampling and evaluating existing releases stays free." in said
+    assert "No further training fits; sampling and evaluating existing releases stays free." in said
     asking = "request a higher limit, which two admins decide."
     assert said.endswith(f"You can: sample release *rel_abc* again at no cost, or {asking}")
     assert caught.value.message.endswith(f"You can: {asking}")
