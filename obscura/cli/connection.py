@@ -296,7 +296,7 @@ def logout(context: typer.Context, profile: ProfileName = None) -> None:
         kept = read_profiles()
         if profile not in kept:
             raise CliError(
-                f"There is no profile {profile!r}. To make one: obscura login URL --profile {profile}", Exit.USAGE
+                f"There is no profile {profile!r}. To create one: obscura login URL --profile {profile}", Exit.USAGE
             )
         del kept[profile]
         replace_file(profiles_path(), _PROFILES.dump_json(kept))

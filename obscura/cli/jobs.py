@@ -203,7 +203,7 @@ def show_plan(output: Output, made: PlanRecord) -> None:
     output.record(
         {
             "recipe": made.recipe,
-            "epsilon asked for": made.epsilon,
+            "epsilon requested": made.epsilon,
             "cost (epsilon)": made.cost_epsilon,
             "cost (nano-units)": made.cost_nano,
             "guarantee": f"delta {made.delta:g}, unit {made.unit}, adjacency {made.adjacency}",

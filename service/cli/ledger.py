@@ -268,9 +268,9 @@ def restore(
             )
         if "restored" in codes:
             output.notice(
-                f"Nothing proves what was spent or decided after {restored.manifest.made_at}: add --epsilon with what "
-                "may have been spent. Then lower limits again, freeze and close accounts again, and have subjects "
-                "withdraw again."
+                f"Nothing proves the spending and decisions after {restored.manifest.made_at}: add --epsilon with the "
+                "budget that may have been spent. Then repeat every lowered limit, freeze, closure and withdrawal "
+                "since then."
             )
         if not (settings.keys_path / "fingerprints.key").is_file():
             output.notice(f"The keys of datasets are not in {settings.keys_path}: copy them there before the start.")

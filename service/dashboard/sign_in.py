@@ -167,8 +167,8 @@ def finish(request: Request, service: Running) -> Response:
             theirs = [auth.principal_of(key) for key in people.roles(session, person)]
         if not theirs:
             raise Forbidden(
-                f"The sign-in provider knows you as {person.name}, and none of your groups has a role here. Ask "
-                "the people who manage the groups, then sign in again."
+                f"You signed in as {person.name}, but none of your groups has a role here. Ask the people who manage "
+                "the groups, then sign in again."
             )
         principal = request.state.known = theirs[0]
     except (Unauthorized, Forbidden) as error:

@@ -53,8 +53,8 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         "hidden files, and system files such as '__MACOSX' and 'Thumbs.db' are ignored.",
         Fault.CLASS_UNDECLARED: "A class folder's name is not among the declared classes. Folder names must be the "
         f"{len(request.classes)} declared names, letter by letter.",
-        Fault.RECORDS_TOO_MANY: f"The upload holds more records than it may: {request.records_max:,}. The declared "
-        "number is an upper bound that the guarantee is computed from. Declare a new dataset with a larger number.",
+        Fault.RECORDS_TOO_MANY: f"The upload holds more than {request.records_max:,} records. The guarantee is "
+        "computed from the declared number, an upper bound. Declare a new dataset with a larger number.",
         Fault.IMAGE_FORMAT: "A file is not an image in an accepted format. "
         f"{names_of(taken=True, last='and')} are accepted, judged by content, not by name.",
         Fault.IMAGE_PIXELS: f"An image has more than {limits.pixels_max:,} pixels. It was not decoded.",

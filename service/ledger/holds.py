@@ -203,7 +203,7 @@ def charge(
         )
     if paid_as_whole is not None and counts[stage] > paid_as_whole:
         raise HoldExhausted(
-            f"The price of stage {stage} pays for {paid_as_whole} releases, repeated ones included; these would make "
+            f"The cost of stage {stage} covers {paid_as_whole} releases, including repeats; these would be "
             f"{counts[stage]}.",
             **numbers,
         )
@@ -341,7 +341,7 @@ def require_as_held(session: Session, job: Job, secret: str) -> None:
         changed.append("payer")
     if changed:
         raise LedgerCorruption(
-            f"Ledger: a training is not what its hold was taken for: {', '.join(changed)}. Nothing was opened.",
+            f"Ledger: a training differs from the one that its hold is for: {', '.join(changed)}. Nothing was opened.",
             job_id=job.id,
             changed=changed,
         )

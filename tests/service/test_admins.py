@@ -145,7 +145,7 @@ def test_a_removed_admin_is_nobody_and_admits_nobody(council):
     assert council.names() == ["bob", "first admin"]
     with pytest.raises(Unauthorized):
         council.who("carol")
-    with pytest.raises(Conflict, match="removed since"):
+    with pytest.raises(Conflict, match="removed later"):
         council.approve(hers, by=bob)
     for act in (lambda: council.ask("eve", by=carol), lambda: council.approve(hers, by=carol)):
         with pytest.raises(Forbidden):

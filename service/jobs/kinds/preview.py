@@ -52,7 +52,8 @@ def accept(
     if numbers > STAND_IN_NUMBERS_MAX:
         raise InvalidInput(
             f"A stand-in for {declared.records_declared} images of this size needs {numbers / 2**30:.1f} GiB of "
-            f"memory; a preview may take {STAND_IN_NUMBERS_MAX / 2**30:.0f}. With so many records noise is small.",
+            f"memory; the limit of a preview is {STAND_IN_NUMBERS_MAX / 2**30:.0f} GiB. With so many records, the "
+            "noise is small.",
             numbers=numbers,
             numbers_max=STAND_IN_NUMBERS_MAX,
         )

@@ -114,7 +114,7 @@ KIND = Kind(
         path="/v1/samples",
         prefix="smp",
         tag="samples",
-        description="Read a sample: its state, and its SHA-256 and size once it is there.",
+        description="Read a sample: its state, and its SHA-256 and size once it is ready.",
         scope="releases",
     ),
     record=SampleRecord,
