@@ -96,7 +96,7 @@ def show(made: Sample, job: Any) -> SampleRecord:
 
 KIND = Kind(
     name="sample",
-    many="drawings",
+    many="samplings",
     title=lambda _job, made: f"Generate {made.count:,} images" if made else "Draw images",
     accept=accept,
     failed=FailureCode.SAMPLING_FAILED,
