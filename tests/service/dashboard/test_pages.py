@@ -64,7 +64,7 @@ def test_the_overview_shows_limit_spent_held_and_left(site, stock):
     sure = "everything ever published can raise that to at most 99.99%, except with a probability of 1 in"
     assert_shown(words_of(html), "patients", sure, "1 in 100,000")
     bar = next(svg for svg in Page(html).all("svg") if svg.get("role") == "img")
-    parts = r"[\d.]+% spent, [\d.]+% held, [\d.]+% left of the lifetime budget"
+    parts = r"[\d.]+% spent, [\d.]+% reserved, [\d.]+% left of the lifetime budget"
     assert re.fullmatch(parts, bar["aria-label"] or "nothing")
 
 
