@@ -65,7 +65,7 @@ class Dependency:
         with self._changed:
             self._require_closed()
             if len(self._calls) >= self._places:
-                busy = DependencyBusy(f"The {self.name} serves as many requests as it may at a time. Try again soon.")
+                busy = DependencyBusy(f"The {self.name} is serving its maximum number of requests. Try again soon.")
                 if self._waiting >= self._waiting_max:
                     raise busy
                 self._waiting += 1

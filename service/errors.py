@@ -156,7 +156,7 @@ class InsufficientBudget(ObscuraError):
     def _choice(self, options: list[str]) -> str:
         spent, last = "", "ask the owner"
         if self.balance.affordable_epsilon == 0:
-            spent = "No training fits any more; sampling and evaluating existing releases stays free. "
+            spent = "No further training fits; sampling and evaluating existing releases stays free. "
             last = "request a higher limit, which two admins decide"
         return f"{spent}You can: {', or '.join([', '.join(options), last] if options else [last])}."
 

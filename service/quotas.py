@@ -101,8 +101,8 @@ def require_known_uploads(session: Session, project_id: str, key_id: str, most: 
     ):
         if session.scalars(total.where(counted)).one() >= most_each:
             raise QuotaExceeded(
-                f"{whose} has sent {most_each} uploads today that hold images or subjects of other accounts, the most "
-                "per day. Upload again after midnight UTC, or ask the operator to raise known_uploads_per_day.",
+                f"{whose} has sent {most_each} uploads today that hold images or subjects of other accounts, which is "
+                "the daily limit. Upload again after midnight UTC, or ask the operator to raise known_uploads_per_day.",
                 quota="known_uploads",
                 uploads_max=most_each,
             )

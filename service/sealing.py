@@ -178,7 +178,7 @@ class SealedReader(io.RawIOBase):
 
 def _cipher(key: bytes, salt: bytes, context: str) -> AESGCM:
     if len(key) != KEY_BYTES:
-        raise ValueError(f"a key has {KEY_BYTES} bytes")
+        raise ValueError(f"the key has {len(key)} bytes; it must have {KEY_BYTES}")
     info = b"obscura sealed file 1 " + context.encode()
     return AESGCM(HKDF(SHA256(), KEY_BYTES, salt, info).derive(key))
 

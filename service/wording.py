@@ -13,9 +13,9 @@ from obscura.wire.wording import FILTERS
 from obscura.wire.words import Admission, DecisionAction, DecisionState, EntryKind, HoldState, JobState
 from privacy.plans.registry import RECIPES
 
-NONE_SHOWN = "None is shown until an operator has looked."
-NEEDS_OPERATOR = "The ledger refuses to go on until an operator has looked at it."
-NO_STORAGE = "The service does not reach its storage now. Nothing was lost: try again soon."
+NONE_SHOWN = "No figures are shown until an operator has checked it."
+NEEDS_OPERATOR = "The ledger accepts no changes until an operator has checked it."
+NO_STORAGE = "The service cannot reach its storage now. Nothing was lost; try again soon."
 
 JOB_STATES = {
     JobState.QUEUED: "Queued",

@@ -34,7 +34,7 @@ CAUSES = {
     "the database cannot read an account's log beyond the named entry: a disk or an index is failing": (
         "log_unreadable",
     ),
-    "somebody who changed entries computed their hashes anew; after an upgrade, a fault in the software": (
+    "entries were edited and their hashes recomputed; after an upgrade, a fault in the software": (
         *("transition_refused", "amount_mismatch", "balance_mismatch", "overspent", "price_mismatch"),
         *("price_unknown", "capacity_mismatch", "raise_unapproved"),
     ),
@@ -58,7 +58,7 @@ CAUSES = {
         *("journal_unknown", "journal_ahead", "release_unknown", "dataset_unknown"),
     ),
     "everything was restored from a backup, and nothing proves what was spent after it": ("restored",),
-    "a public key cannot be read, or the database was away: verify again": ("not_verifiable",),
+    "a public key cannot be read, or the database did not answer: verify again": ("not_verifiable",),
 }
 # What a caller should do about an error, by code.
 REMEDIES = {
@@ -72,11 +72,11 @@ REMEDIES = {
     "conflict": "Read the message and the object's state, then retry or change the request.",
     "database_unsuitable": "Ask the operator to correct the setting that the message names.",
     "forbidden": "Use a key with the scope that the message names, or ask an admin for one.",
-    "hold_exhausted": "None: a worker's error. The training ends with what it has paid for.",
+    "hold_exhausted": "None: this is a worker's error. The training ends with the work paid for so far.",
     "idempotency_mismatch": "Use a new key for a new request.",
     "installation_locked": "Ask the operator to accept the losses (`obscura ledger accept ACCOUNT`).",
     "insufficient_budget": "Lower epsilon, reuse a release (free), or request a higher limit.",
-    "internal": "Give the operator the `X-Request-Id` of the answer.",
+    "internal": "Send the operator the `X-Request-Id` of the response.",
     "invalid_input": "Correct the value that the message names.",
     "invalid_parameter": "Correct the option that the message names; `GET /v1/recipes` has its bounds.",
     "invalid_request": "Correct the fields listed in `errors`.",
@@ -88,8 +88,8 @@ REMEDIES = {
     "provider_unavailable": "Retry later. Keys of the installation's admins still work.",
     "quota_exceeded": "Wait for running jobs to end (or for midnight UTC, for known uploads), or ask an admin.",
     "range_not_satisfiable": "Start again from the beginning.",
-    "sample_removed": "Request the same sample again: it has the same bytes, at no cost.",
-    "stale_attempt": "None: a worker's error. Another attempt has taken over.",
+    "sample_removed": "Request the same sample again: it costs nothing and has the same bytes.",
+    "stale_attempt": "None: this is a worker's error. Another attempt has taken over.",
     "storage_unavailable": "Wait for `Retry-After`, then retry.",
     "too_large": "Send less, or ask the operator to raise the limit.",
     "too_many_requests": "Wait for `Retry-After`. Follow jobs by their events.",
@@ -308,7 +308,7 @@ def findings() -> str:
     causes = {code: cause for cause, codes in CAUSES.items() for code in codes}
     rows = [[f"`{code}`", causes[code]] for code in FindingCode]
     return (
-        "# Ledger findings\n\nCodes that `obscura ledger verify` reports, and what to think of first. "
+        "# Ledger findings\n\nCodes that `obscura ledger verify` reports, with the usual cause of each. "
         "[Troubleshoot](../operate/troubleshooting.md#when-trainings-are-stopped) says what to do.\n\n"
         + _table(["finding", "usual cause"], rows)
     )

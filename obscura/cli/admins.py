@@ -19,7 +19,9 @@ from obscura.wire.ids import introduce as make_introduction
 from obscura.wire.words import DecisionAction
 
 admins = typer.Typer(
-    no_args_is_help=True, help="People who decide. Two admit or remove a third, or revoke a key of theirs."
+    no_args_is_help=True,
+    help="People who decide about limits and admins. Two together admit or remove another one, "
+    "or revoke that person's keys.",
 )
 decisions = typer.Typer(
     no_args_is_help=True, help="Requests that a second admin approves: limits, admins, keys and shares."
@@ -55,7 +57,7 @@ Action = Annotated[DecisionAction | None, typer.Option(help="Only requests for t
 Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="A new file for the token, readable by you alone.")]
 Expires = Annotated[str | None, typer.Option(help="When it ends: after 12h, 90d or 8w, or on 2027-01-31 (UTC)")]
 KEYS_SHOWN_MAX = 20
-TOKEN_ONCE = "Keep the token: it is shown this once and stored nowhere."
+TOKEN_ONCE = "Copy the token now: it is shown only once, and the service does not store it."
 _SPAN = re.compile(r"([1-9][0-9]{0,4})([hdw])")
 _SPANS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
@@ -70,7 +72,7 @@ def introduce(out: Out, as_json: Json = False) -> None:
         token, introduction = make_introduction()
         write_token(out, token)
         output.record({"introduction": introduction, "token_file": str(out)}, "introduction")
-        output.notice("Give the introduction to an admin, and to the one who approves: they must have the same.")
+        output.notice("Give the introduction to an admin, and the same introduction to the admin who approves.")
 
 
 def write_token(path: Path, token: str) -> None:
@@ -113,12 +115,12 @@ add_command(admins, "revoke", "request", Client.request_revocation, hint=APPROVE
 
 add_command(
     decisions, "list", "decisions", Client.decisions,
-    "List what one admin asked for and another decides, newest first.", DECISION_COLUMNS, action=Action,
+    "List requests that another admin must decide, newest first.", DECISION_COLUMNS, action=Action,
 )  # fmt: skip
 add_command(decisions, "show", "decision", Client.decision, "Show one request.", request_id=RequestId)
 add_command(
     decisions, "approve", "decision", Client.approve,
-    "Carry out what another admin has asked for. Before an admission, compare the introduction with the person's.",
+    "Approve another admin's request. Before an admission, compare the introduction with the person's.",
     request_id=RequestId,
 )  # fmt: skip
 add_command(decisions, "decline", "decision", Client.decline, request_id=RequestId)
@@ -188,7 +190,7 @@ add_command(keys, "list", "keys", Client.keys, "List keys without their secrets,
 def rotate_key(
     client: Client,
     key_id: KeyId,
-    overlap: Annotated[str, typer.Option(help="How long the old key still opens something, like 12h or 7d.")],
+    overlap: Annotated[str, typer.Option(help="How long the old key stays valid, like 12h or 7d.")],
     expires: Expires = None,
 ) -> Shown:
     """Replace a key, which remains valid for the overlap. The new token is shown only once."""
@@ -198,7 +200,7 @@ def rotate_key(
     return client.rotate_key(key_id, overlap_seconds=seconds, expires_at=end)
 
 
-@command(keys, "revoke", "key", hint="Revoked, and {0.others_revoked} that it had made.")
+@command(keys, "revoke", "key", hint="Revoked, and {0.others_revoked} keys that it had created.")
 def revoke_key(
     client: Client,
     output: Output,
@@ -215,12 +217,12 @@ def revoke_key(
     """
     made = [each for each in client.keys(created_by=key_id) if each.revoked_at is None]
     for each in made[:KEYS_SHOWN_MAX]:
-        output.notice(f"Made with it: {each.name} ({each.id}), {', '.join(each.scopes)}.")
+        output.notice(f"Created with it: {each.name} ({each.id}), {', '.join(each.scopes)}.")
     if len(made) > KEYS_SHOWN_MAX:
         output.notice(f"And {len(made) - KEYS_SHOWN_MAX} more.")
     if include_created is None:
         asked = made and not yes and sys.stdin.isatty()
-        include_created = not asked or typer.confirm("Revoke what it has made as well?", default=True, err=True)
+        include_created = not asked or typer.confirm("Revoke these keys as well?", default=True, err=True)
     return client.revoke_key(key_id, include_created=include_created)
 
 
@@ -241,7 +243,7 @@ def read_end(text: str, now: datetime) -> datetime:
 add_command(
     webhooks, "create", "webhook", Client.create_webhook,
     "Register an address for events of your key's project. The signing secret is shown only once.",
-    hint="The secret is shown this once. Requests carry it as a signature: /docs/operate/monitor.",
+    hint="The secret is shown only once. Requests carry it as a signature: /docs/operate/monitor.",
     url=Annotated[str, typer.Argument(help="https, of a public address.")],
 )  # fmt: skip
 add_command(webhooks, "list", "webhooks", Client.webhooks, "List the webhooks of your project.", WEBHOOK_COLUMNS)

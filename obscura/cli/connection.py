@@ -42,7 +42,7 @@ ProjectId = Annotated[
 ]
 Key = Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Follow it to its end.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Follow the job until it ends.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why. Kept in the records forever.")]
 
 
@@ -133,7 +133,7 @@ def address(target: Target, say: Callable[[str], None]) -> tuple[str, str]:
         chosen = profiles.get(target.profile)
         if chosen is None:
             make = f"obscura login URL --profile {target.profile}"
-            raise CliError(f"There is no profile {target.profile!r}. To make it: {make}", Exit.USAGE)
+            raise CliError(f"There is no profile {target.profile!r}. To create it: {make}", Exit.USAGE)
     elif target.url is not None:
         chosen = next((profile for profile in profiles.values() if profile.url == target.url.rstrip("/")), None)
     elif target.is_foreign:
@@ -151,7 +151,7 @@ def address(target: Target, say: Callable[[str], None]) -> tuple[str, str]:
     if chosen is not None and chosen.url == url.rstrip("/"):
         return url, chosen.token
     if not is_here(url):
-        raise CliError(f"There is no key for {url}. To give one: obscura login {url}", Exit.AUTH)
+        raise CliError(f"There is no key for {url}. To store one: obscura login {url}", Exit.AUTH)
     folder = target.folder
     try:
         return url, read_admin_key(folder)
@@ -297,7 +297,7 @@ def logout(context: typer.Context, profile: ProfileName = None) -> None:
         kept = read_profiles()
         if profile not in kept:
             raise CliError(
-                f"There is no profile {profile!r}. To make one: obscura login URL --profile {profile}", Exit.USAGE
+                f"There is no profile {profile!r}. To create one: obscura login URL --profile {profile}", Exit.USAGE
             )
         del kept[profile]
         replace_file(profiles_path(), _PROFILES.dump_json(kept))

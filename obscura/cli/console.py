@@ -178,7 +178,7 @@ def reporting(as_json: bool) -> Iterator[Output]:
 def confirm(question: str, otherwise: str = "Nothing was cancelled.", flag: str = "--yes") -> None:
     """Raise CliError unless the person at the terminal agrees."""
     if not sys.stdin.isatty():
-        raise CliError(f"{question} Nobody is here to answer: repeat the command with {flag}.", Exit.USAGE)
+        raise CliError(f"{question} There is no terminal to answer in: repeat the command with {flag}.", Exit.USAGE)
     if not typer.confirm(visible(question, lines=True), err=True):
         raise CliError(otherwise)
 

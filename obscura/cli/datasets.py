@@ -114,7 +114,9 @@ def push(
             **push_options,
         )
     if dataset.joined:
-        output.notice(f"Joined: images of it were known, so its trainings are paid by account {dataset.account_id}.")
+        output.notice(
+            f"Joined: some of its images were already known, so account {dataset.account_id} pays for its trainings."
+        )
     return dataset
 
 
@@ -144,10 +146,12 @@ def withdraw(
     client: Client,
     output: Output,
     account: Annotated[str, typer.Option(help="Name or id of the account that they withdraw from.")],
-    subjects_key: Annotated[Path, typer.Option(help="The file with the secret under which everything was pushed.")],
+    subjects_key: Annotated[Path, typer.Option(help="File with the secret that was used for all pushes.")],
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Subject ids, as pushed.")] = None,
     ids_from: Annotated[Path | None, typer.Option(help="A file of ids, one a line, or a table; - for stdin.")] = None,
-    join_subjects: Annotated[bool, typer.Option("--join-subjects", help="If it was pushed with that.")] = False,
+    join_subjects: Annotated[
+        bool, typer.Option("--join-subjects", help="Use this if the data were pushed with it.")
+    ] = False,
     cancel_jobs: CancelJobs = False,
     yes: Yes = False,
 ) -> None:
@@ -173,6 +177,8 @@ def withdraw(
     )
     output.record(done, "withdrawal")
     if done.waiting:
-        output.notice("The datasets are written anew when trainings have stopped: obscura datasets list")
+        output.notice("The datasets are rewritten once trainings have stopped: obscura datasets list")
     for dataset_id in done.not_recognised:
-        output.notice(f"Nobody is recognised in dataset {dataset_id}: delete it, and push it again without them.")
+        output.notice(
+            f"Dataset {dataset_id} does not recognise subjects: delete it, and push it again without these people."
+        )

@@ -33,7 +33,7 @@ TRIAL_COLUMNS = (
 )  # fmt: skip
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_...")]
 SweepId = Annotated[str, typer.Argument(metavar="SWEEP", help="swp_...")]
-Discard = Annotated[bool, typer.Option("--discard", help="Publish nothing of what was paid for.")]
+Discard = Annotated[bool, typer.Option("--discard", help="Publish nothing; the charges stay spent.")]
 Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget that this job may spend.")]
 Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Training recipe.")]
 OptionPairs = Annotated[
@@ -83,7 +83,7 @@ def plan(
     class_fractions: ClassShares = None,
     preview: Annotated[bool, typer.Option(TRY_FIRST, help="Try it on public images first, at no cost.")] = False,
     stand_in: Annotated[str | None, typer.Option(metavar="DATASET", help="Name or id of the public dataset.")] = None,
-    image: Annotated[Path, typer.Option(help="Where the preview's image goes.")] = IMAGE,
+    image: Annotated[Path, typer.Option(help="File for the preview's image.")] = IMAGE,
 ) -> None:
     """Show what a training would do and cost. Reads no data and spends nothing."""
     options = recipe_options(option, preset, class_fractions)
@@ -126,7 +126,9 @@ def train(
         return job
     job = follow(output, job)
     release = job.release()
-    output.notice(f"Release {release.id} is there. Drawing images is free: obscura download {release.id} --count 10000")
+    output.notice(
+        f"Release {release.id} is ready. Generating images is free: obscura download {release.id} --count 10000"
+    )
     if release.incomplete is not None:
         facts = release.incomplete
         output.notice(
@@ -157,7 +159,7 @@ def cancel_job(client: Client, output: Output, job_id: JobId, discard: Discard =
         confirm(question)
     job = job.cancel(discard=discard)
     if job.ended_early == "cancelled" and not job.finished:
-        output.notice(f"It charges no more, and publishes what it has made. See: obscura jobs watch {job.id}")
+        output.notice(f"It charges nothing more and publishes a partial result. See: obscura jobs watch {job.id}")
     return job
 
 
@@ -168,13 +170,13 @@ def lossy_cancel_question(job: Job, *, discard: bool) -> str | None:
         return None
     cost = show_cost(facts)
     if discard:
-        return f"This job has cost {cost}, for good, and nothing of it would be published. Discard it?"
-    return f"This job has cost {cost}, for good, and has nothing yet that could be published. Cancel it all the same?"
+        return f"This job has permanently spent {cost}, and would publish nothing. Discard it?"
+    return f"This job has permanently spent {cost}, and has nothing to publish yet. Cancel it anyway?"
 
 
 def follow(output: Output, job: Job) -> Job:
     """Wait for a job with live progress; Ctrl-C leaves the job running."""
-    output.notice(f"Job {job.id}. Stop watching with Ctrl-C; the job goes on.")
+    output.notice(f"Job {job.id}. Stop watching with Ctrl-C; the job continues.")
     with job_progress(output.err, LABELS.get(job.kind, job.kind)) as on_event:
         return job.wait(on_event)
 
@@ -201,7 +203,7 @@ def show_plan(output: Output, made: PlanRecord) -> None:
     output.record(
         {
             "recipe": made.recipe,
-            "epsilon asked for": made.epsilon,
+            "epsilon requested": made.epsilon,
             "cost (epsilon)": made.cost_epsilon,
             "cost (nano-units)": made.cost_nano,
             "guarantee": f"delta {made.delta:g}, unit {made.unit}, adjacency {made.adjacency}",
@@ -276,13 +278,13 @@ def cancel_sweep(client: Client, output: Output, sweep_id: SweepId, discard: Dis
     found = client.sweep(sweep_id)
     paid = sum(trial.charged_nano > 0 for trial in found.trials if trial.state in ("queued", "running"))
     if discard and paid and not yes:
-        confirm(f"{paid} of its trials have charged, for good, and nothing of them would be published. Discard them?")
+        confirm(f"{paid} of its trials have permanently spent budget, and would publish nothing. Discard them?")
     show(output, found.cancel(discard=discard))
 
 
 def follow_sweep(output: Output, made: Sweep) -> Sweep:
     """Wait for all trials and report how many have ended; Ctrl-C leaves the sweep running."""
-    output.notice(f"Sweep {made.id}. Stop watching with Ctrl-C; the trials go on.")
+    output.notice(f"Sweep {made.id}. Stop watching with Ctrl-C; the trials continue.")
     reported: set[str] = set()
 
     def report(sweep: Sweep) -> None:

@@ -68,7 +68,7 @@ class Onboarding:
         try:
             yield
         except BaseException:
-            self.output.notice(f"To go on: {to_go_on}")
+            self.output.notice(f"To continue: {to_go_on}")
             raise
 
     def account(self, epsilon: float, delta: float) -> Account:
@@ -107,15 +107,15 @@ class Onboarding:
         plan = self.client.plan(dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options))
         if not plan.budget.affordable:
             raise CliError(
-                f"Account {account.name} does not pay for that: an earlier training on these images spent its budget. "
-                "Its releases are free to use: obscura up, and beside it: obscura releases list",
+                f"Account {account.name} cannot pay for this: an earlier training on these images spent its budget. "
+                "Its releases are free to use: obscura up, and in a second terminal: obscura releases list",
                 Exit.BUDGET,
             )
         left = show_epsilon(plan.budget.left_epsilon, up=False)
         odds = odds_sentence(account.balance.attacker_certainty_max, account.delta, account.unit)
         self.output.notice(
-            f"It costs epsilon {show_epsilon(plan.cost_epsilon, up=True)} of the {left} that is left. "
-            f"It hides {UNIT_WORDS[account.unit]}. {odds}"
+            f"It costs epsilon {show_epsilon(plan.cost_epsilon, up=True)} of the remaining {left}. It hides "
+            f"{UNIT_WORDS[account.unit]}. {odds}"
         )
         for note in plan.notes:
             self.output.notice(note)
@@ -127,7 +127,7 @@ class Onboarding:
     def try_on_public(self, dataset: Dataset, epsilon: float) -> None:
         """Show a preview on public images; continue without one if it fails."""
         command = f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}{self.stated} {TRY_FIRST}"
-        self.say("Trying it on public images, which costs no budget and takes minutes", command)
+        self.say("Trying the plan on public images, which costs no budget and takes minutes", command)
         order = {"recipe": self.recipe, "epsilon": epsilon, "options": dict(self.options)}
         try:
             try_first(self.output, self.client, IMAGE, dataset.id, **order)
@@ -152,17 +152,17 @@ class Onboarding:
     def draw(self, release: Release, count: int, out: Path) -> Sample:
         """Generate images into a new folder, with a grid of some of them, and report the remaining budget."""
         command = f"download {release.id} --count {count} --unpack --out {quoted(out)}"
-        self.say("Drawing synthetic images, which costs nothing", command)
+        self.say("Generating synthetic images, which costs nothing", command)
         with self.step(self.again(command)):
             sample = release.sample(count)
             sample.to_imagefolder(out)
             grid = release.save_grid(out / "grid.png")
         left = self.client.account(release.account_id).balance.affordable_epsilon
         self.output.notice("")
-        self.output.text(f"{count:,} synthetic images in {out}; a look at them: {grid}")
+        self.output.text(f"Wrote {count:,} images to {out}. Overview: {grid}")
         self.output.text(f"Left for further trainings on these images: epsilon {show_epsilon(left, up=False)}.")
         more = self.again(f"download {release.id} --count 10000 --out more.zip")
-        self.output.notice(f"More images, at no cost: {more}")
+        self.output.notice(f"To generate more images, for free: {more}")
         return sample
 
 
@@ -173,8 +173,8 @@ def drowned_here(private_counts: Mapping[str, int], shown_from: int | None) -> I
         named = ", ".join(f"{name} ({count:,})" for count, name in rare[:_RARE_SHOWN_MAX])
         named += f" and {len(rare) - _RARE_SHOWN_MAX} more" if len(rare) > _RARE_SHOWN_MAX else ""
         yield (
-            f"Stays here: of {named}, expect static or the look of other classes, despite the forecast for all: "
-            f"a class shows from about {shown_from:,} images on."
+            f"Stays here: expect static, or images like other classes, for {named}, despite the overall forecast. A "
+            f"class needs about {shown_from:,} images."
         )
 
 
@@ -188,7 +188,7 @@ def quickstart(
     folder: Images,
     epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="Lifetime budget of the images, all spent.")] = 1.0,
     out: Annotated[Path, typer.Option("--out", help="A new folder for the synthetic images.")] = Path("synthetic"),
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")] = 1000,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to generate.")] = 1000,
     at_most: AtMost = None,
     subjects_at_most: SubjectsAtMost = None,
     class_fractions: ClassShares = None,
@@ -214,7 +214,7 @@ def quickstart(
         require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
         assert at_most is not None
         if not yes and not sys.stdin.isatty():
-            raise CliError("Nobody is here to answer: repeat the command with --yes.", Exit.USAGE)
+            raise CliError("There is no terminal to answer in: repeat the command with --yes.", Exit.USAGE)
         require_room(out)
         with preparation_progress(output.err) as watch:
             push_options = {"size": SIDE_USUAL, **push_options}
@@ -222,7 +222,7 @@ def quickstart(
         package.require_within(at_most, subjects_at_most)
         elsewhere = target.url is not None or target.profile is not None
         client = stack.enter_context(_service(target, output, elsewhere=elsewhere))
-        beside = "" if elsewhere else "obscura up, and beside it: "
+        beside = "" if elsewhere else "obscura up, and in a second terminal: "
         options = {} if class_fractions is None else {"class_fractions": class_fractions}
         walk = Onboarding(client, output, folder, package, in_flags(push_options), beside=beside, options=options)
         account = walk.account(epsilon, usual_delta(at_most))
@@ -264,7 +264,7 @@ def _service(target: Target, output: Output, *, elsewhere: bool) -> Iterator[Cli
         return
     with LocalService(target.folder) as service, Client(service.url, service.token) as client:
         if service.process is not None:
-            output.notice(f"\nRunning a service on {target.folder} for the time of this command:\n  $ obscura up")
+            output.notice(f"\nRunning a service on {target.folder} while this command runs:\n  $ obscura up")
         else:
             output.notice(f"Using the service on {target.folder}, {service.url}.")
         yield client

@@ -33,8 +33,8 @@ SHARE_COLUMNS = ("with=project_name", "project_id", "created_at", "ended_at", "i
 
 ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="rel_...")]
 NamedRelease = Annotated[str, typer.Argument(metavar="RELEASE", help="Name or id.")]
-Out = Annotated[Path, typer.Option(help="Where the file goes.")]
-Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")]
+Out = Annotated[Path, typer.Option(help="File to write.")]
+Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to generate.")]
 Seed = Annotated[int, typer.Option(min=0, help="Public: the same request gives the same bytes.")]
 Format = Annotated[SampleFormat, typer.Option("--format", "-f", help="How the images are packed.")]
 Classes = Annotated[str | None, typer.Option(help="Class names, separated by commas; all when left out.")]
@@ -67,7 +67,7 @@ add_command(
 def save_receipt(
     client: Client,
     release_id: ReleaseId,
-    out: Annotated[Path | None, typer.Option(help="Where the file goes; stdout when left out.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; default: stdout.")] = None,
 ) -> Shown:
     """Save the signed receipt of a release, the proof of payment that anyone with the public key can verify."""
     release = client.release(release_id)
@@ -87,7 +87,7 @@ def save_report(client: Client, release_id: ReleaseId, out: Out = Path("report.h
 def save_weights(
     client: Client,
     release_id: ReleaseId,
-    out: Annotated[Path, typer.Option(help="Folder that the files go into.")] = Path("weights"),
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("weights"),
 ) -> Shown:
     """Save the trained artefact; a generator comes with a model card and a program that samples with torch alone."""
     saved = client.release(release_id).save_weights(out)
@@ -180,9 +180,15 @@ def sample(
 def download(
     client: Client,
     output: Output,
-    sources: Annotated[list[str], typer.Argument(metavar="SAMPLE|RELEASE...", help="smp_..., or rel_... to draw one.")],
-    out: Annotated[Path | None, typer.Option(help="Where the file goes; of several, a new folder or a .zip.")] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Images to draw of each release.")] = None,
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SAMPLE|RELEASE...", help="smp_..., or rel_... to generate one.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; for several samples, a new folder or a .zip.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Images to generate from each release.")
+    ] = None,
     seed: Seed = 0,
     format: Format = "imagefolder",
     classes: Classes = None,
@@ -196,14 +202,14 @@ def download(
     several = len(sources) > 1
     if unpack or several:
         if out is None:
-            raise CliError("Say which folder the images go into: --out.", Exit.USAGE)
+            raise CliError("State the folder for the images: --out.", Exit.USAGE)
         if several and format != "imagefolder":
             raise CliError("Several samples are combined as image folders: leave --format out.", Exit.USAGE)
         if len(set(sources)) < len(sources):
             raise CliError("The same sample or release is named twice: name each once.", Exit.USAGE)
         require_room(out)
     if count is None and any(source.startswith("rel_") for source in sources):
-        raise CliError("Say how many images to draw: --count.", Exit.USAGE)
+        raise CliError("State how many images to generate: --count.", Exit.USAGE)
     drawn = []
     for source in sources:
         if count is not None and source.startswith("rel_"):
@@ -255,7 +261,7 @@ def _which(client: Client, release: Release, classes: str | None, proportions: s
     if proportions is None:
         return {"classes": classes.split(",") if classes else None}
     if classes is not None:
-        raise CliError("Give --classes or --proportions: the latter name the classes that are drawn.", Exit.USAGE)
+        raise CliError("Give --classes or --proportions: proportions name the classes that are generated.", Exit.USAGE)
     if proportions == AS_STATED:
         return {"proportions": AS_STATED}
     try:

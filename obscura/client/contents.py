@@ -207,15 +207,19 @@ def _opened(path: Path, count: int) -> Iterator[zipfile.ZipFile]:
                     f"The archive of {packed:,} bytes unpacks to {unpacked:,}, more than {RATIO_MAX} times as many."
                 )
             if len({entry.filename for entry in entries}) < len(entries):
-                raise DownloadCorrupt("The archive contains a name twice.")
+                raise DownloadCorrupt("The archive contains a name twice. Download it again.")
             for entry in entries:
                 name, kind = entry.orig_filename, stat.S_IFMT(entry.external_attr >> 16)
                 steps = name.removesuffix("/").split("/")
                 plain = len(name) <= NAME_CHARACTERS_MAX and all(step and can_be_folder(step) for step in steps)
                 if not plain or any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
-                    raise DownloadCorrupt(f"The archive contains a name that no sample has: {name[:100]!a}.")
+                    raise DownloadCorrupt(
+                        f"The archive contains a name that no sample has: {name[:100]!a}. Download it again."
+                    )
                 if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                    raise DownloadCorrupt(f"The archive contains {name[:100]!a}, which is neither a file nor a folder.")
+                    raise DownloadCorrupt(
+                        f"The archive contains {name[:100]!a}, which is neither a file nor a folder. Download it again."
+                    )
             yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError, MemoryError) as error:
         raise DownloadCorrupt(f"The sample is damaged ({type(error).__name__}).") from error

@@ -79,8 +79,8 @@ class Datasets:
         account = None if account_id is None else Account.read(self._transport, account_id)
         if account is not None and account.closed:  # said before any image is prepared
             raise PackingError(
-                f"Account {account.name} is closed to new data. Open an account for the new people, who bring their "
-                "own budget, and combine the synthetic images of both. Or ask its owner to open it to new data."
+                f"Account {account.name} is closed to new data. Open a separate account, with its own budget, for the "
+                "new people, and combine the synthetic images of both. Or ask the owner to reopen this account."
             )
         by_subject = account is not None and account.unit == "subject"
         require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)

@@ -133,8 +133,8 @@ def _require_budget(client: Client, dataset: Dataset, payer: Account, order: dic
         "insufficient_budget",
         409,
         f"Not enough budget: this training needs epsilon {price}; account {payer.name} has {left} left of "
-        f"{show_epsilon(budget.limit_epsilon, up=False)}. Nothing was uploaded. {lower} a release that exists (free), "
-        "or request a higher limit.",
+        f"{show_epsilon(budget.limit_epsilon, up=False)}. Nothing was uploaded. {lower} an existing release (free), or "
+        "request a higher limit.",
         numbers,
         [],
     )

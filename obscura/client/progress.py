@@ -121,11 +121,11 @@ def preparation_progress(console: Console) -> Iterator[Preparing]:
     if not console.is_terminal:
         yield Preparing(lambda _count: None, lambda _done, _total: None, nullcontext)
         return
-    with console.status("looking at the images") as status:
+    with console.status("reading the images") as status:
 
         def on_image(count: int) -> None:
             if count % 100 == 0:
-                status.update(f"looking at the images: {count:,}")
+                status.update(f"reading the images: {count:,}")
 
         @contextmanager
         def quiet() -> Iterator[None]:

@@ -53,7 +53,7 @@ class Account(Live, schemas.AccountRecord):
             "delta": f"{self.delta:g}",
             "hides": UNIT_WORDS.get(self.unit, self.unit),
             "promises": f"epsilon {show_epsilon(balance.guaranteed_epsilon, up=True)} for all that is ever published",
-            "certainty": f"{show_sure(balance.attacker_certainty_max)} at most, for somebody who was 50% sure",
+            "certainty": f"{show_sure(balance.attacker_certainty_max)} at most, for an attacker who was 50% sure",
         }
         return _html(self.name, f"{frame}{bar}</div>", facts)
 

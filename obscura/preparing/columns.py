@@ -26,8 +26,8 @@ _BINARY = _ANSWERS.keys() - set("tfyn") | {"-1", "-1.0"}
 COMBINATIONS_MAX = 32
 _CELLS_TRIED = 50
 _NAME_ONE = (
-    "Name one label, for a class with and a class without it; or several, separated by commas, for one class each; or "
-    "make a class of every combination (--combinations)."
+    "Name one label to get two classes, with and without it; or several, separated by commas, to get one class each; "
+    "or make every combination a class (--combinations)."
 )
 NOT_ONE = "image with none or several of the attributes"
 

@@ -209,8 +209,8 @@ class Depths:
             return
         if self.private_measured is not None:
             raise ChoiceNeeded(
-                "Some images hold signed or measured values, and nothing in them says which number is black and "
-                "which is white. State it, the same for all images, such as -160,240 for soft tissue in a CT. It is "
+                "Some images hold signed or measured values, and nothing in them says which number is black and which "
+                "is white. State both, the same for all images, such as -160,240 for soft tissue in a CT. They are "
                 "never derived from the images, because one image would change all.",
                 [_usual_window([self.private_measured, *self.private_used.values()])],
             )
@@ -235,9 +235,8 @@ class Depths:
             self._ask("Some images use all bits of their format, and others stay far below, as of another device.")
         if _loses_contrast(self.private_windows):
             raise ChoiceNeeded(
-                f"Through the windows in these files, most pixels would get fewer than {_LEVELS_MIN} of 256 grey "
-                "levels. State which number is black and which is white, or with --window auto that these windows are "
-                "meant.",
+                f"With the windows in these files, most pixels would get fewer than {_LEVELS_MIN} of 256 grey levels. "
+                "State which number is black and which is white, or confirm these windows with --window auto.",
                 [_STATE_WINDOW],
             )
         if _loses_contrast(self.private_histogram):
@@ -247,8 +246,8 @@ class Depths:
             raise ChoiceNeeded(
                 f"Their format calls {low:,.9g} black and {high:,.9g} white, and most pixels are so close together "
                 f"that they would get fewer than {_LEVELS_MIN} of 256 grey levels. State which number is black and "
-                f"which is white. A window of {window} holds most of them; take one that you know from your device "
-                f"instead, if you can. If the images are meant as they are, say {asis}.",
+                f"which is white. A window of {window} contains most of them; if you know the window of your device, "
+                f"use that instead. If the images are correct as they are, add {asis}.",
                 [f"--window {window}"],
             )
 
@@ -265,8 +264,8 @@ class Depths:
     def _require_applies(self, scale: Scale) -> None:
         if self.private_colour is not None and scale != Scale(depth=16):
             raise PackingError(
-                "Of colour images with 16 bits a channel the upper eight are read, so --depth and --window are for "
-                "grey ones. Save the colour images with eight bits a channel first."
+                "Only the upper eight bits of 16-bit colour channels are read, so --depth and --window are for grey "
+                "ones. Save the colour images with eight bits a channel first."
             )
         if scale.window == "auto":
             if self.private_measured is not None or self.private_used or not self.windowed:
@@ -284,7 +283,7 @@ class Depths:
                 [_STATE_WINDOW],
             )
         elif not (self.counted or self.private_colour):
-            raise PackingError("--depth is for images that count from 0 in more than eight bits, and there is none.")
+            raise PackingError("--depth is for unsigned images of more than eight bits, and there are none.")
         elif any(used[1] > 2**scale.depth - 1 for used in self.private_used.values()):
             raise PackingError(
                 f"Some images hold numbers above those of {scale.depth} bits: state a larger --depth, or which "

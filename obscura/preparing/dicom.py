@@ -154,7 +154,7 @@ def read_frame(dataset: Dataset, number: int = 0) -> Pixels | Numbers:
         syntax = getattr(dataset, "file_meta", {}).get("TransferSyntaxUID")
         why = f"it is damaged ({type(error).__name__})"
         if syntax is not None and syntax.is_compressed and isinstance(error, (NotImplementedError, RuntimeError)):
-            why = f"its pixels are damaged, or compressed in a way that is not read here ({syntax.name})"
+            why = f"its pixels are damaged, or compressed in an unsupported way ({syntax.name})"
         raise Unreadable(why) from None
 
 
@@ -171,7 +171,7 @@ def _frame(dataset: Dataset, number: int) -> Pixels | Numbers:
     if kind.startswith(_COLOUR) and stored.ndim == 3:
         return _colour(stored, int(dataset.BitsStored))
     if kind not in _GREY or stored.ndim != 2:
-        raise Unreadable(f"its pixels are of a kind that is not taken ({kind or 'no PhotometricInterpretation'})")
+        raise Unreadable(f"its pixels are of an unsupported kind ({kind or 'no PhotometricInterpretation'})")
     settings = Dataset()  # of an enhanced file, those of the frame
     settings.update({tag: dataset[tag] for tag in dataset.keys() if tag.group == 0x28})  # noqa: SIM118  # its values differ
     shared = list(dataset.get("SharedFunctionalGroupsSequence") or ())[:1]
@@ -181,7 +181,7 @@ def _frame(dataset: Dataset, number: int) -> Pixels | Numbers:
             for item in list(group.get(word) or ())[:1]:
                 settings.update(item)
     if not settings.get("ModalityLUTSequence") and settings.get("RescaleSlope") == 0:
-        raise Unreadable("its RescaleSlope is 0, so that all of its numbers are one")
+        raise Unreadable("its RescaleSlope is 0, so all of its pixels are equal")
     values = apply_modality_lut(stored, settings)
 
     ends: Window | None = None  # the values of the smallest and the largest number that can be stored

@@ -32,7 +32,7 @@ _RGB, _COLOURS = 2, {2: 3, 5: 4, 6: 3, 8: 3}  # by photometric interpretation, w
 _BIG = 43  # version of a TIFF with offsets of 64 bits
 _ALPHA, _FLOAT, _COMPLEX, _APART = frozenset({1, 2}), 3, (5, 6), 2
 _INTEGER_BITS, _FLOAT_BITS, _COLOUR_BITS_MAX = (1, 2, 4, 8, 12, 16, 32), (32,), 16
-_SAVE = ", which is not read here: save it as PNG or JPEG"
+_SAVE = ", which is not supported: save it as PNG or JPEG"
 _OTHERS = (
     (rb"II[*+]\0|MM\0[*+]", "a TIFF of an unsupported kind: save it with 8 or 16 bits a channel, grey or in colour"),
     (rb"....ftyp(?:hei|hev|mif|msf)", f"a HEIC image{_SAVE}"),
@@ -109,7 +109,7 @@ def _require_readable_tiff(data: bytes) -> None:
         raise Unreadable(f"it is a colour TIFF of {number} of {deep} bits: save it with 8 or 16 bits a channel")
     if planar == _APART and deep > 8:
         raise Unreadable(
-            f"it is a TIFF of {deep} bits whose channels are stored apart, which is not read: save it again"
+            f"it is a TIFF of {deep} bits whose channels are stored apart, which is not supported: save it again"
         )
 
 
@@ -178,7 +178,7 @@ def look(content: Content) -> Look:
         turn = 1 if image.format == "TIFF" else _orientation(image)
         width, height = reversed(size) if turn in _LYING else size
         if image.mode not in _READ_MODES:
-            raise Unreadable(f"its pixels are of a kind that is not taken ({image.mode})")
+            raise Unreadable(f"its pixels are of an unsupported kind ({image.mode})")
         grey = image.mode in _GREY_MODES or image.mode in _DEEP_MODES
         if image.mode == "P":
             palette = image.convert("RGBA").getcolors(256)

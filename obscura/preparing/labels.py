@@ -116,9 +116,9 @@ def class_numbers(
         gap = next(number for number in range(last + 1) if number >= len(numbers) or numbers[number] != number)
         raise ChoiceNeeded(
             f"No image has the label {gap}, and labels go up to {last}: {last + 1 - len(numbers):,} of these numbers "
-            "are used by none. An empty class would become public as well, and would get a share of the "
-            "generated images, which would be noise. Use only the labels that occur, or state the names of all classes "
-            "with --classes, beginning with that of label 0.",
+            "have no image. An empty class would become public as well, and would get a share of the generated images, "
+            "which would be noise. Use only the labels that occur, or state the names of all classes with --classes, "
+            "beginning with that of label 0.",
             ["--used-classes"],
         )
     return tuple(range(last + 1))

@@ -104,9 +104,9 @@ def require_told_apart(ids: Iterable[SubjectId]) -> None:
     for group in look_alike(texts):
         shown = some([repr(name) for name in group])
         raise ChoiceNeeded(
-            f"These subject ids may name one person: {shown}. As two subjects, a person would be protected less than "
-            "the account promises. Write each id in one way; or have such ids joined, which protects too much "
-            "rather than too little.",
+            f"These subject ids may name one person: {shown}. A person who counts as two subjects is protected less "
+            "than the account promises. Write each id in one way; or have such ids joined, which can only protect "
+            "more.",
             ["--join-subjects"],
         )
 

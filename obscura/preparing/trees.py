@@ -162,7 +162,7 @@ def open_archive(path: Path, encoding: str | None = None) -> Tree | None:
         head = file.read(8)
     other = next((name for magic, name in _OTHERS.items() if head.startswith(magic)), None)
     if other is not None:
-        raise PackingError(f"{path.name} is {other}, which is not read here: unpack it, and give the folder.")
+        raise PackingError(f"{path.name} is {other}, which is not supported: unpack it, and give the folder.")
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")) or path.suffix.lower() == ".zip":
         return ZipTree(path, encoding)
     return TarTree(path) if TAR.search(path.name) else None
@@ -220,7 +220,7 @@ class _Members:
     def open(self, path: str) -> IO[bytes]:
         file = self._opener(self._infos[below(self._wrapper, path)])
         if file is None:
-            raise OSError("it is no file")
+            raise OSError("it is not a file")
         return file
 
 

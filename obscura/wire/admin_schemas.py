@@ -28,7 +28,7 @@ class AdmissionRequest(ReasonRequest):
     """Request that a person becomes an admin."""
 
     name: Name
-    introduction: Text = Field(description="`key_...:SHA-256`, of the token that the person made and keeps.")
+    introduction: Text = Field(description="`key_...:SHA-256` of the token, which stays with the person.")
     project_id: Identifier | None = Field(
         default=None, description="The project to own. Absent: the requesting key's project, or the installation."
     )
@@ -41,7 +41,7 @@ class AdminRecord(NamedRecord):
     requested_by: str | None = Field(description="The admin who asked for the admission.")
     approved_by: str | None = Field(description="The other admin, who approved it.")
     admitted_at: Minute = Field(description="When the person became an admin.")
-    removed_at: Minute | None = Field(description="When the person was removed; null for who still decides.")
+    removed_at: Minute | None = Field(description="When the person was removed; null for current admins.")
     project_id: str | None = Field(description="The project that the person owns; null for the whole installation.")
 
 
@@ -60,21 +60,21 @@ class DecisionRecord(IdRecord):
     )
     name: str = Field(description="Of the account, the person or the release, for people.")
     account_id: str | None = Field(description="Of a raise: the account.")
-    epsilon_before: float | None = Field(description="Of a raise: the limit when it was asked for.")
-    epsilon: float | None = Field(description="Of a raise: the limit asked for.")
+    epsilon_before: float | None = Field(description="Of a raise: the limit at the time of the request.")
+    epsilon: float | None = Field(description="Of a raise: the requested limit.")
     admin_id: str | None = Field(description="The person to remove, whose key to revoke, or who was admitted.")
-    key_id: str | None = Field(description="The key to revoke, or the first one of whom to admit.")
-    introduction: str | None = Field(description="Of an admission: compare it with what the person says.")
+    key_id: str | None = Field(description="The key to revoke, or the first key of the person to admit.")
+    introduction: str | None = Field(description="Of an admission: compare it with the introduction from the person.")
     release_id: str | None = Field(description="Of a share: the release.")
     shared_with: str | None = Field(description="Of a share: the other project; null for every one.")
     shared_with_name: str | None = Field(description="Its name.")
-    project_id: str | None = Field(description="The project that it is about; null for the installation.")
+    project_id: str | None = Field(description="The project that it concerns; null for the installation.")
     reason: str = Field(description="Why, in one line; it stays in the records.")
     state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
-    requested_by: str = Field(description="The admin who asked.")
+    requested_by: str = Field(description="The admin who requested it.")
     requested_by_name: str = Field(description="The name of that admin.")
-    requested_with: str = Field(description="Id of the key that asked.")
-    requested_at: Minute = Field(description="When it was asked for.")
+    requested_with: str = Field(description="Id of the key that requested it.")
+    requested_at: Minute = Field(description="When it was requested.")
     expires_at: Minute = Field(description="Until when it can be approved.")
     decided_by: str | None = Field(description="The admin who decided; null while it is pending.")
     decided_by_name: str | None = Field(description="The name of that admin.")
@@ -86,7 +86,7 @@ class DecisionRecord(IdRecord):
 class AdminAnswer(ApiRecord):
     """The admin who was admitted at once, or the request that another admin must approve; the other one is null."""
 
-    admin: AdminRecord | None = Field(description="Who was admitted at once.")
+    admin: AdminRecord | None = Field(description="The person who was admitted at once.")
     request: DecisionRecord | None = Field(description="The request that another admin must approve.")
 
 
@@ -109,8 +109,8 @@ class QuotaRequest(ApiRequest):
 class ProjectUseRecord(ProjectRecord):
     """A department with its job quota and number of jobs."""
 
-    jobs_max: int | None = Field(description="Jobs that it may have waiting or running; null without a limit.")
-    jobs_unfinished: int = Field(description="Its jobs that wait or run.")
+    jobs_max: int | None = Field(description="Limit on its waiting and running jobs; null if unlimited.")
+    jobs_unfinished: int = Field(description="Number of its waiting and running jobs.")
 
 
 class KeyRequest(ApiRequest):
@@ -123,7 +123,7 @@ class KeyRequest(ApiRequest):
         description="Permissions of the key: `admin` includes the others, `read` includes `releases`. Or else a role. "
         "Only an admin of the installation grants `metrics`, because the metrics are of all projects.",
     )
-    role: Role | None = Field(default=None, description="In a project, in place of the scopes that it stands for.")
+    role: Role | None = Field(default=None, description="A role in a project, instead of `scopes`.")
     expires_at: AwareDatetime | None = Field(default=None, description="Default: that of the requesting key, or never.")
     project_id: Identifier | None = Field(
         default=None,
@@ -142,7 +142,9 @@ class RotationRequest(ApiRequest):
 class RevocationRequest(ApiRequest):
     """How much is revoked."""
 
-    include_created: bool = Field(default=True, description="Also revoke all keys it made, directly or indirectly.")
+    include_created: bool = Field(
+        default=True, description="Also revoke all keys that it created, directly or indirectly."
+    )
 
 
 class KeyRecord(DatedRecord, NamedRecord):
@@ -151,11 +153,11 @@ class KeyRecord(DatedRecord, NamedRecord):
     scopes: list[str] = Field(description="Permissions of the key: `admin` includes the others.")
     project_id: str | None = Field(description="The project that it opens; null for an admin's of the installation.")
     admin_id: str | None = Field(description="The person whose key it is; null for keys without the scope `admin`.")
-    created_by: str | None = Field(description="Id of the key that made it; null for one that its owner made.")
-    created_by_admin: str | None = Field(description="The person who made it; null for one made on the machine.")
+    created_by: str | None = Field(description="Id of the key that created it; null if its owner did.")
+    created_by_admin: str | None = Field(description="The person who created it; null for one created on the machine.")
     created_by_name: str | None = Field(description="That person's name, or of whom the sign-in provider knows.")
     last_used_at: Minute | None = Field(description="The hour in which it was last used; null: never, so far.")
-    expires_at: Minute | None = Field(description="From when on it opens nothing; null: it does not expire.")
+    expires_at: Minute | None = Field(description="When it expires; null: never.")
     revoked_at: Minute | None = Field(description="When it was revoked; null while it is valid.")
 
 
@@ -163,18 +165,20 @@ class PersonRecord(NamedRecord):
     """A role that the sign-in provider's groups give a person: one line for each project in which they have one."""
 
     email: str | None = Field(description="As reported by the provider; null if it reports none.")
-    key_id: str = Field(description="The key that stands for the role, and has made what the person makes with it.")
+    key_id: str = Field(description="The key that represents the role and creates the person's other keys.")
     scopes: list[str] = Field(description="Permissions of the person there.")
     project_id: str | None = Field(description="Where; null for the installation.")
     created_at: Minute = Field(description="Since when the person has the role.")
-    confirmed_at: Minute = Field(description="When the provider last vouched for the person.")
-    lapsed_at: Minute | None = Field(description="Since when it no longer does; null as long as it does.")
+    confirmed_at: Minute = Field(description="When the provider last confirmed the person.")
+    lapsed_at: Minute | None = Field(
+        description="When the provider stopped confirming the person; null while it confirms."
+    )
 
 
 class RevokedKeyRecord(KeyRecord):
     """A key that was revoked."""
 
-    others_revoked: int = Field(description="How many others, which it had made, were revoked with it.")
+    others_revoked: int = Field(description="How many keys that it had created were revoked with it.")
 
 
 class NewKeyRecord(KeyRecord):
@@ -186,12 +190,12 @@ class NewKeyRecord(KeyRecord):
 class AuditEventRecord(IdRecord):
     """One line of the audit log: who asked for what, and what came of it."""
 
-    at: Minute = Field(description="When it was asked for.")
+    at: Minute = Field(description="When it was requested.")
     action: str = Field(description="A route with its method, or what was done to a key, a role or a request.")
     object_id: str | None = Field(description="Id of the object; null if it has none.")
     outcome: Outcome = Field(description="`allowed`, `refused`, `missing` or `failed`.")
     key_id: str | None = Field(description="The key that asked; null where none of ours did.")
-    admin_id: str | None = Field(description="The person whose key that is; null where it is no admin's.")
+    admin_id: str | None = Field(description="The admin who owns the key; null for other keys.")
     project_id: str | None = Field(description="The project of the key, or whose key or account was changed.")
 
 
@@ -208,7 +212,7 @@ class WebhookRequest(ApiRequest):
 class WebhookRecord(DatedRecord):
     """An address that receives the events of a project, without its secret."""
 
-    project_id: str | None = Field(description="Whose events it is told; null for the installation's.")
+    project_id: str | None = Field(description="Project whose events it receives; null for the installation's.")
     url: str = Field(description="Where requests are sent.")
     state: str = Field(description="`active`, `failing` (last answer not 2xx) or `revoked` (with its key or owner).")
     failing_since: Minute | None = Field(description="Since when no request is answered with 2xx; null if it is.")
@@ -224,5 +228,5 @@ class WebhookTestRecord(ApiRecord):
     """Result of a test request to a webhook."""
 
     delivered: bool = Field(description="True if the answer was 2xx.")
-    status: int | None = Field(description="The status of the answer; null where there was none.")
-    reason: str | None = Field(description="Why there was none; null where there was one.")
+    status: int | None = Field(description="The status of the answer; null if there was none.")
+    reason: str | None = Field(description="Why there was no answer; null if there was one.")

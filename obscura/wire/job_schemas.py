@@ -76,7 +76,7 @@ class CancelRequest(ApiRequest):
 class StageFacts(ApiRecord):
     """One kind of noisy release in a plan."""
 
-    name: str = Field(description="Of the stage, unique in its plan.")
+    name: str = Field(description="Name of the stage, unique in its plan.")
     releases: int = Field(description="Noisy releases of this kind.")
     repeats: int = Field(0, description="Further releases that the cost includes, in case a crash requires them.")
     noise_multiplier: float = Field(description="Standard deviation of the noise over the sensitivity.")
@@ -107,7 +107,7 @@ class PlanRecord(ApiRecord):
     cost_nano: CostNano
     cost_epsilon: float = Field(description="Total cost of the stages; at most the requested epsilon.")
     stages: list[StageFacts] = Field(description="The kinds of noisy releases, in their order.")
-    facts: dict[str, Any] = Field(description="Public facts about what the plan makes.")
+    facts: dict[str, Any] = Field(description="Public facts about the planned release.")
     notes: list[str] = Field(description="Remarks for people.")
     config: dict[str, Any] = Field(description="Every option of the recipe as it would run.")
     budget: BudgetFacts = Field(description="The account before and after.")
@@ -116,7 +116,7 @@ class PlanRecord(ApiRecord):
 class ProgressFacts(ApiRecord):
     """The only facts that a running job reports: steps and costs planned from public numbers."""
 
-    stage: str | None = Field(default=None, description="The stage that it is at; null before the first.")
+    stage: str | None = Field(default=None, description="The current stage; null before the first.")
     step: int | None = Field(default=None, description="Steps of this stage that are done.")
     steps: int | None = Field(default=None, description="Steps of this stage.")
     charged_nano: int = Field(default=0, description="The charges so far, in nano-units of mu^2; they stay spent.")
@@ -132,7 +132,7 @@ class ProgressFacts(ApiRecord):
 class FailureFacts(ApiRecord):
     """Why a job did not succeed, from a closed set."""
 
-    code: str = Field(description="Stable name of what went wrong.")
+    code: str = Field(description="Stable code of the failure.")
     message: str = Field(description="The same for people.")
 
 
@@ -151,7 +151,9 @@ class PreviewRecord(OutcomeFacts, DatedRecord):
     recipe: RecipeName
     epsilon: float = Field(description="Privacy loss at the account's delta.")
     options: RecordedOptions
-    stand_in: str | None = Field(description="Public substitute for the private images; null until it has ended.")
+    stand_in: str | None = Field(
+        description="Public substitute for the private images; null until the preview has ended."
+    )
     accuracy: float | None = Field(description="Of a CNN trained on the generated images, on other stand-in images.")
     real_accuracy: float | None = Field(
         description="Of the same CNN trained on the stand-in's own images; null for a recipe that trains a classifier."
@@ -159,7 +161,7 @@ class PreviewRecord(OutcomeFacts, DatedRecord):
     balanced_accuracy: float | None = Field(default=None, description="Mean of the classes' accuracies.")
     accuracy_by_class: dict[str, float] | None = Field(default=None, description="Accuracy for each declared class.")
     chance: float | None = Field(description="Accuracy of guessing.")
-    verdict: str | None = Field(description="The forecast in words, with a warning where the signal drowns.")
+    verdict: str | None = Field(description="The forecast in words, with a warning if much is lost in the noise.")
     notes: list[str] = Field(description="Of the plan.")
     finished_at: Minute | None = Field(description="When it ended; null before.")
 
@@ -169,10 +171,10 @@ class ProgressRecord(ApiRecord):
 
     state: State
     cancel_requested: bool = Field(description="True if cancellation was requested.")
-    progress: ProgressFacts = Field(description="How far it is.")
+    progress: ProgressFacts = Field(description="Progress of the job.")
     failure: FailureFacts | None = Field(description="Why it failed; null where it has not.")
-    release_id: str | None = Field(description="The release that the job published, draws from or measures.")
-    sample_id: str | None = Field(description="The drawing; null for other jobs.")
+    release_id: str | None = Field(description="The release that the job published, samples or measures.")
+    sample_id: str | None = Field(description="The sample; null for other jobs.")
 
 
 class JobRecord(ProgressRecord, DatedRecord):
@@ -188,7 +190,8 @@ class JobRecord(ProgressRecord, DatedRecord):
     cost_nano: CostNano
     cost_epsilon: float = Field(description="The cost, as an epsilon at the account's delta.")
     ended_early: str | None = Field(
-        description="Why it charges no more: `cancelled` or a failure code, and publishes what it has; or `discarded`."
+        description="Why it charges nothing more: `discarded`; or `cancelled` or a failure code, if it publishes a "
+        "partial result."
     )
     publishes_if_cancelled: bool | None = Field(
         description="True if cancelling a training now would publish a release; null if it has ended or costs nothing. "
@@ -228,7 +231,7 @@ class SweepRequest(ApiRequest):
     name: Name
     dataset_id: Identifier = Field(description="The labelled images.")
     recipe: Text = Field(description="Name of the training loop; `GET /v1/recipes` has them.")
-    epsilon: Epsilon | None = Field(default=None, description="Of each trial that names none.")
+    epsilon: Epsilon | None = Field(default=None, description="Default for trials that state none.")
     trials: list[TrialRequest] = Field(min_length=TRIALS_MIN, max_length=TRIALS_MAX, description="In running order.")
     evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
 
@@ -245,7 +248,7 @@ class TrialFacts(OutcomeFacts):
     accuracy: dict[str, float] | None = Field(description="On the public evaluation dataset, by classifier.")
     balanced_accuracy: dict[str, float] | None = Field(default=None, description="Mean of the classes' accuracies.")
     release_id: str | None = Field(description="The release.")
-    incomplete: bool = Field(description="It ended early; its release is what had been made by then.")
+    incomplete: bool = Field(description="It ended early; its release is a partial result.")
 
     @property
     def compared_by(self) -> float | None:

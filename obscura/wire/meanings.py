@@ -188,9 +188,9 @@ def why_personal(name: str) -> str | None:
     if _UID.search(text):
         return "a unique identifier"
     if _MARKS.search(text):
-        return "a mark as in the names of persons"
+        return "a mark used in personal names"
     if _PERSON_NUMBER.search(text.strip()) or _NUMBERED.fullmatch(text.strip()):
-        return "a number of a person"
+        return "a person's number"
     if re.search(rf"\d{{{LONG_NUMBER_DIGITS},}}", text):
         return "a long number"
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()

@@ -55,7 +55,7 @@ class IncompleteFacts(MadeFacts):
 class ReleaseRecord(DatedRecord, NamedRecord):
     """A published result of a training. Sampling a generator is free, forever."""
 
-    kind: str = Field(description="`generator` (images can be drawn from it), `classifier` or `histogram`.")
+    kind: str = Field(description="`generator` (can generate images), `classifier` or `histogram`.")
     job_id: str = Field(description="The job.")
     account_id: AccountId
     dataset_id: DatasetId
@@ -89,10 +89,12 @@ class SimilarityFacts(ApiRecord):
         description="Network that described the images. Compare only distances of the same extractor, dataset and "
         "number of images. Only those of the usual Inception network are FIDs."
     )
-    frechet_distance: float = Field(description="Between the Gaussians of both sets of features; 0 of equal sets.")
+    frechet_distance: float = Field(
+        description="Distance between Gaussians fitted to both sets of features; 0 for equal sets."
+    )
     precision: float = Field(description="Share of the synthetic images that lie where real ones do.")
     recall: float = Field(description="Share of the real images that lie where synthetic ones do.")
-    images: int = Field(description="So many of each side were compared.")
+    images: int = Field(description="Number of images compared, of each kind.")
 
 
 class EvaluationRecord(OutcomeFacts, DatedRecord):
@@ -100,7 +102,9 @@ class EvaluationRecord(OutcomeFacts, DatedRecord):
 
     release_id: str = Field(description="The release.")
     dataset_id: DatasetId
-    samples: int | None = Field(description="Synthetic images that were measured; null for what is no generator.")
+    samples: int | None = Field(
+        description="Synthetic images that were measured; null unless the release is a generator."
+    )
     seed: int = Field(description="Public: the same request gives the same result.")
     accuracy: dict[str, float] | None = Field(description="In [0, 1], by classifier; null until it has ended.")
     balanced_accuracy: dict[str, float] | None = Field(description="Mean of the classes' accuracies, by classifier.")
@@ -151,4 +155,4 @@ class ShareRecord(DatedRecord):
     release_id: str = Field(description="The release.")
     project_id: str | None = Field(description="The other department; null for every one.")
     project_name: str | None = Field(description="Its name.")
-    ended_at: Minute | None = Field(description="When that was ended; null while it is shared.")
+    ended_at: Minute | None = Field(description="When sharing was ended; null while it is shared.")

@@ -130,7 +130,7 @@ class NamedRecord(IdRecord):
 class DatedRecord(IdRecord):
     """A record with an id and the time of its creation."""
 
-    created_at: Minute = Field(description="When it was made.")
+    created_at: Minute = Field(description="When it was created.")
 
 
 # --- accounts -------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class AccountRequest(ApiRequest):
     """Open an account: a population with one privacy budget. Privacy parameters have no defaults."""
 
     name: Name
-    owner: Name = Field(description="Who is asked about the account.")
+    owner: Name = Field(description="Contact for questions about the account.")
     epsilon: Epsilon = Field(description="Lifetime budget of the population.")
     delta: Delta = Field(ge=DELTA_LEAST, le=DELTA_MOST)
     accept_large_delta: bool = Field(
@@ -163,7 +163,7 @@ class BalanceFacts(ApiRecord):
     spent_epsilon: float = Field(description="Spent budget, as an epsilon at the account's delta.")
     reserved_epsilon: float = Field(description="Reserved for jobs under way, as an epsilon at the account's delta.")
     left_epsilon: LeftEpsilon
-    affordable_epsilon: float = Field(description="The largest epsilon that a next job may ask for.")
+    affordable_epsilon: float = Field(description="The largest epsilon that the next job can request.")
     guaranteed_epsilon: float = Field(
         description="Bound on everything it may ever publish: its limit, or what is spent and reserved if that is more."
     )
@@ -191,7 +191,7 @@ class BalanceFacts(ApiRecord):
 class AccountTerms(DatedRecord, NamedRecord):
     """An account without its balance."""
 
-    owner: str = Field(description="Who is asked about the account.")
+    owner: str = Field(description="Contact for questions about the account.")
     epsilon: float = Field(description="The lifetime limit; the guarantee is `guaranteed_epsilon` of the balance.")
     delta: Delta
     unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
@@ -235,9 +235,9 @@ class EntryRecord(ApiRecord):
     spent_nano: SpentNano
     reserved_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
     details: dict[str, Any] = Field(description="More about the entry, by its kind; covered by its hash.")
-    previous_hash: str = Field(description="The hash of the entry before; zeros for the first.")
+    previous_hash: str = Field(description="The hash of the previous entry; zeros for the first entry.")
     hash: str = Field(description="SHA-256 over this entry and the hash before it.")
-    created_at: datetime = Field(description="To the hour, but for the opening of the account.")
+    created_at: datetime = Field(description="To the hour, except for the opening of the account.")
 
 
 # --- datasets -------------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ class DatasetRecord(DatedRecord, NamedRecord):
         description="`declared`, `receiving`, `ready`, `withdrawing` (rewritten without subjects), `failed`, "
         "`deleting` or `deleted`."
     )
-    joined: bool = Field(description="Images of it were known, so it belongs to the account that had them first.")
+    joined: bool = Field(description="Some of its images were known, so it belongs to the account that had them first.")
     format: str | None = Field(description="Kind of file.")
     content_sha256: str | None = Field(description="Public datasets only.")
     content_bytes: int | None = Field(description="Public datasets only.")

@@ -18,7 +18,7 @@ ADJACENCIES: Final[Mapping[str, str]] = {"add_remove": "add or remove one unit"}
 EARLY_ENDS: Final[Mapping[str, str]] = {
     "cancelled": "it was cancelled",
     "discarded": "it was discarded",
-    "time_limit": "its time was over",
+    "time_limit": "it reached the time limit",
     "worker_lost": "the processes that ran it were lost",
     "training_failed": "it failed",
     "out_of_memory": "memory ran out",
@@ -146,12 +146,12 @@ def odds_sentence(sure: float, delta: float, unit: str) -> str:
     used = "an image was used" if unit == "record" else "a person's images were used"
     if show_sure(sure).startswith("over"):
         return (
-            f"Someone 50% sure that {used} can become all but certain by all that may ever be published: this limit "
-            "promises almost nothing."
+            f"If an attacker thinks there is a 50% chance that {used}, everything ever published can make them almost "
+            "certain: this limit protects almost nothing."
         )
     return (
-        f"Someone 50% sure that {used} can become at most {show_sure(sure)} sure by all that may ever be published, "
-        f"except with a chance of {show_delta(delta)}."
+        f"If an attacker thinks there is a 50% chance that {used}, everything ever published can raise that to at most "
+        f"{show_sure(sure)}, except with a probability of {show_delta(delta)}."
     )
 
 

@@ -40,7 +40,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         budget_nano=budget_nano,
         notes=(
             f"The {counted} of each declared class are counted once, with a standard error of {stddev:.3g}.",
-            "Counts below zero are shown as zero; the noisy ones are released beside them, for unbiased sums.",
+            "Counts below zero are shown as zero; the noisy counts are released too, for unbiased sums.",
         ),
         facts={"classes": len(facts.classes), "standard_error": stddev, "noise_stddev": {COUNTS: stddev}},
     )

@@ -31,9 +31,14 @@ class DataLensConfig(ClassFractionsConfig):
     """Public parameters of one DataLens training, with the paper's letters where it has one."""
 
     teachers: int = Field(
-        4000, ge=1, le=100_000, description="N, networks on disjoint parts of the records, which vote."
+        4000,
+        ge=1,
+        le=100_000,
+        description="N, the number of teachers: networks that vote, each trained on its own part of the records.",
     )
-    top_k: int = Field(20, ge=1, le=1_000_000, description="k, pixels for which a teacher votes on one image.")
+    top_k: int = Field(
+        20, ge=1, le=1_000_000, description="k, the number of pixels of an image that a teacher votes on."
+    )
     clip: float = Field(
         1e-5, ge=1e-30, le=1e6, description="c, below which gradients keep their size; large ones become plain signs."
     )
@@ -41,7 +46,8 @@ class DataLensConfig(ClassFractionsConfig):
         0.7,
         ge=1e-6,
         le=1,
-        description="Share of teachers that the thresholded release needs; `published` chooses it by the budget.",
+        description="Share of teachers that must agree in the thresholded release; `published` chooses it by the "
+        "budget.",
     )
     images: int | None = Field(
         2250, ge=1, le=IMAGES_MAX, description="Images whose gradients are aggregated; null where stddev is given."
@@ -50,11 +56,11 @@ class DataLensConfig(ClassFractionsConfig):
         None, ge=1, le=1e9, description="sigma of one aggregation; when given, the number of images follows."
     )
     images_per_iteration: int = Field(
-        15, ge=2, le=4096, description="m, images on which the teachers vote together, and which normalise each other."
+        15, ge=2, le=4096, description="m, the number of images in one round of votes; they are normalised together."
     )
     teacher_steps: int = Field(2, ge=1, le=100, description="Steps of each teacher in an iteration.")
     pretraining_steps: int = Field(
-        10, ge=1, le=1000, description="Steps of each teacher before the first iteration; nothing is released by them."
+        10, ge=1, le=1000, description="Steps of each teacher before the first iteration; these steps release nothing."
     )
     teacher_network: Literal["linear", "kernel", "convolutional"] = Field(
         "kernel",
@@ -65,7 +71,7 @@ class DataLensConfig(ClassFractionsConfig):
         4.0,
         ge=0.01,
         le=1000,
-        description="Of kernel teachers: how far away a record still pulls an image, as a distance in units of full "
+        description="For kernel teachers: distance at which a record still pulls an image, in units of full "
         "brightness, at 28 x 28 grey.",
     )
     generator_learning_rate: float = Field(1e-3, ge=1e-8, le=1, description="Learning rate of the generator's Adam.")
@@ -222,7 +228,7 @@ RECIPE = Recipe(
     name="datalens",
     title="DataLens",
     publishes="generator",
-    releases="A generator of labelled images; drawing from it is free.",
+    releases="A generator of labelled images; generating images from it is free.",
     config=DataLensConfig,
     plan=plan_from_options,
     units=frozenset(UNITS),

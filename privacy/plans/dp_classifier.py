@@ -29,7 +29,9 @@ class DpClassifierConfig(StepsConfig):
         "pretrained network.",
     )
     extractor: str = Field(
-        "", max_length=64, description="Name of a public network of the operator's, for pretrained_linear alone."
+        "",
+        max_length=64,
+        description="Name of a public network that the operator installed; only for pretrained_linear.",
     )
 
     def check(self) -> None:

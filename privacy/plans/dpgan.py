@@ -33,7 +33,9 @@ class DpGanConfig(StepsConfig):
     accuracy_floor: float = Field(
         0.6, ge=0, le=1, description="n_D doubles when fewer generated images than this are recognised; 0: never."
     )
-    patience: int = Field(200, ge=1, le=100_000, description="Generator steps for which n_D stays at least.")
+    patience: int = Field(
+        200, ge=1, le=100_000, description="Smallest number of generator steps between two changes of n_D."
+    )
     evaluation_samples: EvaluationSamples = 30_000
 
     def check(self) -> None:
@@ -72,12 +74,11 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     if config.accuracy_floor > 0:
         adaptation += (
             f" at first, and after twice as many (up to {config.discriminator_steps_max:,}) whenever the discriminator "
-            f"recognises fewer than {config.accuracy_floor:.0%} of generated images; no private image has a part in "
-            "that"
+            f"recognises fewer than {config.accuracy_floor:.0%} of generated images; this uses no private image"
         )
     notes += [
         "Only the discriminator sees private images. The generator learns from the discriminator, whose every step is "
-        "noisy, so drawing from it costs nothing.",
+        "noisy, so generating images costs nothing.",
         f"{adaptation}.",
     ]
     return Plan(
@@ -98,7 +99,7 @@ RECIPE = Recipe(
     name="dpgan",
     title="DP-GAN",
     publishes="generator",
-    releases="A generator of labelled images, a GAN; drawing from it is free.",
+    releases="A generator of labelled images, a GAN; generating images from it is free.",
     config=DpGanConfig,
     plan=plan_from_options,
     units=frozenset(UNITS),

@@ -46,7 +46,7 @@ COARSE_PIXELS = 6.0  # from this width of the finest detail on, a plan reports i
 VISIBLE = 0.4  # share of what sets classes apart that must be above the noise; below, a plan warns (see docs/research)
 _DECLARED = {
     "mirror": "You declare that an image is as likely as its mirror image.",
-    "square": "You declare that an image is as likely in all eight symmetries of a square: turned, and mirrored.",
+    "square": "You declare that an image is as likely in all eight rotations and reflections of a square.",
 }
 # What people see in drawn images, from grids that were looked at; tests/privacy/plans/test_moments_plan.py has
 # the rows behind each threshold of the signal q. An accuracy cannot replace this: a classifier finds class means under
@@ -54,12 +54,12 @@ _DECLARED = {
 _SHAPES_FROM = 250.0  # grey: digits at 286 and clothes at 598 can be told by eye
 _OUTLINES_FROM = 170.0  # colour: pictograms at 176, emoji at 253 and 704; photographs show no more at 9,963
 SEEN: Mapping[str, str] = {
-    "shapes": "People will see shapes: most images can be told by them, but edges are soft and small things missing.",
-    "blurred outlines": "People will see blurred outlines: light and dark where a class has them, hardly a thing that "
-    "can be named.",
-    "colours and outlines": "People will see colours and outlines: blots with the colours and the rough outline of "
-    "their class, in which hardly a thing can be named.",
-    "nothing but colour": "People will see nothing but colour: blurred patches, in which not a thing can be named.",
+    "shapes": "The images show shapes: most are recognisable, but edges are soft and small details are missing.",
+    "blurred outlines": "The images show blurred outlines: the light and dark areas of each class, without "
+    "recognisable objects.",
+    "colours and outlines": "The images show colours and outlines: blots with the colours and rough outline of their "
+    "class, without recognisable objects.",
+    "nothing but colour": "The images show nothing but colour: blurred patches, without recognisable objects.",
 }
 _UNITS_MAX = 2**40  # of a class: far beyond any
 _FRACTIONS = ("mean_fraction", "pooled_covariance_fraction", "class_covariance_fraction", "cluster_fraction")
@@ -84,27 +84,29 @@ class MomentsConfig(ClassFractionsConfig):
         None,
         ge=1,
         le=4096,
-        description="Of these coefficients, as many as the public prior expects to be strongest; null: all.",
+        description="Number of these coefficients that are released, the strongest by the public prior; null: all.",
     )
     colour: Literal["rgb", "luma_chroma"] = Field(
-        "rgb", description="Planes of which coefficients are taken: channels, or brightness and two planes of colour."
+        "rgb", description="Planes whose coefficients are released: channels, or brightness and two planes of colour."
     )
     centre: float = Field(0.25, ge=0, le=1, description="Public brightness around which images are clipped.")
     noise_shape: float = Field(
         0.0, ge=0, le=1, description="Noise grows with a coefficient's expected power to this exponent; 0: equal noise."
     )
     texture: bool = Field(
-        False, description="Release the texture of images with their coefficients, and generate images that have it."
+        False, description="Also release the texture of the images, and generate images with that texture."
     )
     texture_waves: int = Field(
         TEXTURE_MAX,
         ge=1,
         le=TEXTURE_MAX,
-        description="Of the texture's waves over cells and orientations, those that the public prior expects to be "
-        "strongest; all, where there are fewer.",
+        description="Number of the texture's waves over cells and orientations that are released, the strongest by the "
+        "public prior; all, if there are fewer.",
     )
     shrink: bool = Field(
-        False, description="Pull counts, means and covariances to what is expected, as far as noise explains it."
+        False,
+        description="Shrink counts, means and covariances towards their expected values, as far as noise explains the "
+        "difference.",
     )
     components: int = Field(
         80, ge=1, le=1024, description="Principal components that carry the warm start, and numbers in a latent."
@@ -113,7 +115,10 @@ class MomentsConfig(ClassFractionsConfig):
         None, ge=1, le=1024, description="Leading components in which classes get covariances of their own; null: all."
     )
     clusters: int = Field(
-        1, ge=1, le=64, description="Gaussians of one covariance of which a class is a mixture, found by noisy k-means."
+        1,
+        ge=1,
+        le=64,
+        description="Number of Gaussians, with one covariance, that make up a class; found by noisy k-means.",
     )
     mean_fraction: float = Field(
         0.1, ge=1e-3, le=1, description="Share of the warm start's budget for counts and means. All four add up to 1."
@@ -153,8 +158,9 @@ class MomentsConfig(ClassFractionsConfig):
         60.0,
         ge=0,
         le=1000,
-        description="How far above the others the guide's logit of an image's class is to be. Private images of "
-        "CIFAR-10 have about 12; more makes better pupils, until images are spoilt.",
+        description="Target for the guide's logit of an image's class, as a distance above its other logits. Private "
+        "images of CIFAR-10 have about 12. Larger values make images better to learn from, until they spoil the "
+        "images.",
     )
 
     def check(self) -> None:
@@ -289,19 +295,21 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
     what += " of pixels and texture" if config.texture else ""
     notes = [*subject_notes(facts), f"Noisy class {what} are released first; the generator starts from them."]
     if config.symmetry != "none":
-        notes.append(f"{_DECLARED[config.symmetry]} If that is false, images are worse, and no less private.")
+        notes.append(f"{_DECLARED[config.symmetry]} If that is false, the images are worse, but no less private.")
     if config.clusters > 1:
         notes.append(f"Each class is a mixture of {config.clusters} clusters, found by noisy k-means.")
     if facts.unit == "subject":
-        notes.append("They are taken over one record of each subject, so that nobody adds more than one record does.")
+        notes.append(
+            "The statistics use one record of each subject, so that no subject contributes more than one record."
+        )
     shown: dict[str, Any] = {"protects": facts.protects, "units_declared": facts.units_declared, "noise_stddev": noise}
     if config.guide:
         steps, steps_notes, steps_shown = plan_steps(config.classifier, privacy_filter, guide_nano, facts)
         stages.append(steps)
         notes += [
-            f"For {config.guide_fraction:.0%} of the budget a classifier is trained, which moves each drawn image in "
-            f"{config.guide_steps} steps to where it is surer of the image's class. That makes images worth more to "
-            "convolutional networks that learn from them, not nicer to look at, and drawing many times slower.",
+            f"A classifier is trained with {config.guide_fraction:.0%} of the budget. It moves each generated image in "
+            f"{config.guide_steps} steps towards the image's class. Convolutional networks learn more from such "
+            "images, but the images look no better, and generating them is many times slower.",
             *steps_notes,
         ]
         shown = {"guide_fraction": config.guide_fraction, "noise_stddev": noise, **steps_shown}
@@ -384,15 +392,15 @@ def _drowned(options: Mapping[str, Any], budget_nano: int, privacy_filter: Filte
     place = bisect.bisect_left(factors, VISIBLE, key=lambda factor: share(budget_nano, times(factor)))
     if place < len(factors):
         mends.append(f"{times(factors[place]).units_declared:,} {facts.unit}s")
-    warning = "Noise drowns most of what sets the classes apart: expect static, or blurs that look alike."
-    return f"{warning} From about {' or '.join(mends)} on it would not." if mends else warning
+    warning = "Lost in the noise: most of what distinguishes the classes. Expect static, or blurs that look alike."
+    return f"{warning} About {' or '.join(mends)} would be enough." if mends else warning
 
 
 RECIPE = Recipe(
     name="moments",
     title="Moments",
     publishes="generator",
-    releases="A generator of labelled images; drawing from it is free.",
+    releases="A generator of labelled images; generating images from it is free.",
     config=MomentsConfig,
     plan=plan_from_options,
     units=frozenset(UNITS),

@@ -95,8 +95,9 @@ class ClassFractionsConfig(RecipeConfig):
         "",
         max_length=TEXT_MAX,
         description="How many records each class is likely to have, as its owner states without looking: "
-        "`normal=2000,sick=20`, or numbers in the order of the labels. Only ratios count. Plans warn of classes that "
-        "noise drowns, and the public images on which a plan is tried are drawn so. Empty: even classes are assumed.",
+        "`normal=2000,sick=20`, or numbers in the order of the labels. Only ratios count. Plans warn of classes "
+        "that will be lost in the noise, and previews use public images in these proportions. Empty: equal classes "
+        "are assumed.",
     )
 
     def stated_fractions(self, classes: Sequence[str]) -> dict[str, float] | None:

@@ -17,7 +17,7 @@ from privacy.plans.options import RecipeConfig, option_schemas
 Published = Literal["generator", "histogram", "classifier"]
 GENERATOR_NOTES = (
     "Labels of synthetic images are uniform over the declared classes.",
-    "If a classifier is all that is wanted, dp_classifier buys a better one.",
+    "If you only need a classifier, dp_classifier gives a better one for the same budget.",
 )
 
 
@@ -236,7 +236,7 @@ class Recipe:
         properties: dict[str, Any] = {}
         if self.presets:
             named = {"enum": list(self.presets), "type": "string", "default": next(iter(self.presets))}
-            words = "Named values of the other options, which those given replace."
+            words = "Named set of option values; options that you state override it."
             properties["preset"] = {**named, "description": words}
         defaults = self.defaults
         properties |= {name: {**it, "default": defaults[name]} for name, it in option_schemas(self.config).items()}

@@ -112,7 +112,8 @@ class StepsConfig(ClassFractionsConfig):
         0.0,
         ge=0,
         le=1,
-        description="Share of the weights, times the rate, that a step takes away (in Adam's gradient).",
+        description="Weight decay: share of the weights, times the learning rate, that a step subtracts (in Adam's "
+        "gradient).",
     )
     momentum: float = Field(0.9, ge=0, le=0.999, description="Momentum of SGD, which sums up noise; ignored by Adam.")
     optimiser: Literal["sgd", "adam"] = Field("sgd", description="Optimiser that receives the released gradients.")
@@ -241,22 +242,20 @@ def plan_steps(
     ]
     if event.is_sampled:
         notes.append(
-            "They are priced as a whole, which is much cheaper than one by one: once the first is made all of the "
-            "price is spent, even where the training is cancelled."
+            "All steps are charged together, which costs much less than one by one: the first step spends the whole "
+            "cost, even if the training is cancelled."
         )
     unsampled_nano = (event.count + stage.repeats) * event.mu_squared_exact * NANO
     if event.sampling_probability < 0.5 and stage.cost_nano > 0.99 * unsampled_nano:
         notes.append(
-            "At the account's delta it cannot be shown what sampling saves: this is the noise of steps that take "
-            "everybody. An account with a larger delta needs far less."
+            "At the account's delta, no saving from sampling can be proven, so the noise is as large as without "
+            "sampling. An account with a larger delta needs far less noise."
         )
     if config.estimator in _ANCHORED:
         anchors = f"{config.anchors:,} public patterns made from a public seed"
         if config.anchors_dataset_id:
             anchors = f"at most {config.anchors:,} images of the public dataset {config.anchors_dataset_id}"
-        notes.append(
-            f"The gradient's basis comes from {anchors}, with random labels; no private image has a part in it."
-        )
+        notes.append(f"The gradient's basis comes from {anchors}, with random labels; it uses no private image.")
     if facts.unit == "subject":
         notes.append(
             f"Of each sampled subject {config.records_per_subject} records are drawn; their mean gradient is clipped."

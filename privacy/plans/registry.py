@@ -27,8 +27,11 @@ NAMES = (  # in order of recommendation, as docs/how-to/choose-a-recipe.md expla
 )
 
 NAMED_MAX = 6  # classes that a note names
-STATE_IT = "State it with --class-fractions (the option class_fractions), and the plan says which classes that drowns."
-TRY_IT = "How few records of a class are enough is not known of this recipe: try it first, with --class-fractions."
+STATE_IT = (
+    "If classes differ in size, state their fractions with --class-fractions (option class_fractions); the plan then "
+    "lists the classes that will be lost."
+)
+TRY_IT = "The smallest usable class is unknown for this recipe: try it first, with --class-fractions."
 
 
 RECIPES: dict[str, Recipe] = {name: import_module(f"privacy.plans.{name}").RECIPE for name in NAMES}
@@ -58,9 +61,9 @@ def build_plan(
         raise InvalidParameter(
             "recipe",
             recipe,
-            f"the account protects {facts.protects}, and this recipe does not bound what they contribute together: a "
-            "subject with many records could change a release by more than its noise hides. Until it bounds "
-            f"contributions it trains on accounts whose unit is the record; here, choose one of {', '.join(able)}",
+            f"the account protects {facts.protects}, and this recipe does not bound their joint contribution: a "
+            "subject with many records could change a release by more than its noise hides. This recipe needs an "
+            f"account whose unit is the record; for this account, choose one of {', '.join(able)}",
         )
     return _with_class_balance(known.plan(options, privacy_filter, budget_nano, facts), facts)
 
@@ -109,8 +112,10 @@ def _with_class_balance(plan: Plan, facts: PublicFacts) -> Plan:
     limit, units = RECIPES[plan.recipe].smallest_class(plan, facts), f"{facts.unit}s"
     known = {} if limit is None else {"smallest_visible_class": limit}
     if shares is None:
-        note = f"Even classes are assumed, about {facts.units_per_class:,.0f} {units} each"
-        note += f"; noise drowns one of fewer than about {limit:,}. {STATE_IT}" if known else f". {TRY_IT}"
+        note = f"This plan assumes about {facts.units_per_class:,.0f} {units} per class."
+        if limit is not None:
+            note += f" Classes with fewer than about {limit:,} will be lost in the noise."
+        note += f" {STATE_IT if known else TRY_IT}"
         return dataclasses.replace(plan, notes=(*plan.notes, note), facts=plan.facts | known)
     if limit is None:
         return dataclasses.replace(plan, notes=(*plan.notes, f"A balance of the classes is stated. {TRY_IT}"))
@@ -121,10 +126,10 @@ def _with_class_balance(plan: Plan, facts: PublicFacts) -> Plan:
         named = ", ".join(f"{name} (about {expected[name]:,.0f} {units})" for name in drowned[:NAMED_MAX])
         named += f" and {len(drowned) - NAMED_MAX} more" if len(drowned) > NAMED_MAX else ""
         warning = (
-            f"Noise drowns {named}: at this budget a class needs about {limit:,} {units} to show. Expect static there, "
-            "or the look of the other classes, however good the figures over all classes are. A larger epsilon, more "
-            "records of the class, or one class made of several mends that."
+            f"Lost in the noise: {named}. At this budget, a class needs about {limit:,} {units}. Smaller classes will "
+            "show static or resemble other classes, even if the overall accuracy is good. Raise epsilon, add records "
+            "of the class, or merge classes."
         )
         return dataclasses.replace(plan, notes=(warning, *plan.notes), facts=said)
-    note = f"By the stated balance every class has the {limit:,} {units} from which a class shows."
+    note = f"By the stated balance, every class has the {limit:,} {units} that a class needs."
     return dataclasses.replace(plan, notes=(*plan.notes, note), facts=said)

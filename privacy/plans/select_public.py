@@ -30,23 +30,21 @@ _VOTES_OVER_NOISE = 3.0  # that a choice gets on average; see docs/research/sele
 class SelectPublicConfig(ClassFractionsConfig):
     """Public parameters of one selection."""
 
-    public_images_serve = (
-        "which this release shows: private records decided nothing but how often each of them is drawn"
-    )
+    public_images_serve = "which this release shows: private records only decided how often each one is used"
 
     public_dataset_id: str = Field(
         "", max_length=64, description="Public dataset whose images are voted for and released. It must be named."
     )
     public_labels: bool = Field(
         False,
-        description="If true, a class selects among the public images of the class of the same name alone; otherwise "
-        "every class selects among all of them.",
+        description="If true, each class selects only among public images of the class with the same name; otherwise "
+        "among all public images.",
     )
     extractor: str = Field(
         "",
         max_length=64,
-        description="Name of a public network of the operator's, in whose features nearness is measured; without one, "
-        "in colours and texture.",
+        description="Name of a public network that the operator installed. Its features define the nearest image; "
+        "without one, colours and texture do.",
     )
     public_images: int = Field(
         20_000, ge=2, le=200_000, description="Public images considered; where there are more, a public seed chooses."
@@ -55,12 +53,15 @@ class SelectPublicConfig(ClassFractionsConfig):
         None,
         ge=_CHOICES[0],
         le=_CHOICES[1],
-        description="Candidates of a record's vote: clusters of public images in the first iteration, as many images "
-        "in the second. Each class generates from at most this many images.",
+        description="Number of candidates that a record can vote for: clusters of public images in the first "
+        "iteration, as many images in the second. Each class generates from at most this many images.",
     )
-    iterations: int = Field(2, ge=1, le=2, description="Votes; they share the budget evenly.")
+    iterations: int = Field(2, ge=1, le=2, description="Number of rounds of votes; they share the budget evenly.")
     threshold: float = Field(
-        1.5, ge=0, le=10, description="Standard deviations of the noise below which a choice's votes count as none."
+        1.5,
+        ge=0,
+        le=10,
+        description="Votes for a choice count as zero below this many standard deviations of the noise.",
     )
     mirror: bool = Field(False, description="Mirror half of the generated images, left and right.")
     shift: float = Field(0.05, ge=0, le=0.25, description="Largest shift of a generated image, as a part of its side.")
@@ -77,7 +78,9 @@ class SelectPublicConfig(ClassFractionsConfig):
             InvalidParameter: it has fewer than two images, or lacks a class while public labels are used.
         """
         if images < _CHOICES[0]:
-            raise self.refusal("public_dataset_id", "one image leaves nothing to select: name a dataset of more")
+            raise self.refusal(
+                "public_dataset_id", "one image leaves nothing to select: name a dataset with more images"
+            )
         missing = [name for name in classes if name not in public_classes] if self.public_labels else []
         if missing:
             raise self.refusal(
@@ -141,12 +144,12 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         budget_nano=budget_nano,
         notes=(
             f"Generated images are slightly varied images of the public dataset {config.public_dataset_id}. They are "
-            "public, and looking at them is free: private images decide nothing but how often each is drawn.",
+            "public and cost nothing: private images only decide how often each one is used.",
             f"In each of {config.iterations} iterations every {voters} votes once, for the nearest of "
             f"{config.choices:,} choices of its class among {within}, by {nearness}. Each count gets noise with a "
             f"standard deviation of {stddev:.3g}.",
-            "Images look like public images, because they are. For accuracy of what learns from them, choose a "
-            "recipe that learns from the private images.",
+            "Images look like public images, because they are. For more accurate classifiers, choose a recipe that "
+            "learns from the private images.",
         ),
         facts={
             "public_dataset": config.public_dataset_id,

@@ -35,7 +35,7 @@ from service.views.rows import newest
 CHUNK_BYTES = 1 << 18
 JSON_VALUES_MAX = 12_000  # each value takes up to 10 microseconds of the event loop
 REVALIDATE = "private, no-cache"
-_FOREIGN_CURSOR = "This cursor is not one that this list gave out. Start again without a cursor."
+_FOREIGN_CURSOR = "This list did not issue this cursor. Start again without a cursor."
 Position = TypeVar("Position", str, int)
 
 

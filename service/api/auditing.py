@@ -149,7 +149,7 @@ class EventWriter(Background):
                 recording.append(session, [trial])
                 session.rollback()
         except SQLAlchemyError:
-            return "The audit log cannot be written to, and here nothing is done or shown without it."
+            return "The audit log cannot be written to, and this service does nothing without it."
         self._written = True
         return ""
 

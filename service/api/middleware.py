@@ -241,7 +241,7 @@ class Gate(Middleware):
         one = Counter({address: 1})
         full = self.open.total() >= self.limits.requests_max or self.open[address] >= self.limits.per_address_max
         if full and scope["path"] != LIVENESS_PATH:
-            detail = "The service answers as many requests as it can at a time. Try again soon."
+            detail = "The service is answering its maximum number of requests. Try again soon."
             await problem_response(request, "busy", detail)(scope, receive, send)
             return
         received, counted = False, True

@@ -126,8 +126,8 @@ class TooManyRequests(ObscuraError):
         self.headers = {"Retry-After": str(seconds)}
         whose = "Your address, without a key," if policy == "address" else f"This {policy}"
         super().__init__(
-            f"{whose} has sent {requests_max} requests in a minute, the most it may: wait {seconds} seconds. "
-            "To follow a job, read its events or send If-None-Match; the operator can allow more.",
+            f"{whose} has sent {requests_max} requests in a minute, which is the limit: wait {seconds} seconds. To "
+            "follow a job, read its events or send If-None-Match; the operator can allow more.",
             requests_max=requests_max,
             seconds=seconds,
         )
@@ -241,7 +241,7 @@ def _on_error(request: Request, error: Exception) -> Response:
             get_logger(__name__).debug("client_disconnected", **facts)
             return Response(status_code=400)
         case IntegrityError() if is_duplicate(error):
-            message = "Another request made the same thing at the same moment."
+            message = "Another request created the same object at the same time."
             return problem_response(request, "conflict", f"{message} Nothing was changed; check, and try again.")
         case DataError():
             get_logger(__name__).error("database_error", **facts)

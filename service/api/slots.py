@@ -37,7 +37,7 @@ class NoSlot(ObscuraError):
             self.code = "too_many_streams"  # type: ignore[misc]
         owner = "The service" if whose == "service" else f"This {whose}"
         super().__init__(
-            f"{owner} has {most} {limits.noun}s under way, the most it may. {limits.advice}", **{f"{kind}_max": most}
+            f"{owner} has {most} {limits.noun}s under way, which is the limit. {limits.advice}", **{f"{kind}_max": most}
         )
 
 

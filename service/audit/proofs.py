@@ -51,7 +51,7 @@ TERMS = ("id", "epsilon", "delta", "unit", "adjacency", "rate", "base", "capacit
 _RECEIPT_NAME = re.compile(r"(acc_[a-z2-7]{20})\.json")
 _MISSING = (
     "Checkpoint {}, which is kept beside the database, is not in it. Checkpoints were removed, or the database is "
-    "older than what was signed, and what was spent since would be spent again."
+    "older than the signed checkpoint, so later spending could be repeated."
 )
 
 

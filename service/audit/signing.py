@@ -82,7 +82,7 @@ def open_signing_key(path: Path) -> SigningKey:
     Never creates a key, because no verification would trust a new one.
     """
     if not path.exists():
-        raise SigningKeyUnusable(f"There is no signing key at {path}: a service makes it as it starts.")
+        raise SigningKeyUnusable(f"There is no signing key at {path}: a service creates it when it starts.")
     try:
         mode = path.stat().st_mode & 0o777
         private = serialization.load_pem_private_key(path.read_bytes(), password=None)

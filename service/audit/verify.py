@@ -256,9 +256,9 @@ class _Reading:
     def contradicted(self, witness: Witness, row: Row[Any] | None) -> None:
         older = FindingCode.OLDER_THAN_CHECKPOINT if "checkpoint" in witness.source else FindingCode.OLDER_THAN_RECEIPT
         message = (
-            f"Account {witness.account_id}: {witness.source} knows entry {witness.sequence}, which is missing or has "
-            "another hash. The log was rewritten up to there, or the database is older than what was signed, and what "
-            "was spent since would be spent again."
+            f"Account {witness.account_id}: {witness.source} proves entry {witness.sequence}, which is missing or has "
+            "another hash. The log was rewritten up to there, or the database is older than the signed entry, so later "
+            "spending could be repeated."
         )
         if witness.spent_nano is not None and row is not None:
             message += f" By then {witness.spent_nano} nano-units were spent; the database says {row.spent_nano}."

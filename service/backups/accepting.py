@@ -193,8 +193,8 @@ def _fingerprint_uploads(
     if unreadable and not without_images:
         raise Conflict(
             f"{len(unreadable)} uploads cannot be fingerprinted again, because their keys or their content are gone or "
-            f"no journal names their account: {', '.join(unreadable)}. Their images could get a second budget. Bring "
-            "the keys back, or accept that with --without-images. The installation stays locked.",
+            f"no journal names their account: {', '.join(unreadable)}. Their images could get a second budget. Restore "
+            "the keys, or accept that with --without-images. The installation stays locked.",
             datasets=unreadable,
         )
     for dataset_id in unreadable:

@@ -92,7 +92,7 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = _DOCUMENT.validate_json((folder / MANIFEST).read_bytes())
     except FileNotFoundError:
         raise BackupRefused(
-            f"There is no {MANIFEST} in {folder}: it is no backup, or one that was interrupted. Take another one."
+            f"There is no {MANIFEST} in {folder}: it is not a backup, or was interrupted. Take another backup."
         ) from None
     except (OSError, ValidationError) as error:
         raise BackupRefused(
@@ -248,14 +248,14 @@ def require_empty(url: str) -> None:
     if path is not None:
         if any(path.with_name(path.name + suffix).exists() for suffix in ("", "-wal", "-shm")):
             raise BackupRefused(
-                f"There is a database at {path} already. Move it away as it is, with its -wal and -shm: it may know "
-                "what was spent since the backup."
+                f"There is a database at {path} already. Move it away as it is, with its -wal and -shm: it may record "
+                "spending since the backup."
             )
         return
     if inspect(_postgresql(url)).get_table_names():
         raise BackupRefused(
-            f"The database {make_url(url).database} holds tables already. Rename it (ALTER DATABASE ... RENAME TO "
-            "...), because it may know what was spent since the backup, and create an empty one."
+            f"The database {make_url(url).database} already contains tables. Rename it (ALTER DATABASE ... RENAME TO "
+            "...), because it may record spending since the backup, and create an empty one."
         )
 
 

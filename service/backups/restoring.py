@@ -126,9 +126,9 @@ def _bring_keys(settings: Settings, backup: Path, manifest: making.Manifest) -> 
     absent = set(manifest.signed_by) - set(trusted_keys(settings.ledger_key_path))
     if absent:
         raise making.BackupRefused(
-            f"The keys are not in this backup, and not in {settings.ledger_key_path.parent} either: without its public "
-            f"half ({min(absent)[:16]}...) nothing that the ledger signed can be checked. Bring back the folder of the "
-            f"keys first, to {settings.keys_path}; without the keys of datasets no image opens."
+            f"The keys are neither in this backup nor in {settings.ledger_key_path.parent}. Without the public half of "
+            f"the signing key ({min(absent)[:16]}...), the ledger's signatures cannot be checked. First restore the "
+            f"key folder to {settings.keys_path}; without the keys of datasets, no image opens."
         )
 
 

@@ -120,7 +120,7 @@ def run_demo(
     folder = out / "service"
     if folder.exists():
         if not (folder / MARKER).is_file():
-            raise CliError(f"{folder} was not made by a demo: choose another --out.", Exit.USAGE)
+            raise CliError(f"{folder} was not created by a demo: choose another --out.", Exit.USAGE)
         if running_at(folder):
             raise CliError(f"A demo's service still runs on {folder}: stop it first.", Exit.OTHER)
         shutil.rmtree(folder)
@@ -133,10 +133,10 @@ def run_demo(
     output.notice(f"Images: {found.name} ({found.source}).")
     program = f"obscura --data-dir {quoted(folder)}"
     with LocalService(folder, log=out / "service.log") as service, Client(service.url, service.token) as client:
-        output.notice(f"\nRunning a service on {folder} for the time of this command:\n  $ {program} up")
-        output.notice(f"The dashboard is at {service.url}/, the key to sign in with in {folder / 'admin.key'}.")
+        output.notice(f"\nRunning a service on {folder} while this command runs:\n  $ {program} up")
+        output.notice(f"The dashboard is at {service.url}/, with its sign-in key in {folder / 'admin.key'}.")
         done("setup")
-        beside = f"{program} up, and beside it: "
+        beside = f"{program} up, and in a second terminal: "
         walk = Onboarding(
             client, output, found.folder, found.private, found.flags, program, beside, options=found.options
         )
@@ -150,7 +150,7 @@ def run_demo(
         sample = walk.draw(first, count, out / "synthetic")
         download = sample.download(out / "synthetic-images.zip")  # its SHA-256 is checked
         done("sample")
-        output.notice("\nNow the main job: teachers on shards of the same images vote on what a generator draws.")
+        output.notice("\nNow the main job: teachers on shards of the same images vote on the images of a generator.")
         taught = dataclasses.replace(walk, recipe=TEACHERS, options={**found.options, **teacher_options})
         plan = taught.plan(dataset, account.refresh(), EPSILON)
         release = taught.train(dataset, EPSILON)
@@ -192,7 +192,7 @@ def run_demo(
         else:
             _show(output, summary, out)
         if keep:
-            output.notice(f"The service goes on at {service.url}/ until Ctrl-C.")
+            output.notice(f"The service keeps running at {service.url}/ until Ctrl-C.")
             service.wait()
 
 
@@ -203,7 +203,7 @@ def _measured(walk: Onboarding, found: DemoImages, releases: Sequence[Release]) 
     datasets.send(public, found.public)
     for release in releases:
         command = f"evaluate {release.id} --on {quoted(name)} --wait"
-        walk.say("Measuring it on public images, which costs nothing", command)
+        walk.say("Measuring the release on public images, which costs nothing", command)
         follow(walk.output, release.evaluate(public.id).job())
     return [release.refresh() for release in releases]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from service.db.session import SessionFactory
 
 ledger = typer.Typer(
-    no_args_is_help=True, help="Verify what was spent. Runs on the machine of the service, with its settings."
+    no_args_is_help=True, help="Verify the spent budget. Runs on the machine of the service, with its settings."
 )
 
 
@@ -36,14 +36,14 @@ def verify(
     receipt: Annotated[
         list[Path] | None,
         typer.Option(
-            "--receipt", exists=True, dir_okay=False, help="A receipt to compare with, such as a user holds; repeat it."
+            "--receipt", exists=True, dir_okay=False, help="A receipt to compare with, such as a user's; repeatable."
         ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out the files of the releases, and SQLite's check of its own file.")
     ] = False,
     clear: Annotated[
-        bool, typer.Option("--clear", help="If nothing is found, let trainings read data again that were stopped.")
+        bool, typer.Option("--clear", help="If there are no findings, let stopped trainings read data again.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -94,10 +94,10 @@ def accept(
     reason: Annotated[str, typer.Option("--reason", help="Kept in the log.")] = "restored from a backup",
     receipt: Annotated[
         list[Path] | None,
-        typer.Option("--receipt", exists=True, dir_okay=False, help="A receipt that a user holds; repeat it."),
+        typer.Option("--receipt", exists=True, dir_okay=False, help="A user's receipt; repeatable."),
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option("--epsilon", min=0.0, help="Record at least this much, where more was spent.")
+        float | None, typer.Option("--epsilon", min=0.0, help="Record at least this much, if more was spent.")
     ] = None,
     without_images: Annotated[
         bool, typer.Option("--without-images", help="Accept that images whose keys are gone could get a second budget.")
@@ -227,8 +227,9 @@ def backup(
             signing = settings.ledger_key_path
             elsewhere = "" if signing.parent == settings.keys_path else f", the ledger's at {signing}"
             output.notice(
-                f"The keys are not in it, and without them no image of it opens. They are in {settings.keys_path}"
-                f"{elsewhere}: keep copies apart from the backup, where a single one can be destroyed."
+                "The keys are not in the backup, and without them no image of the backup opens. They are in "
+                f"{settings.keys_path}{elsewhere}: keep copies apart from the backup, where a single one can be "
+                "destroyed."
             )
 
 
@@ -236,7 +237,7 @@ def restore(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="The folder of the backup.")],
     keep_files: Annotated[
-        bool, typer.Option("--keep-files", help="The files have survived: bring the database back alone.")
+        bool, typer.Option("--keep-files", help="The files have survived: restore only the database.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -267,9 +268,9 @@ def restore(
             )
         if "restored" in codes:
             output.notice(
-                f"Nothing proves what was spent or decided after {restored.manifest.made_at}: add --epsilon with what "
-                "may have been spent. Then lower limits again, freeze and close accounts again, and have subjects "
-                "withdraw again."
+                f"Nothing proves the spending and decisions after {restored.manifest.made_at}: add --epsilon with the "
+                "budget that may have been spent. Then repeat every lowered limit, freeze, closure and withdrawal "
+                "since then."
             )
         if not (settings.keys_path / "fingerprints.key").is_file():
             output.notice(f"The keys of datasets are not in {settings.keys_path}: copy them there before the start.")

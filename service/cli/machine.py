@@ -47,7 +47,7 @@ def look_around(folder: Path) -> Iterator[Finding]:
     """Check data folder, database, storage and supervisor."""
     settings = Settings.at(folder)
     if not settings.data_dir.is_dir():
-        yield Finding("data folder", "missing", f"{settings.data_dir} is not there; a service makes it: obscura up")
+        yield Finding("data folder", "missing", f"{settings.data_dir} does not exist; a service creates it: obscura up")
         return
     place = settings.data_dir
     if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
@@ -76,7 +76,7 @@ def _database(settings: Settings) -> Finding:
 
     file = sqlite_file(settings.database_url)
     if file is not None and not file.is_file():
-        return Finding("database", "missing", "not there yet; a service makes it: obscura up")
+        return Finding("database", "missing", "does not exist yet; a service creates it: obscura up")
     try:
         with open_sessions(settings.database_url) as factory, transaction(factory, read_only=True) as session:
             revision = session.scalar(text("SELECT version_num FROM alembic_version"))

@@ -23,9 +23,9 @@ from service.settings import Settings
 def up(
     context: typer.Context,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; 0: any free port.")] = None,
     while_stdin_is_open: Annotated[
-        bool, typer.Option("--while-stdin-is-open", hidden=True, help="End when whoever started this has ended.")
+        bool, typer.Option("--while-stdin-is-open", hidden=True, help="End when the parent process ends.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -52,7 +52,7 @@ def _end_with_stdin() -> None:
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Where everything goes.")] = Path("var/demo"),
+    out: Annotated[Path, typer.Option("--out", help="Folder for all results.")] = Path("var/demo"),
     images: Annotated[
         str | None, typer.Option("--images", help="fashion-mnist or digits; by default the first that is available.")
     ] = None,

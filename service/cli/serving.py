@@ -206,7 +206,8 @@ def serve(settings: Settings, output: Output) -> None:
         if settings.dashboard_public:
             get_logger(__name__).warning("dashboard_open_to_everybody", setting="OBSCURA_DASHBOARD_PUBLIC")
             output.notice(
-                f"Anyone who can connect to {url} reads the dashboard WITHOUT A KEY: OBSCURA_DASHBOARD_PUBLIC is set."
+                f"Anyone who can connect to {url} can read the dashboard WITHOUT A KEY: OBSCURA_DASHBOARD_PUBLIC is "
+                "set."
             )
         # Only for a person at a terminal: a log must not contain a sign-in link.
         server = Server(config, output, (settings.public_url or url) if sys.stderr.isatty() else None)

@@ -76,7 +76,7 @@ def find_viewer(request: Request, service: Running, signed_in: BySession) -> Vie
         return viewer
     viewer = find_member(request, service, signed_in)
     if not viewer.may(Scope.READ):
-        raise Forbidden("Your role opens no page but *You* (/you), where you make keys for programs.")
+        raise Forbidden("Your role can only open the page *You* (/you), where you create keys for programs.")
     return viewer
 
 
@@ -88,7 +88,7 @@ async def read_form(request: Request) -> dict[str, str]:
     """Parse a small form that was sent from this site."""
     require_same_origin(request)
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/x-www-form-urlencoded":
-        raise InvalidInput("This page takes a form.")
+        raise InvalidInput("This page needs a form.")
     body = await request.body()
     try:
         fields = parse_qsl(

@@ -72,7 +72,7 @@ def read_declaration(form: Mapping[str, str]) -> DatasetRequest:
             raise FieldsRefused(
                 {
                     "classes": f"These look like {like}: {', '.join(odd[:NAMES_SHOWN_MAX])}. Names of classes become "
-                    "public forever. Rename the folders; or, if these are the classes, say so with the box below."
+                    "public forever. Rename the folders; or, if these are the classes, tick the box below."
                 }
             )
     return read_body(DatasetRequest, fields)
@@ -81,7 +81,7 @@ def read_declaration(form: Mapping[str, str]) -> DatasetRequest:
 def problems_of(error: ObscuraError | PrivacyError) -> tuple[dict[str, str], str]:
     """Return the error messages by field, and the message for the whole form."""
     if isinstance(error, FieldsRefused):
-        return error.fields, "Some fields need another look."
+        return error.fields, "Correct the marked fields."
     message = error.message if isinstance(error, ObscuraError) else str(error)
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, InvalidParameter):

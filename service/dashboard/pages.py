@@ -90,8 +90,8 @@ def answer_unknown_with_pages(app: FastAPI) -> None:
             problem = otherwise(request, error)
             return await problem if isawaitable(problem) else problem
         missing = error.status_code == 404
-        title = "Not found" if missing else "That is not possible"
-        message = "There is no page at this address." if missing else "This page takes no such request."
+        title = "Not found" if missing else "Invalid request"
+        message = "There is no page at this address." if missing else "This page does not accept such requests."
         message = error.detail if error.status_code in (408, 503) else message
         response = page(request, "error.html", status_code=error.status_code, title=title, message=message)
         response.headers.update(HEADERS)

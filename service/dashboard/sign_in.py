@@ -92,7 +92,7 @@ def sign_in(request: Request, service: Running, form: Form) -> Response:
             structlog.get_logger(__name__).warning("dashboard_sign_in_refused", address=client_address(request))
         return login_page(request, target, error)
     if not covers(principal.scopes, Scope.READ):
-        message = f"This key may not look at the dashboard: it needs the scope {Scope.READ.value!r} or 'admin'."
+        message = f"This key cannot open the dashboard: it needs the scope {Scope.READ.value!r} or 'admin'."
         return login_page(request, target, Forbidden(message))
     return _begin(request, service, principal.id, RedirectResponse(target, status_code=303))
 
@@ -167,8 +167,8 @@ def finish(request: Request, service: Running) -> Response:
             theirs = [auth.principal_of(key) for key in people.roles(session, person)]
         if not theirs:
             raise Forbidden(
-                f"The sign-in provider knows you as {person.name}, and none of your groups has a role here. Ask "
-                "the people who manage the groups, then sign in again."
+                f"You signed in as {person.name}, but none of your groups has a role here. Ask the people who manage "
+                "the groups, then sign in again."
             )
         principal = request.state.known = theirs[0]
     except (Unauthorized, Forbidden) as error:
@@ -279,14 +279,14 @@ def _require_own(session: Session, principal: Principal, key_id: str) -> None:
 
 def _person_of(principal: Principal) -> str:
     if principal.person_id is None:
-        raise Forbidden("This is for people whom the sign-in provider knows. An admin makes other keys.")
+        raise Forbidden("Only people with an account at the sign-in provider can do this. An admin creates other keys.")
     return principal.person_id
 
 
 def _choice(form: Form, field: str, choices: tuple[int, ...]) -> int:
     text = form.get(field, "")
     if text not in map(str, choices):
-        raise InvalidInput("Choose one of the spans that the form offers.")
+        raise InvalidInput("Choose one of the durations in the form.")
     return int(text)
 
 

@@ -91,8 +91,8 @@ def cancel_readers(
     waiting = session.scalars(select(Job.id).where(needing).order_by(Job.id).with_for_update()).all()
     if waiting and not may_cancel:
         raise Conflict(
-            f"{whose} is needed by jobs that are queued or running, among them {waiting[0]}. Wait for their end, or "
-            f"have them cancelled with the {act}: charges of trainings stay spent, and they publish nothing.",
+            f"{whose} is needed by jobs that are queued or running, such as {waiting[0]}. Wait for them to end, or "
+            f"cancel them with the {act}: charges of trainings stay spent, and they publish nothing.",
             jobs=list(waiting[:_JOBS_NAMED_MAX]),
         )
     paying = select(Job.account_id).where(Job.id.in_(waiting), Job.hold_id.is_not(None))

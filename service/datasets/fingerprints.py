@@ -84,19 +84,19 @@ _FORGET = text(
 
 # The messages of `KnownRefused`. They never state which images or subjects, how many, or whose.
 _REFUSALS = {
-    # No single account may pay for the images. The message is the same for all reasons.
-    "overlap": "Images of this upload are in other datasets already, and no single account may pay for all of them. It "
-    "must be yours, accept new data and have the same unit. Its epsilon and delta must not exceed those of the "
-    "account you chose. Upload the known images separately, or into their first account; otherwise ask the "
-    "operator. Nothing was stored.",
+    # No single account may pay for them. The message is the same for all reasons.
+    "overlap": "Images of this upload are in other datasets already, and no single account can pay for all of them. "
+    "Such an account must be yours, accept new data and have the same unit. Its epsilon and delta must not exceed "
+    "those of the account you chose. Upload the known images separately, or into their first account; otherwise "
+    "ask the operator. Nothing was stored.",
     "known_as_private": "Images of this upload are protected by an account here, so they cannot be public: an accuracy "
-    "measured on them, or a basis computed from them, would be published without noise. Take out what was ever "
-    "uploaded as private. Nothing was stored.",
+    "measured on them, or a basis computed from them, would be published without noise. Leave out all images that "
+    "were ever uploaded as private. Nothing was stored.",
     "known_as_public": "Images of this upload are in a public dataset here, on which releases are measured without "
     "noise. Leave them out if they are public; if they are not, have the public dataset deleted first. Nothing was "
     "stored.",
-    "known_subjects": "Subjects of this upload are in another account of this project already, and no subject has two "
-    "budgets. Upload their images into that account, and leave them out here. Nothing was stored.",
+    "known_subjects": "Subjects of this upload are already in another account of this project, and no subject can have "
+    "two budgets. Upload their images into that account, and leave them out here. Nothing was stored.",
 }
 
 

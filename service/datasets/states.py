@@ -48,7 +48,7 @@ def declare(session: Session, settings: Settings, request: DatasetRequest, *, no
     """Declare a dataset. Everything declared is public."""
     visibility, subjects, records = Visibility(request.visibility), request.subjects_declared, request.records_declared
     if (visibility is Visibility.PRIVATE) != (request.account_id is not None):
-        raise InvalidInput("A private dataset names the account of its people; a public dataset names none.")
+        raise InvalidInput("A private dataset needs an account; a public dataset must have none.")
     if same_names(request.classes):
         raise InvalidInput("The class names must be distinct, however their accents are stored.")
     if len(request.classes) > settings.classes_max:
@@ -68,9 +68,9 @@ def declare(session: Session, settings: Settings, request: DatasetRequest, *, no
         project_id = account.project_id
         if account.unit is not Unit.SUBJECT and subjects is not None:
             raise InvalidInput(
-                f"Account *{account.name}* protects single records, and would go on protecting single records whatever "
-                "the subjects are. Leave subjects_declared out and the ids out of the upload; to protect all records "
-                "of a subject together, use an account whose unit is the subject."
+                f"Account *{account.name}* protects single records, so subject ids would change nothing. Leave out "
+                "subjects_declared, and leave the ids out of the upload. To protect all records of a subject together, "
+                "use an account whose unit is the subject."
             )
         if account.unit is Unit.SUBJECT:
             if subjects is None:
@@ -87,7 +87,7 @@ def declare(session: Session, settings: Settings, request: DatasetRequest, *, no
                 )
             require_recognised(session, account.id, recognised=request.subjects_recognised)
     if request.subjects_recognised and subjects is None:
-        raise InvalidInput("Only a dataset that declares subjects can have them recognised.")
+        raise InvalidInput("Only a dataset that declares subjects can recognise them.")
     declared = request.model_dump() | {"visibility": visibility, "project_id": project_id}
     dataset = Dataset(id=new_id("ds"), created_at=now, **declared)
     session.add(dataset)
@@ -125,11 +125,11 @@ def begin_upload(
     free = or_(Dataset.state == DatasetState.DECLARED, receiving(expired_at=now))
     if not move(session, dataset_id, DatasetState.RECEIVING, free, failure_code=None, **begun):
         reasons = {
-            DatasetState.READY: "has its content already, which never changes. Declare a new dataset",
+            DatasetState.READY: "already has its content, which never changes. Declare a new dataset",
             DatasetState.RECEIVING: "is receiving an upload. Wait for it to end. If its service died, another upload "
             f"may begin after {lease_seconds:.0f} seconds",
         }
-        reason = reasons.get(dataset.state, f"is {dataset.state.value} and takes no content")
+        reason = reasons.get(dataset.state, f"is {dataset.state.value} and accepts no content")
         raise Conflict(f"Dataset {dataset_id} {reason}.", state=dataset.state.value)
     session.refresh(dataset)
     if dataset.account_id is not None:
@@ -138,7 +138,7 @@ def begin_upload(
         if dataset.subjects_recognised and account.subjects_key_check is not None:
             require_same_key(session, account.id, subjects_key_check)
     if subjects_key_check is not None and not dataset.subjects_recognised:
-        raise InvalidInput("subjects_key_check is of datasets that recognise subjects (subjects_recognised).")
+        raise InvalidInput("subjects_key_check is only for datasets that recognise subjects (subjects_recognised).")
     return dataset
 
 
@@ -242,8 +242,8 @@ def require_recognised(session: Session, account_id: str, *, recognised: bool) -
     """Raise InvalidInput if subjects have withdrawn from the account, but the dataset does not recognise subjects."""
     if not recognised and session.scalar(select(_has_withdrawals(account_id))):
         raise InvalidInput(
-            "Subjects have withdrawn from this account, so its datasets recognise subjects: otherwise images of theirs "
-            "could come back. Declare subjects_recognised, or push with the same --subjects-key."
+            "Subjects have withdrawn from this account, so its datasets must recognise subjects: otherwise their "
+            "images could come back. Declare subjects_recognised, or push with the same --subjects-key."
         )
 
 

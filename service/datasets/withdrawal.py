@@ -86,23 +86,23 @@ def withdraw(
             account = find(session, Account, account_id)
             if account.unit is not Unit.SUBJECT:
                 raise InvalidInput(
-                    f"Account *{account.name}* protects single records, so the service does not know whose an image "
-                    "is. Delete its dataset, and push it again without the image. Spent budget stays spent."
+                    f"Account *{account.name}* protects single records, so the service does not know the subject of an "
+                    "image. Delete its dataset, and push it again without the image. Spent budget stays spent."
                 )
             recognised = visible(session, Dataset, select(Dataset.id)).where(*_of(account), Dataset.subjects_recognised)
             if session.scalar(recognised.limit(1)) is None:
                 raise InvalidInput(
-                    f"No dataset of account *{account.name}* recognises subjects: their ids were not kept. Delete the "
-                    "dataset, and push it again without them, with --subjects-key or subjects_recognised, so that the "
-                    "next withdrawal finds its subjects. Spent budget stays spent."
+                    f"No dataset of account *{account.name}* recognises subjects: their ids were not kept. Delete each "
+                    "dataset that contains these people. Push it again without their images, with --subjects-key (API: "
+                    "subjects_recognised), so that later withdrawals can find subjects. Spent budget stays spent."
                 )
             states.require_same_key(session, account_id, subjects_key_check)
             try:
                 hashes = subject_numbers(private_ids, len(private_ids), recognised=True)
             except Refused:
                 raise InvalidInput(
-                    'A subject id is a placeholder, such as "unknown": no upload can have held it. Send the ids as '
-                    "they were pushed."
+                    'A subject id is a placeholder, such as "unknown": no upload can contain it. Send the ids as they '
+                    "were pushed."
                 ) from None
             numbers = fingerprints.recognise(hashes, account.project_id, key)[0].tolist()
             begun = _begin(session, account, numbers, cancel_jobs=cancel_jobs, now=now)

@@ -30,9 +30,9 @@ class FailureCode(enum.StrEnum):
     TRAINING_FAILED = "training_failed", "The training did not finish, and had nothing that could be published."
     EVALUATION_FAILED = (
         "evaluation_failed",
-        "The evaluation did not finish. The release is as it was; ask for another one.",
+        "The evaluation did not finish. The release is unchanged; request another evaluation.",
     )
-    SAMPLING_FAILED = "sampling_failed", "The sampling did not finish. It costs nothing to ask again."
+    SAMPLING_FAILED = "sampling_failed", "The sampling did not finish. Requesting it again costs nothing."
     DATASET_UNAVAILABLE = "dataset_unavailable", "The dataset could not be opened."
     RELEASE_UNAVAILABLE = "release_unavailable", "The release's files could not be opened."
     HOLD_EXHAUSTED = "hold_exhausted", "The budget held for this job was used up before there was anything to publish."
@@ -40,8 +40,8 @@ class FailureCode(enum.StrEnum):
     TIME_LIMIT = "time_limit", "The job took longer than the service allows, and had nothing that could be published."
     WORKER_LOST = "worker_lost", "The process that ran the job was lost too often, and nothing could be published."
     LEDGER_UNAVAILABLE = "ledger_unavailable", "The ledger could not be reached, and without it nothing may be charged."
-    INTERNAL = "internal", "Something broke on our side. The operator's log says more."
-    PREVIEW_FAILED = "preview_failed", "The preview did not finish. It costs nothing to ask again."
+    INTERNAL = "internal", "An internal error occurred. The operator's log has details."
+    PREVIEW_FAILED = "preview_failed", "The preview did not finish. Requesting it again costs nothing."
 
 
 class Sweep(Entity):

@@ -49,8 +49,8 @@ class DatabaseBusy(OperationalError):
     """A lock timed out, or two transactions deadlocked. Nothing was written; retry."""
 
     def __str__(self) -> str:
-        """Return the message without the statement and its parameters."""
-        return "Other transactions held a lock for too long. Nothing was written; the same may be tried again."
+        """Return a message without the statement and its parameters."""
+        return "Other transactions held a lock for too long. Nothing was written; retry."
 
 
 def make_engine(

@@ -236,7 +236,7 @@ def _require_removable(session: Session, admin: Admin) -> None:
     if len(active) <= ADMINS_MIN:
         raise Conflict(
             f"There are {len(active)} admins, and fewer than {ADMINS_MIN} could decide nothing. Admit another one "
-            "first. A stolen key is revoked by its owner at once, or by two admins."
+            "first. The owner of a stolen key can revoke it at once; so can two admins together."
         )
 
 
@@ -255,13 +255,13 @@ def _add(
     key_id, digest = (None, None) if introduction is None else _read(introduction)
     _require_free(session, name, key_id, besides=request_id)
     if (session.scalar(select(func.count()).select_from(Admin)) or 0) >= ADMINS_MAX:
-        raise Conflict(f"There have been {ADMINS_MAX} admins, the most that are kept.")
+        raise Conflict(f"There have been {ADMINS_MAX} admins, which is the limit.")
     admin = Admin(id=new_id("adm"), name=name, admission=admission, admitted_at=now, **columns)
     try:
         with session.begin_nested():
             session.add(admin)
-    except IntegrityError:  # a concurrent admission of this name, or of the second admin: the database accepts only one
-        raise Conflict("Another admin was admitted at the same moment. Check who, and ask again.") from None
+    except IntegrityError:  # of the same name, or as the second: the database accepts one of them
+        raise Conflict("Another admin was admitted at the same moment. Check who, and request again.") from None
     record(session, Act.ADMIN_ADMITTED, admin.id, project_id=admin.project_id)
     if key_id is not None:
         key = ApiKey(id=key_id, hash=digest, name=name, scopes=[Scope.ADMIN], admin_id=admin.id, created_by=created_by)

@@ -130,9 +130,11 @@ def rotate_key(
     """
     old = find(session, ApiKey, key_id, lock=True)
     if old.admin_id is not None and old.admin_id != admin_id:
-        raise Forbidden("An admin's keys are rotated by that person.", key_id=key_id)
+        raise Forbidden("Only the admin who owns this key can rotate it.", key_id=key_id)
     if old.person_id is not None and old.created_by is None:
-        raise Conflict("This key stands for a person's role, by their groups. Nobody has its token.", key_id=key_id)
+        raise Conflict(
+            "This key represents a role that a person has through groups. Nobody has its token.", key_id=key_id
+        )
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
         raise Conflict("This key was revoked or has expired. Create another one.", key_id=key_id)
     made = create_key(
@@ -165,7 +167,7 @@ def authenticate(session: Session, token: str, *, now: datetime) -> Principal:
     if key is None or not matches or key.revoked_at is not None:
         raise Unauthorized(_UNKNOWN)
     if key.expires_at is not None and key.expires_at <= now:
-        raise Unauthorized(f"This API key expired at {_moment(key.expires_at)}. An admin can make another one.")
+        raise Unauthorized(f"This API key expired at {_moment(key.expires_at)}. An admin can create another one.")
     require_confirmed(session, key.person_id, now)
     return principal_of(key)
 
@@ -223,7 +225,7 @@ def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | Non
 def require_usable(session: Session, key_id: str, *, now: datetime) -> None:
     """Raise Unauthorized unless a key is still usable."""
     if find_usable(session, key_id, now=now) is None:
-        raise Unauthorized("The key that this was begun with was revoked or has expired. Nothing was changed.")
+        raise Unauthorized("The key that began this request was revoked or has expired. Nothing was changed.")
 
 
 def revoke_key(
@@ -247,8 +249,8 @@ def revoke_key(
     going = ApiKey.id.in_(with_all_made(this)) if include_created else this
     if session.scalar(select(ApiKey.id).where(going, theirs, ApiKey.revoked_at.is_(None)).limit(1)) is not None:
         raise Forbidden(
-            "An admin's keys are revoked by that person, or by two others: ask with `obscura admins revoke`, and "
-            "another admin approves.",
+            "Only the admin who owns this key, or two other admins, can revoke it. Request it with `obscura admins "
+            "revoke`; another admin must approve.",
             key_id=key_id,
         )
     was_valid = key.revoked_at is None

@@ -45,11 +45,11 @@ def acting_key(session: Session, key_id: str) -> ApiKey:
     """Return the valid key of an admin who may request and decide. Raise Forbidden for any other key."""
     key = session.get(ApiKey, key_id)
     if key is None or key.revoked_at is not None or key.admin_id is None:
-        raise Forbidden("Only an admin may ask for this or decide it, with a valid API key.")
+        raise Forbidden("Only an admin with a valid API key can request or decide this.")
     if session.info.get(PEOPLE_DECIDE) and session.get_one(Admin, key.admin_id).person_id is None:
         raise Forbidden(
-            "Here two people decide as the sign-in provider knows them, and it does not know the owner of this key. "
-            "Sign in with the provider, then ask or decide on the page or with a key that you make there."
+            "The sign-in provider must know both people who decide, and it does not know the owner of this key. Sign "
+            "in with the provider, then request or decide on the page, or with a key that you create there."
         )
     return key
 
@@ -81,7 +81,7 @@ def ask(
     recent = Decision.requested_at > now - REQUEST_LIFETIME
     pending = session.scalar(select(Decision.id).where(*same, recent).limit(1))
     if pending is not None:
-        message = f"Request {pending} about *{about}* is pending. Decline it before asking again."
+        message = f"Request {pending} about *{about}* is pending. Decline it before you request it again."
         raise Conflict(message, request_id=pending)
     decision = Decision(id=new_id("dec"), action=action, reason=reason, state=DecisionState.PENDING, **terms)
     decision.requested_by, decision.requested_with, decision.requested_at = str(asking.admin_id), asking.id, now
@@ -149,30 +149,33 @@ def pending_first(session: Session, *conditions: Any, limit: int) -> Sequence[De
 def _require_approvable(session: Session, decision: Decision, deciding: ApiKey, now: datetime) -> None:
     if state_at(decision, now) == EXPIRED:
         raise Conflict(
-            f"This request is older than {REQUEST_LIFETIME.days} days and can no longer be approved. Make a new one.",
+            f"This request is older than {REQUEST_LIFETIME.days} days and can no longer be approved. Create a new "
+            "request.",
             request_id=decision.id,
         )
     if deciding.admin_id == decision.requested_by:
-        raise Forbidden("It takes two people: you asked for this, so another admin must approve it.")
+        raise Forbidden("Two people must decide: you requested this, so another admin must approve it.")
     asks, decides = (session.get_one(Admin, admin_id) for admin_id in (decision.requested_by, deciding.admin_id))
     if voice_of(session, asks) == voice_of(session, decides):
         raise Forbidden(
-            f"It takes two people, and *{asks.name}* and *{decides.name}* count as one here: one "
-            "has named the other alone, or both are one person with several roles. Another admin must approve it."
+            f"Two people must decide, and *{asks.name}* and *{decides.name}* count as one: one admitted the other "
+            "alone, or both are one person with several roles. Another admin must approve it."
         )
     if decision.requested_at < decides.admitted_at:  # else an admin could request, then admit an accomplice
         raise Forbidden(
-            "This was asked for before you were an admin, so you cannot approve it. Decline it and have it asked again."
+            "This was requested before you became an admin, so you cannot approve it. Decline it, and ask for a new "
+            "request."
         )
     if asks.removed_at is not None:
-        raise Conflict("The admin who asked for this was removed since. Make a new request.")
+        raise Conflict("The admin who requested this was removed later. Create a new request.")
     if session.info.get(PEOPLE_DECIDE) and asks.person_id is None:
         raise Conflict(
-            "The sign-in provider does not know who asked for this. Decline it, and ask again, signed in there."
+            "The sign-in provider does not know the person who requested this. Decline it, sign in there, and request "
+            "it again."
         )
     if find_usable(session, decision.requested_with, now=now) is None:
         raise Conflict(
-            f"The key that asked for this was revoked or has expired, or the sign-in provider no longer vouches for "
-            f"*{asks.name}*. Make a new request.",
+            "The key that requested this was revoked or has expired, or the sign-in provider no longer vouches for "
+            f"*{asks.name}*. Create a new request.",
             key_id=decision.requested_with,
         )

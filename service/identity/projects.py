@@ -23,7 +23,7 @@ PROJECTS_MAX = 1000
 def create(session: Session, *, name: str, now: datetime) -> Project:
     name = require_name(name, "A project's name")
     if (session.scalar(select(func.count()).select_from(Project)) or 0) >= PROJECTS_MAX:
-        raise Conflict(f"There are {PROJECTS_MAX} projects, the most that are kept.")
+        raise Conflict(f"There are {PROJECTS_MAX} projects, which is the limit.")
     project = Project(id=new_id("prj"), name=name, created_at=now)
     session.add(project)
     record(session, Act.PROJECT_MADE, project.id, project_id=project.id)
@@ -44,7 +44,9 @@ def choose(session: Session, wished: str | None = None) -> str:
         return find(session, Project, wished).id
     seen = session.scalars(visible(session, Project, select(Project.id)).limit(2)).all()
     if len(seen) != 1:
-        raise InvalidInput("There are several projects here. Name the one that this belongs to, or use a key of it.")
+        raise InvalidInput(
+            "There are several projects here. Name the project that this belongs to, or use one of its keys."
+        )
     return seen[0]
 
 

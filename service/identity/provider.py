@@ -196,7 +196,9 @@ class Provider:
                 raise NotVouchedFor("The sign-in provider no longer vouches for this person.")
             facts |= answer.raise_for_status().json()
         if facts.get("sub") != subject:
-            raise SignInRefused("The sign-in provider describes another person than the one who signed in.")
+            raise SignInRefused(
+                "The sign-in provider returned a different person from the one who signed in. Sign in again."
+            )
         texts = [facts.get(claim) for claim in ("name", "preferred_username", "email", "sub")]
         groups, email = facts.get(self._settings.oidc_groups_claim), facts.get("email")
         return Claims(

@@ -68,7 +68,7 @@ class AuditLogUnavailable(ObscuraError):
     def __init__(self) -> None:
         super().__init__(
             "This service requires the audit log, which cannot be written to now. Nothing was changed. Ask the "
-            "operator to look."
+            "operator to correct it."
         )
 
 

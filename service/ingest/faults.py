@@ -40,12 +40,11 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         "If it is genuine, create it without compression.",
         Fault.ARCHIVE_DUPLICATE: "Two entries of the archive have the same name, counting upper and lower case and "
         "equivalent Unicode spellings as the same.",
-        Fault.ARCHIVE_OVERLAP: "Entries of the archive share bytes. Create it again with an ordinary zip program.",
-        Fault.ARCHIVE_PATH: "An entry's name leaves the archive or cannot be a file name: no absolute paths, drive "
-        "letters, '.' or '..', control characters, or names over "
-        f"{limits.name_bytes_max} bytes.",
+        Fault.ARCHIVE_OVERLAP: "Entries of the archive overlap. Create it again with an ordinary zip program.",
+        Fault.ARCHIVE_PATH: "An entry's name points outside the archive or is not a valid file name: no absolute "
+        f"paths, drive letters, '.' or '..', control characters, or names over {limits.name_bytes_max} bytes.",
         Fault.ARCHIVE_SPECIAL: "The archive holds a link, device or other special file. Only folders and files are "
-        "taken; replace links by the files they point to.",
+        "accepted; replace links by the files they point to.",
         Fault.ARCHIVE_NESTED: "The archive holds another archive. Unpack it and put its images into class folders.",
         Fault.ARCHIVE_ENCRYPTED: "The archive is encrypted. Create it without a password; the upload itself should "
         "travel over TLS.",
@@ -54,8 +53,8 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         "hidden files, and system files such as '__MACOSX' and 'Thumbs.db' are ignored.",
         Fault.CLASS_UNDECLARED: "A class folder's name is not among the declared classes. Folder names must be the "
         f"{len(request.classes)} declared names, letter by letter.",
-        Fault.RECORDS_TOO_MANY: f"The upload holds more records than it may: {request.records_max:,}. The declared "
-        "number is an upper bound that the guarantee is computed from. Declare a new dataset with a larger number.",
+        Fault.RECORDS_TOO_MANY: f"The upload holds more than {request.records_max:,} records. The guarantee is "
+        "computed from the declared number, an upper bound. Declare a new dataset with a larger number.",
         Fault.IMAGE_FORMAT: "A file is not an image in an accepted format. "
         f"{names_of(taken=True, last='and')} are accepted, judged by content, not by name.",
         Fault.IMAGE_PIXELS: f"An image has more than {limits.pixels_max:,} pixels. It was not decoded.",
@@ -97,8 +96,8 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         + ". The declared number is an upper bound that the guarantee is computed from. Declare a new dataset with a "
         "larger number.",
         Fault.SUBJECT_BLANK: "A record has no subject id. Negative numbers, ids without a letter or digit, and words "
-        "such as NA, nan, none or unknown count as missing. Give every record the id of the person, or thing, that it "
-        "shows, and an id of its own if it shows no other record's.",
+        "such as NA, nan, none or unknown count as missing. Give every record the id of the person, or thing, that "
+        "it shows. Each person needs one id, even with a single record.",
         Fault.SUBJECT_TYPE: "The subject ids must be an array of shape (n) of integers, or of texts or bytes of a "
         f"fixed width of at most {limits.subject_characters_max} characters. For a text column of a table: "
         "column.astype('U').",

@@ -58,8 +58,8 @@ class TrainingSet:
         if budget_nano < 1:
             account = self.account
             raise InvalidInput(
-                f"epsilon {epsilon:g} buys nothing on account *{account.name}*: at its delta it is less than the "
-                "smallest amount that is counted. Ask for more.",
+                f"epsilon {epsilon:g} is too small for account *{account.name}*: at its delta, it is less than the "
+                "smallest amount that the ledger counts. Request more.",
                 epsilon=epsilon,
             )
         return budget_nano
@@ -146,7 +146,7 @@ def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float,
         plan = _build(account.id, recipe, written, trained.privacy_filter, budget_nano, facts)
         if not 0 < plan.cost_nano <= budget_nano:
             raise LedgerCorruption(
-                "A plan's price is above the budget it was made for.", cost_nano=plan.cost_nano, budget_nano=budget_nano
+                "A plan's cost is above its budget.", cost_nano=plan.cost_nano, budget_nano=budget_nano
             )
         public = anchors_set(session, plan)
         if public is not None:
@@ -237,8 +237,8 @@ def require_ready(session: Session, dataset: Dataset, role: str) -> None:
     session.refresh(dataset, with_for_update={"read": True})
     if dataset.state is DatasetState.WITHDRAWING:
         raise Conflict(
-            f"The {role} is being rewritten without subjects who withdraw. Ask again when it is ready, as soon as "
-            "trainings that read it have stopped.",
+            f"The {role} is being rewritten without subjects who withdraw. Retry once it is ready, after the trainings "
+            "that read it have stopped.",
             dataset_id=dataset.id,
         )
     if dataset.failure_code == KEY_MISSING:

@@ -86,7 +86,7 @@ def remember(
             return None
     if first.body_hash != digest:
         raise IdempotencyMismatch(
-            "This idempotency key was used before with another request. Use a fresh key for a new request."
+            "This idempotency key was used before with another request. Use a new key for a new request."
         )
     return first.resource_id
 

@@ -87,7 +87,7 @@ def open_account(
     except InvalidParameter as error:
         raise InvalidInput(f"The budget cannot be opened: {error}.") from error
     require_clock(session, now)
-    taken = Conflict(f"An account named *{name}* exists already; datasets about the same people share it.")
+    taken = Conflict(f"An account named *{name}* already exists. Use it for all datasets about the same people.")
     if session.scalar(select(Account.id).where(Account.name == name)) is not None:
         raise taken
     terms: dict[str, Any] = {
@@ -196,15 +196,16 @@ def insufficient(account: Account, requested_nano: int, requested_epsilon: float
 def require_unfrozen(account: Account) -> None:
     """Raise AccountFrozen unless an account takes new jobs."""
     if account.frozen:
-        raise AccountFrozen(f"Account *{account.name}* is frozen and takes no new jobs. Ask its owner.")
+        raise AccountFrozen(f"Account *{account.name}* is frozen and accepts no new jobs. Ask its owner.")
 
 
 def require_open(account: Account) -> None:
     """Raise AccountClosed unless an account takes new data."""
     if account.closed:
         raise AccountClosed(
-            f"Account *{account.name}* is closed to new data; trainings on its present data go on. Open an account for "
-            "the new people, who bring their own budget, and train on each. Or ask its owner to open it to new data."
+            f"Account *{account.name}* is closed to new data; you can still train on its present data. Open a separate "
+            "account, with its own budget, for the new people, and train on each. Or ask the owner to reopen this "
+            "account."
         )
 
 

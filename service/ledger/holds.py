@@ -60,8 +60,8 @@ def lock_to_hold(session: Session, account_id: str, priced_by: Filter) -> Accoun
     require_unfrozen(account)
     if (account.rate, account.base) != (priced_by.rate, priced_by.base):
         raise RateChanged(
-            f"The limit of account *{account.name}* was raised while this was being priced, which changes prices. "
-            "Nothing was held. Ask again.",
+            f"The limit of account *{account.name}* was raised while the cost of this job was computed, so the cost "
+            "changed. Nothing was reserved. Retry.",
             rate=account.rate,
             rate_of_the_price=priced_by.rate,
         )
@@ -203,7 +203,7 @@ def charge(
         )
     if paid_as_whole is not None and counts[stage] > paid_as_whole:
         raise HoldExhausted(
-            f"The price of stage {stage} pays for {paid_as_whole} releases, repeated ones included; these would make "
+            f"The cost of stage {stage} covers {paid_as_whole} releases, including repeats; these would be "
             f"{counts[stage]}.",
             **numbers,
         )
@@ -253,7 +253,9 @@ def capture(
     if hold.state is not HoldState.ARMED:
         raise _wrong_state(hold, "captured")
     if artifact_sha256 is not None and hold.charged_nano == 0:
-        raise Conflict("Nothing was charged for this artifact, so it cannot be private: it is not published.")
+        raise Conflict(
+            "This artifact was not published: its hold has no charge, so no privacy cost was recorded for it."
+        )
     captured_nano = hold.charged_nano
     append(
         session,
@@ -339,7 +341,7 @@ def require_as_held(session: Session, job: Job, secret: str) -> None:
         changed.append("payer")
     if changed:
         raise LedgerCorruption(
-            f"Ledger: a training is not what its hold was taken for: {', '.join(changed)}. Nothing was opened.",
+            f"Ledger: a training differs from the one that its hold is for: {', '.join(changed)}. Nothing was opened.",
             job_id=job.id,
             changed=changed,
         )

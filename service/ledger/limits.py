@@ -59,8 +59,8 @@ def request_raise(
     account = lock_account(session, account_id)
     if not account.epsilon < epsilon <= EPSILON_MOST:
         raise InvalidInput(
-            f"The limit of *{account.name}* is epsilon {account.epsilon:g}; a raise goes above that and to "
-            f"{EPSILON_MOST:g} at most.",
+            f"The limit of *{account.name}* is epsilon {account.epsilon:g}; a raise must be above that and at most "
+            f"{EPSILON_MOST:g}.",
             limit_epsilon=account.epsilon,
             limit_epsilon_max=EPSILON_MOST,
         )
@@ -75,8 +75,8 @@ def _raise_limit(session: Session, decision: Decision, approving: ApiKey, now: d
     account, epsilon = lock_account(session, str(decision.account_id)), float(decision.epsilon or 0)
     if account.epsilon != decision.epsilon_before:
         raise Conflict(
-            f"The limit of *{account.name}* was {decision.epsilon_before:g} when this was asked for and is "
-            f"{account.epsilon:g} now. Decline this request and make a new one.",
+            f"The limit of *{account.name}* was {decision.epsilon_before:g} when this raise was requested, and is "
+            f"{account.epsilon:g} now. Decline this request and create a new one.",
             limit_epsilon=account.epsilon,
         )
     asked, approves = (session.get_one(Admin, admin_id) for admin_id in (decision.requested_by, approving.admin_id))

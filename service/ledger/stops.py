@@ -60,8 +60,8 @@ def stop_of(session: Session, account_id: str) -> ArmingStopped | None:
         return InstallationLocked(code)
     return ArmingStopped(
         f"Trainings are stopped: a check of the ledger found `{codes[0]}`. No private data is opened, and nothing more "
-        "is spent, until an operator has looked. Ask the operator to run `obscura ledger verify`, to correct what it "
-        "reports, and to run `obscura ledger verify --clear`.",
+        "is spent, until an operator has corrected it. Ask the operator to run `obscura ledger verify`, correct its "
+        "findings, and run `obscura ledger verify --clear`.",
         reason=codes[0],
     )
 

@@ -76,7 +76,7 @@ def test_one_request_waits_for_a_place_and_further_ones_are_refused_at_once(stor
         waiting = threading.Thread(target=wait)
         waiting.start()
         wait_until(lambda: storage._waiting == 1)
-        with pytest.raises(DependencyBusy, match="as many requests"):
+        with pytest.raises(DependencyBusy, match="maximum number of requests"):
             storage.enter()
         assert not entered.is_set()
     waiting.join()

@@ -88,7 +88,7 @@ def test_where_classes_are_uneven_the_balanced_accuracy_comes_first():
 def test_what_classifiers_saw_of_larger_images_is_told():
     assert "averaged to" not in page_of(EVALUATION)
     seen = {**EVALUATION, "evaluation": {**FACTS, "train_images": 100, "classifiers_see": [64, 48]}}
-    assert "They saw all images averaged to 64 × 48 pixels" in page_of(seen)
+    assert "All images were averaged to 64 × 48 pixels" in page_of(seen)
 
 
 def test_a_distance_is_told_with_its_extractor():

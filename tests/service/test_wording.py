@@ -36,5 +36,5 @@ def test_every_failure_has_a_message():
 def test_odds_sentences_name_the_unit_and_how_often_they_may_fail():
     assert "an image was used" in odds_sentence(0.775, 1e-5, "record")
     assert "a person's images" in odds_sentence(0.775, 1e-5, "subject")
-    assert "except with a chance of 1 in 100,000." in odds_sentence(0.775, 1e-5, "record")
-    assert "promises almost nothing" in odds_sentence(0.999999, 1e-5, "record")
+    assert "except with a probability of 1 in 100,000." in odds_sentence(0.775, 1e-5, "record")
+    assert "protects almost nothing" in odds_sentence(0.999999, 1e-5, "record")

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _DIRECTORY_NAME = "dicomdir"  # a list of the files in the folders, which are searched anyway
 SUFFIXES = frozenset({".dcm", ".dicom", ".ima"})
 BURNT_IN = (
-    "may show text that is burnt into the pixels, for their files do not say that there is none (BurnedInAnnotation): "
-    "look at some of them first"
+    "may show text that is burnt into the pixels, because their files do not say that there is none "
+    "(BurnedInAnnotation): look at some of them first"
 )
 SAME_STUDY = (
     "have no subject and the StudyInstanceUID of another image, so they seem to be of one person: use an account "
@@ -130,9 +130,9 @@ def _walk(tree: Tree, base: str, reader: _Reader) -> Iterator[Record]:
         if alone and reader.choices.classes is None and reader.choices.rename_classes is None:
             names = sorted(owners)
             raise ChoiceNeeded(
-                f"Every folder on top holds images of one person alone by {reader.choices.subject_tag}, so they seem "
-                f"to be people: {some(names)}. Class names become public forever. State the classes in "
-                "a table (--labels) or by a tag (--label-tag); or, if these are classes, state them.",
+                f"By {reader.choices.subject_tag}, every top-level folder contains images of only one person, so these "
+                f"folders seem to be people: {some(names)}. Class names become public forever. State the classes in a "
+                "table (--labels) or by a tag (--label-tag); or, if these are classes, state them.",
                 [classes_flag(names)],
             )
 
@@ -172,9 +172,9 @@ class _Reader:
             raise PackingError(
                 f"Several images have the same {tag}, and the account protects single records: a person with several "
                 "would be protected less than it seems. Use an account whose unit is the subject, and state how many "
-                f"there are at most (--at-most, --subjects-at-most): {OPEN_BY_SUBJECT}. Or, where {tag} does not say "
-                f"whose an image is, name the tag that does with --subject-tag; or say --subject-tag {NO_TAG} where "
-                "no two images are of one person."
+                f"there are at most (--at-most, --subjects-at-most): {OPEN_BY_SUBJECT}. Or, where {tag} does not name "
+                f"the subject, name the tag that does with --subject-tag; or add --subject-tag {NO_TAG} if no two "
+                "images show one person."
             )
         study = "" if person or self.subjects is not False else dicom.tag_text(dataset, "StudyInstanceUID")
         self.tally.notes[SAME_STUDY] += study in self.private_studies

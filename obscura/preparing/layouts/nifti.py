@@ -66,7 +66,7 @@ def open_volume(data: bytes) -> Volume:
         second = _NIFTI_2_HEADER in (int.from_bytes(data[:4], order) for order in ("little", "big"))
         image = (nibabel.Nifti2Image if second else nibabel.Nifti1Image).from_bytes(data)
         if image.get_data_dtype().kind not in "iuf":
-            raise Unreadable("its voxels are colours or complex numbers, which are not taken")
+            raise Unreadable("its voxels are colours or complex numbers, which are not supported")
         shape = (*image.shape, 1, 1)[: max(3, len(image.shape))]
         if sorted(shape[:3])[1] * sorted(shape[:3])[2] > PIXELS_MAX:
             raise Unreadable(f"its slices have more than {PIXELS_MAX:,} pixels")
@@ -84,7 +84,7 @@ def open_volume(data: bytes) -> Volume:
 
 
 BY_FILE = (
-    "are of a file that counts as a subject of its own, for its path names no person (sub-01, or a folder for each)"
+    "are of a file that counts as a subject of its own, because its path names no person (sub-01, or a folder for each)"
 )
 _BIDS = re.compile(r"(?:^|[/_])(sub-[0-9A-Za-z]+)(?=[/_.]|$)")
 

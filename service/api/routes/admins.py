@@ -147,7 +147,9 @@ def create_key(service: Running, response: Response, admin: Admin, body: wire.Ke
 def list_keys(
     service: Running,
     page: Paging,
-    created_by: Annotated[Identifier | None, Query(description="Only keys made by it, directly or indirectly.")] = None,
+    created_by: Annotated[
+        Identifier | None, Query(description="Only keys that it created, directly or indirectly.")
+    ] = None,
 ) -> Page[wire.KeyRecord]:
     """List keys, newest first, including revoked and expired keys."""
     asked = [] if created_by is None else [ApiKey.id.in_(auth.with_all_made(ApiKey.created_by == created_by))]

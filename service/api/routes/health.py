@@ -101,7 +101,7 @@ class CheckpointFacts(ApiRecord):
     """The newest signed statement of the heads of all logs."""
 
     sequence: int = Field(description="Number of the entry, from 1 without a gap.")
-    created_at: Minute = Field(description="When it was made.")
+    created_at: Minute = Field(description="When it was created.")
     key_id: str = Field(description="Fingerprint of the key that signed it: SHA-256 of the public key.")
 
 

@@ -158,7 +158,7 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
     206: {"description": "The range conditions for."},
     304: {"description": "The client has it."},
     409: {"description": "Pending (with Retry-After), or the sampling failed."},
-    410: {"description": "Removed: samples are kept for a time. It can be drawn again."},
+    410: {"description": "Removed: samples are kept for a limited time. Request it again."},
     416: {"description": "The range lies outside the content."},
 }
 
@@ -176,14 +176,16 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
         sample = find(session, Sample, sample_id, options=[rows.with_job(Sample)])
         job = sample.job
     if job.state in words.UNFINISHED:
-        raise problems.Pending(f"Sample {sample_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
+        raise problems.Pending(f"Sample {sample_id} is {job.state.value}. Retry soon, or follow job {job.id}.")
     if sample.sha256 is None or sample.path is None:
-        raise problems.JobNotSucceeded(f"Sample {sample_id} has no content: its job {job.state.value}. Draw a new one.")
+        raise problems.JobNotSucceeded(
+            f"Sample {sample_id} has no content: its job {job.state.value}. Request a new one."
+        )
     if sample.removed_at is not None:
         raise problems.SampleRemoved(
-            f"The files of sample {sample_id} were removed, as samples are kept for a time. Draw from release "
-            f"{sample.release_id} again with the same count, classes, seed and format: the images are the same, and "
-            "it costs nothing.",
+            f"The files of sample {sample_id} were removed, because samples are kept for a limited time. Sample "
+            f"release {sample.release_id} again with the same count, classes, seed and format: the images are the "
+            "same, and it costs nothing.",
             release_id=sample.release_id,
             seed=sample.seed,
         )

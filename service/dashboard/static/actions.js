@@ -52,7 +52,7 @@
       form.prepend(place);
     }
     place.textContent = fields.some((fault) => !fault.hidden)
-      ? "Some fields need another look."
+      ? "Correct the marked fields."
       : (problem.detail ?? "The service did not answer. Nothing was changed; try again.");
     if (problem.status === 401) {
       const link = document.createElement("a");

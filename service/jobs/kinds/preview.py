@@ -46,13 +46,14 @@ def accept(
     plan = plan_on(session, trained, recipe, epsilon, options)
     require_anchors_ready(session, plan)
     if RECIPES[recipe].publishes == "histogram":
-        raise InvalidInput(f"The recipe {recipe} publishes counts: its plan says how far they may be off.")
+        raise InvalidInput(f"The recipe {recipe} publishes counts: its plan states their error.")
     declared = trained.dataset
     numbers = declared.records_declared * declared.height * declared.width * declared.channels
     if numbers > STAND_IN_NUMBERS_MAX:
         raise InvalidInput(
             f"A stand-in for {declared.records_declared} images of this size needs {numbers / 2**30:.1f} GiB of "
-            f"memory; a preview may take {STAND_IN_NUMBERS_MAX / 2**30:.0f}. With so many records noise is small.",
+            f"memory; the limit of a preview is {STAND_IN_NUMBERS_MAX / 2**30:.0f} GiB. With so many records, the "
+            "noise is small.",
             numbers=numbers,
             numbers_max=STAND_IN_NUMBERS_MAX,
         )
@@ -64,8 +65,8 @@ def accept(
             )
         if len(stand_in.classes) < len(declared.classes):
             raise InvalidInput(
-                f"The stand-in has {len(stand_in.classes)} classes and the dataset {len(declared.classes)}: name one "
-                "that has as many, or none.",
+                f"The stand-in has {len(stand_in.classes)} classes and the dataset {len(declared.classes)}: name a "
+                "stand-in with the same number of classes, or none.",
                 classes=len(stand_in.classes),
                 classes_min=len(declared.classes),
             )
@@ -109,7 +110,8 @@ def forecast_sentence(
     kept = (accuracy - chance) / max((1.0 if real is None else real) - chance, 1e-9)
     if kept < _STATIC:
         sentence += (
-            " At this budget noise drowns nearly everything: more records, fewer classes or a larger epsilon help."
+            " At this budget, nearly everything is lost in the noise: use more records, fewer classes or a larger "
+            "epsilon."
         )
     elif kept < _FAINT:
         sentence += " At this budget much of it is lost in noise."
@@ -148,8 +150,9 @@ KIND = Kind(
         path="/v1/previews",
         tag="plans",
         summary="Preview a training",
-        description="Carry out a plan on public images that have what was declared. It costs nothing and reads nothing "
-        "private.\n\nThe account need not have the budget, and the dataset's content need not have arrived.",
+        description="Carry out a plan on public images with the declared number, size and classes. It costs nothing "
+        "and reads nothing private.\n\nThe account need not have the budget, and the dataset's content need not "
+        "have arrived.",
         request=PreviewRequest,
     ),
     makes=Preview,
@@ -161,7 +164,7 @@ KIND = Kind(
         tag="plans",
         description="Read a preview: its state, and its forecast once it has ended.",
         image="grid",
-        image_description="Read a grid of images that the generator drew of the stand-in, a class in each row.",
+        image_description="Read a grid of images that the generator made from the stand-in, one class in each row.",
         examples={"accuracy": 0.74, "balanced_accuracy": 0.71},
     ),
     planned=True,

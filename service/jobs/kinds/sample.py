@@ -37,8 +37,8 @@ def accept(
         raise InvalidInput(f"format must be one of {', '.join(SampleFormat)}.")
     if release.kind is not ReleaseKind.GENERATOR:
         raise Conflict(
-            f"Release *{release.name}* is a {release.kind.value}, not a generator: no images can be drawn from it. "
-            f"GET /v1/releases/{release.id} shows it.",
+            f"Release *{release.name}* is a {release.kind.value}, not a generator: it cannot generate images. GET "
+            f"/v1/releases/{release.id} shows it.",
             release_id=release.id,
             kind=release.kind.value,
         )
@@ -76,18 +76,18 @@ def _checked(
     known: Sequence[str],
 ) -> Mapping[str, float]:
     if classes is not None:
-        raise InvalidInput("Give classes or proportions, not both: proportions name the classes that are drawn.")
+        raise InvalidInput("Give classes or proportions, not both: proportions name the classes that are generated.")
     try:
         if isinstance(proportions, str):
             stated = training_of(session, release).plan.get("config", {}).get("class_fractions")
             if proportions != AS_STATED or not stated:
                 raise InvalidInput(
-                    f"Release *{release.name}* states no balance of its classes: name how often each is to come."
+                    f"Release *{release.name}* has no stated balance of its classes: state the proportions."
                 )
             return read_class_fractions(stated, known)
         return checked_class_fractions(proportions, known, every=False)
     except ValueError as error:
-        raise InvalidInput(f"These proportions cannot be drawn: {error}.") from None
+        raise InvalidInput(f"These proportions are invalid: {error}.") from None
 
 
 def show(made: Sample, job: Any) -> SampleRecord:
@@ -96,16 +96,16 @@ def show(made: Sample, job: Any) -> SampleRecord:
 
 KIND = Kind(
     name="sample",
-    many="drawings",
-    title=lambda _job, made: f"Draw {made.count:,} images" if made else "Draw images",
+    many="samplings",
+    title=lambda _job, made: f"Generate {made.count:,} images" if made else "Draw images",
     accept=accept,
     failed=FailureCode.SAMPLING_FAILED,
     unavailable=FailureCode.RELEASE_UNAVAILABLE,
     order=Order(
         path="/v1/releases/{release_id}/samples",
         tag="releases",
-        summary="Draw synthetic images",
-        description="Draw synthetic images with a public seed. It costs nothing.",
+        summary="Generate synthetic images",
+        description="Generate synthetic images with a public seed. It costs nothing.",
         request=SampleRequest,
     ),
     makes=Sample,
@@ -114,7 +114,7 @@ KIND = Kind(
         path="/v1/samples",
         prefix="smp",
         tag="samples",
-        description="Read a sample: its state, and its SHA-256 and size once it is there.",
+        description="Read a sample: its state, and its SHA-256 and size once it is ready.",
         scope="releases",
     ),
     record=SampleRecord,

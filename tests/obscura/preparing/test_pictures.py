@@ -173,7 +173,7 @@ def test_bombs_are_judged_by_their_headers(colours):
 
 def test_colours_that_are_not_converted():
     """Seen at the first look: what fails later would fail when the dataset is declared already."""
-    with pytest.raises(Unreadable, match=r"not taken \(LAB\)"):
+    with pytest.raises(Unreadable, match=r"an unsupported kind \(LAB\)"):
         look(saved(Image.new("LAB", (16, 16)), "TIFF"))
 
 

@@ -25,14 +25,14 @@ def plan(recipe: str = "moments", facts: PublicFacts = FACTS, **options: Any) ->
 
 def test_twenty_records_of_two_thousand_and_twenty_are_warned_of_first() -> None:
     made = plan(class_fractions="normal=2000,sick=20")
-    assert made.notes[0].startswith("Noise drowns sick (about 20 records)")
+    assert made.notes[0].startswith("Lost in the noise: sick (about 20 records)")
     assert made.facts["drowned_classes"] == ["sick"]
-    assert not any("even classes" in note.lower() for note in made.notes)
+    assert not any("records per class" in note for note in made.notes)
 
 
 def test_where_nothing_is_stated_even_classes_are_said_to_be_assumed() -> None:
     made = plan()
-    assert any("Even classes are assumed, about 1,010 records each; noise drowns" in note for note in made.notes)
+    assert any("assumes about 1,010 records per class. Classes with fewer than" in note for note in made.notes)
     assert "drowned_classes" not in made.facts
 
 
@@ -42,7 +42,7 @@ def test_what_is_not_known_of_a_recipe_is_said(recipe: str, shares: str) -> None
     made = plan(recipe, class_fractions=shares)
     known = recipe == "moments"
     assert ("smallest_visible_class" in made.facts) == known
-    assert any("not known of this recipe" in note for note in made.notes) != known
+    assert any("unknown for this recipe" in note for note in made.notes) != known
 
 
 @pytest.mark.parametrize("recipe", TRAINS_ON_CLASSES)

@@ -58,7 +58,7 @@ def test_a_plan_says_first_what_was_seen(classes, side, channels, records, epsil
 
 def test_what_noise_drowns_is_called_drowned_alone() -> None:
     plan = made(PublicFacts(NINE, 64, 64, 3, 300, "record"), 0.1)
-    assert plan.notes[0].startswith("Noise drowns most")
+    assert plan.notes[0].startswith("Lost in the noise: most")
     assert "expected_detail" not in plan.facts
 
 

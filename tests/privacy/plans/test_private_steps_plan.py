@@ -58,10 +58,10 @@ def test_people_read_where_sampling_saves_nothing() -> None:
     cautious = open_filter(3.0, 1e-14)
     made = build_plan("dp_classifier", {"epochs": 1.0}, cautious, cautious.capacity_nano, FACTS)
     (event,) = [stage.event for stage in made.stages]
-    assert any("cannot be shown what sampling saves" in note for note in made.notes)
+    assert any("no saving from sampling can be proven" in note for note in made.notes)
     assert event.noise_multiplier > 5 * plan(epochs=1.0).stages[0].event.noise_multiplier
-    assert not any("cannot be shown" in note for note in plan(epochs=1.0).notes)
-    whole = "once the first is made all of the price is spent"
+    assert not any("can be proven" in note for note in plan(epochs=1.0).notes)
+    whole = "the first step spends the whole cost"
     certain = plan(facts=dataclasses.replace(FACTS, records_declared=100), expected_batch=600)
     assert [any(whole in note for note in each.notes) for each in (plan(), certain)] == [True, False]
 

@@ -358,7 +358,7 @@ def test_a_place_that_holds_something_is_refused_and_stays_as_it_is(book, tmp_pa
     book.lose_database()
     with pytest.raises(BackupRefused, match="keep-files"):
         book.restore(keep_files=False)
-    with pytest.raises(BackupRefused, match="keys first"):
+    with pytest.raises(BackupRefused, match="First restore the key folder"):
         book.restore(keep_files=False, data_dir=tmp_path / "new")
     (book.data_dir / installation.FILE).write_text("ins_" + "a" * 20)
     with pytest.raises(BackupRefused, match="installation"):

@@ -54,9 +54,9 @@ FREE = {"charged_nano": 0, "planned_nano": 10, "charged_epsilon": 0.0, "planned_
 @pytest.mark.parametrize(
     ("changes", "discard", "said"),
     [
-        ({}, True, "nothing of it would be published. Discard it?"),
+        ({}, True, "and would publish nothing. Discard it?"),
         ({}, False, None),  # it publishes what it has
-        ({"publishes_if_cancelled": False}, False, "and has nothing yet that could be published"),
+        ({"publishes_if_cancelled": False}, False, "and has nothing to publish yet"),
         ({"progress": FREE, "publishes_if_cancelled": False}, False, None),
         ({"progress": FREE, "publishes_if_cancelled": False}, True, None),
         ({"state": "succeeded", "publishes_if_cancelled": None}, False, None),

@@ -98,12 +98,12 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, target, client,
     broken = start(pets, *small, "--at-most", "100", before=target, answers=yes, code=2)
     assert len(tried) == 1, "nobody asked for another preview"
     assert "The images changed while they were sent" in broken
-    assert f"To go on: obscura quickstart {pets} --epsilon 1 --at-most 100 --size 8 --grey" in broken
+    assert f"To continue: obscura quickstart {pets} --epsilon 1 --at-most 100 --size 8 --grey" in broken
     assert list(client.datasets()) == before
     (account,) = [account for account in client.accounts() if account.name == "pets"]
     assert account.balance.reserved_nano == account.balance.spent_nano == 0
     client.lower_limit(account.id, epsilon=0.5, reason="as if half of it was spent")
-    assert "does not pay for that" in start(pets, "--yes", "--at-most", "2000", before=target, code=3)
+    assert "cannot pay for this" in start(pets, "--yes", "--at-most", "2000", before=target, code=3)
     assert client.account(account.id).balance.spent_nano == 0
     assert list(client.datasets()) == before
 
@@ -111,11 +111,15 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, target, client,
 @pytest.mark.parametrize(
     ("counts", "shown_from", "said"),
     [
-        ({"normal": 2000, "sick": 20}, 130, ["Stays here: of sick (20), expect static", "from about 130 images"]),
+        (
+            {"normal": 2000, "sick": 20},
+            130,
+            ["Stays here: expect static, or images like other classes, for sick (20)", "needs about 130 images"],
+        ),
         (
             {f"c{number}": number for number in range(20)},
             100,
-            ["of c0 (0), c1 (1), c2 (2), c3 (3), c4 (4), c5 (5) and 14 more"],
+            ["for c0 (0), c1 (1), c2 (2), c3 (3), c4 (4), c5 (5) and 14 more"],
         ),
         ({"a": 500, "b": 130}, 130, []),
         ({"a": 1}, None, []),

@@ -201,15 +201,15 @@ def test_an_admin_learns_why_the_data_of_several_projects_are_hidden(site, stock
     member = site.client()
     assert member.post("/login", data={"key": token}).status_code == 303
     for client in (admin, member, site.client()):
-        assert all("projects hide" not in client.get(page).text for page in pages)
+        assert all("are hidden from you" not in client.get(page).text for page in pages)
     for name in ("heart", "lung"):
         site.do(projects.create, name=name, now=site.now)
     for page in pages:
         assert_shown(
-            admin.get(page).text, "Its 3 projects hide their datasets", "nothing was deleted", 'href="/projects"'
+            admin.get(page).text, "of its 3 projects are hidden from you", "nothing was deleted", 'href="/projects"'
         )
-        assert "projects hide" not in member.get(page).text
-        assert "projects hide" not in site.client().get(page).text
+        assert "are hidden from you" not in member.get(page).text
+        assert "are hidden from you" not in site.client().get(page).text
     assert stock.dataset in member.get("/datasets").text, "the data are where they were"
     assert "First steps" not in admin.get("/").text
     shown = admin.get("/projects").text

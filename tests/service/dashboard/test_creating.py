@@ -170,9 +170,9 @@ def test_whether_people_are_known_again_is_declared_by_a_box(site, open_account,
     known = declare_and_upload(uploader, content, **fields, subjects_recognised="yes").json()["id"]
     (row,) = site.rows(Dataset)
     assert row.subjects_recognised
-    assert "known again in other datasets" in uploader.get(f"/datasets/{known}").text
+    assert "recognised in other datasets" in uploader.get(f"/datasets/{known}").text
     usual = declare_and_upload(uploader, content, **fields, name="usual").json()["id"]
-    assert "known again" not in uploader.get(f"/datasets/{usual}").text
+    assert "recognised in other datasets" not in uploader.get(f"/datasets/{usual}").text
 
 
 def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stock, trainer):
@@ -202,8 +202,8 @@ def test_the_price_says_which_class_noise_drowns_by_a_stated_balance(site, stock
     asked = f"/train/price?dataset={stock.dataset}&recipe=moments&epsilon=0.4&shown=moments&option.class_fractions="
     rare = ",".join(["1000"] * (len(row.classes) - 1) + ["1"])
     warned = trainer.get(asked + rare).text
-    assert re.search(rf'role="status">Noise drowns {row.classes[-1]} \(about', warned)
-    assert 'role="status">Noise drowns' not in trainer.get(asked).text
+    assert re.search(rf'role="status">Lost in the noise: {row.classes[-1]} \(about', warned)
+    assert 'role="status">Lost in the noise:' not in trainer.get(asked).text
     wrong = trainer.get(asked.replace("/price", "") + "1")
     assert (wrong.status_code, "numbers for" in wrong.text) == (422, True)
 
@@ -289,6 +289,11 @@ def test_a_plan_is_previewed_and_its_forecast_is_shown(site, stock, trainer):
     site.do(kinds.preview.KIND.finish, job_id=job_id, attempt=1, results=found, grid=b"\x89PNG", now=site.now)
     preview_id = site.do(jobs.made_by, Preview, job_id).id
     shown = trainer.get(f"/jobs/{job_id}").text
-    assert_shown(shown, "right on 20% of generated patterns", "noise drowns", f"/previews/{preview_id}/grid.png")
+    assert_shown(
+        shown,
+        "right on 20% of generated patterns",
+        "nearly everything is lost in the noise",
+        f"/previews/{preview_id}/grid.png",
+    )
     assert trainer.get(f"/previews/{preview_id}/grid.png").content == b"\x89PNG"
     assert 'value="900"' in trainer.get(f"/train?again={job_id}").text

@@ -61,10 +61,10 @@ def words_of(html: str) -> str:
 
 def test_the_overview_shows_limit_spent_held_and_left(site, stock):
     html = site.client().get("/").text
-    sure = "can become at most 99.99% sure by all that may ever be published, except with a chance of 1 in"
+    sure = "everything ever published can raise that to at most 99.99%, except with a probability of 1 in"
     assert_shown(words_of(html), "patients", sure, "1 in 100,000")
     bar = next(svg for svg in Page(html).all("svg") if svg.get("role") == "img")
-    parts = r"[\d.]+% spent, [\d.]+% held, [\d.]+% left of the lifetime budget"
+    parts = r"[\d.]+% spent, [\d.]+% reserved, [\d.]+% left of the lifetime budget"
     assert re.fullmatch(parts, bar["aria-label"] or "nothing")
 
 
@@ -111,7 +111,7 @@ def test_the_ledger_is_read_in_pages(site, stock):
 def test_a_release_shows_its_guarantee_grid_and_downloads(site, stock):
     client, page = site.client(), f"/releases/{stock.release}"
     shown = words_of(client.get(page).text)
-    assert_shown(shown, "can become at most 99.99% sure", "of its account's lifetime budget", "76.4%")
+    assert_shown(shown, "can raise that to at most 99.99%", "of its account's lifetime budget", "76.4%")
     assert_shown(shown, "accuracy on public images", "the class names", "seed 7")
     grid = client.get(f"{page}/grid.png").headers
     assert (grid["content-type"], grid["cache-control"]) == ("image/png", "private, max-age=3600")
@@ -299,7 +299,7 @@ def test_images_are_drawn_from_a_form_at_no_cost_and_in_proportions(site, stock)
     assert (sample.count, sample.seed, sample.format.value) == (500, 3, "npz")
     assert site.rung == [1]
     shown = client.get(f"/jobs/{job.id}").text
-    assert_shown(shown, "Free: it draws from a release", f"{usual} 99, {rare} 1")
+    assert_shown(shown, "Free: it generates images from a release", f"{usual} 99, {rare} 1")
     assert f"{usual} 99, {rare} 1" in client.get(page).text
 
 
@@ -312,19 +312,19 @@ def test_a_queued_job_is_cancelled_from_a_form_and_its_hold_given_back(site, sto
     assert site.hold_of(stock.queued).state is HoldState.RETURNED
 
 
-COST = r"It has cost ε ([\d.]+) of ([\d.]+), for good,"
+COST = r"It has permanently spent ε ([\d.]+) of ([\d.]+), and"
 
 
 def test_a_training_that_has_charged_is_ended_and_published_or_discarded_with_its_price_in_the_question(site, stock):
     client, page = site.signed_in("train", "read"), f"/jobs/{stock.running}"
     html = client.get(page).text
-    assert_shown(html, "End it now and publish what it has", "Discard it")
-    assert re.search(COST + r" and nothing of it would be published\.", html)
+    assert_shown(html, "End now and publish", "Discard it")
+    assert re.search(COST + r" would publish nothing\.", html)
     assert html.count(f'data-call="POST /v1{page}/cancel"') == 2, "the second discards"
     assert client.post(f"/v1{page}/cancel", headers=ORIGIN | {"X-Form-Token": token_of(client, page)}).is_success
     html = client.get(page).text
-    assert_shown(html, "Finishing early", "it charges no more, and publishes what it has made", "Discard it")
-    assert "End it now" not in html
+    assert_shown(html, "Finishing early", "It charges nothing more and publishes a partial result", "Discard it")
+    assert "End now" not in html
     assert forms_of(html)[f"POST /v1{page}/cancel"] == ({"discard": True}, set())
     assert submit(client, page, f"POST /v1{page}/cancel").is_success
     html = client.get(page).text
@@ -343,7 +343,7 @@ def test_a_training_that_has_nothing_to_publish_says_so_before_it_is_cancelled(s
     site.change(Job, stock.running, plan={**plan, **changes})
     html = site.signed_in("train", "read").get(f"/jobs/{stock.running}").text
     assert "Cancel this job" in html
-    assert re.search(COST + r" and has nothing yet that could be published\.", html)
+    assert re.search(COST + r" has nothing to publish yet\.", html)
     assert "Discard it" not in html
 
 
@@ -380,7 +380,7 @@ def test_an_incomplete_release_says_so(site, stock):
     incomplete = {"reason": "time_limit", "fraction": 0.421, "made": 421, "planned": 1000, "stages": {}}
     site.change(Release, stock.release, incomplete=incomplete)
     share = "Incomplete: 42.1% of the planned noisy releases were made."
-    assert_shown(client.get(page).text, share, "because its time was over")
+    assert_shown(client.get(page).text, share, "because it reached the time limit")
     assert "incomplete, 42.1% made" in client.get("/releases").text
 
 

@@ -58,7 +58,7 @@ def test_lists_are_narrowed_and_keep_their_filters_from_page_to_page(site, stock
     assert shown("/jobs?recipe=dpgan") == shown(f"/jobs?account={other}") == set()
     assert shown(f"/releases?account={stock.account}") == shown("/releases?q=first") == {stock.release}
     assert shown("/releases?q=owl") == set()
-    assert "Nothing fits these filters" in client.get("/releases?q=owl").text
+    assert "Nothing matches these filters" in client.get("/releases?q=owl").text
     assert client.get("/jobs?state=asleep").status_code == 422
     assert Filters(q="a b", state="ready").address("/datasets") == "/datasets?q=a+b&state=ready"
     (condition,) = site.do(Filters(q="x").conditions, Dataset, ("q",))

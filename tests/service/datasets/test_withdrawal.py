@@ -157,7 +157,7 @@ def test_where_nobody_is_recognised_it_says_how_to_withdraw(people, open_account
         people.withdraw(records, "anna")
     account_id = people.account("patients")
     for _ in range(2):
-        with pytest.raises(InvalidInput, match=r"recognises subjects.*Delete the dataset, and push it again"):
+        with pytest.raises(InvalidInput, match=r"recognises subjects.*Delete each dataset.*Push it again"):
             people.withdraw(account_id, "anna")
         people.upload(account_id, ["anna"], subjects_recognised=False)
     with pytest.raises(NotFound):

@@ -41,7 +41,7 @@ def test_a_lock_that_cannot_be_had_is_a_typed_error(factory, impatient, open_acc
     with elsewhere(factory, account_id):
         with pytest.raises(DatabaseBusy) as caught, transaction(impatient) as session:
             ledger.lock_account(session, account_id)
-        assert "tried again" in str(caught.value)
+        assert "retry" in str(caught.value)
         assert account_id not in str(caught.value)
     with transaction(impatient) as session:  # and so it can
         assert ledger.lock_account(session, account_id).id == account_id

@@ -136,7 +136,7 @@ def test_a_recipe_that_bounds_records_only_is_refused_where_subjects_are_protect
     dataset_id = shop.declare(account_id=account_id, subjects_declared=20_000)
     with pytest.raises(InvalidInput, match="protects all records of one subject") as caught:
         shop.train(dataset_id=dataset_id, recipe="clipped_gradients")
-    assert "Until it bounds contributions" in caught.value.message
+    assert "This recipe needs an account whose unit is the record" in caught.value.message
     offered = caught.value.message.rpartition("choose one of ")[2].rstrip(".").split(", ")
     assert set(offered) == set(RECIPES) - {"clipped_gradients"}
     shop.assert_nothing_written()

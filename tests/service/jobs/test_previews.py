@@ -67,7 +67,8 @@ def test_what_cannot_be_previewed_is_refused_in_words(shop, changes, says):
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "says"), [(0.85, None), (0.5, "much of it is lost in noise"), (0.2, "drowns nearly everything")]
+    ("accuracy", "says"),
+    [(0.85, None), (0.5, "much of it is lost in noise"), (0.2, "nearly everything is lost in the noise")],
 )
 def test_a_forecast_warns_where_there_is_little_to_see(accuracy, says):
     sentence = forecast_sentence(**FOUND | {"accuracy": accuracy})

@@ -43,7 +43,7 @@ def test_a_price_of_another_rate_is_refused_whatever_it_is(account_book):
         dataclasses.replace(priced_by, base=1e-9),
         open_filter(12.0, 1e-5),
     ):
-        with pytest.raises(ledger.RateChanged, match=r"\*patients\* was raised while this was being priced"):
+        with pytest.raises(ledger.RateChanged, match=r"\*patients\* was raised while the cost of"):
             account_book.do(ledger.hold, priced_by=other, **facts)
     assert account_book.kinds() == ["open"]
     account_book.do(ledger.hold, priced_by=dataclasses.replace(priced_by, epsilon=3.0), **facts)  # prices are the same
@@ -68,7 +68,7 @@ def test_with_nothing_left_only_free_things_are_suggested(account_book):
         account_book.hold(1)
     assert caught.value.balance.affordable_epsilon == 0
     said = caught.value.suggesting("rel_abc").message
-    assert "No training fits any more; sampling and evaluating existing releases stays free." in said
+    assert "No further training fits; sampling and evaluating existing releases stays free." in said
     asking = "request a higher limit, which two admins decide."
     assert said.endswith(f"You can: sample release *rel_abc* again at no cost, or {asking}")
     assert caught.value.message.endswith(f"You can: {asking}")

@@ -38,7 +38,7 @@ def test_an_account_that_cannot_be_right_is_refused(factory, open_account, chang
 
 
 def test_two_accounts_cannot_share_a_name(account_book, open_account):
-    with pytest.raises(Conflict, match="exists already"):
+    with pytest.raises(Conflict, match="already exists"):
         open_account(account_book.factory)
 
 

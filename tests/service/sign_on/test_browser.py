@@ -34,7 +34,7 @@ def walk(site: str, provider: RunningProvider) -> None:
         said.clear()  # of the provider's own pages
         page.get_by_role("link", name=ANA["name"]).click()
         page.get_by_label("Name").fill("nightly")
-        page.get_by_role("button", name="Make a key").click()
+        page.get_by_role("button", name="Create key").click()
         assert page.locator("code").inner_text().startswith("obs_")
         for width, colours in WINDOWS:
             page.set_viewport_size({"width": width, "height": 900})

@@ -186,13 +186,13 @@ def test_two_people_decide_and_one_person_with_two_keys_does_not(house):
     ana, ben, second = house.caller("ana"), house.caller("ben"), house.caller("ana", name="second")
     body = {"epsilon": 4.0, "reason": "a second study"}
     refused = house.admin.post(f"/v1/accounts/{account}/raise-limit", json=body)
-    assert (refused.status_code, "as the sign-in provider knows them" in refused.text) == (403, True)
+    assert (refused.status_code, "The sign-in provider must know both people" in refused.text) == (403, True)
     asked = ana.post(f"/v1/accounts/{account}/raise-limit", json=body)
     assert asked.status_code == 201, asked.text
     approve = f"/v1/decisions/{asked.json()['id']}/approve"
     for same in (ana, second):
         answer = same.post(approve)
-        assert (answer.status_code, "It takes two people" in answer.text) == (403, True)
+        assert (answer.status_code, "Two people must decide" in answer.text) == (403, True)
     assert house.admin.post(approve).status_code == 403
     done = ben.post(approve)
     assert (done.status_code, done.json()["state"]) == (200, "approved")
@@ -247,7 +247,7 @@ def test_keys_of_ones_own_are_rotated_with_an_overlap_and_revoked(house):
     strangers = house.sign_in("ana")
     owner = house.program(house.key_of(strangers, name="the owner's"))
     answer = owner.post(f"/v1/keys/{key.created_by}/rotate", json={"overlap_seconds": 0})
-    assert (answer.status_code, "stands for a person's role" in answer.text) == (409, True)
+    assert (answer.status_code, "represents a role" in answer.text) == (409, True)
     for act in ("rotate", "revoke"):
         theirs = {"token": form_token_of(strangers), "overlap": "0", "days": "7"}
         assert strangers.post(f"/you/keys/{key.id}/{act}", data=theirs).status_code == 404
@@ -288,7 +288,7 @@ def test_a_key_that_an_admin_made_has_no_person_and_no_page_of_keys(house):
     browser = house.browser()
     assert browser.post("/login", data={"key": made["token"]}).status_code == 303
     page = browser.get("/you")
-    assert (page.status_code, "heart" in page.text, "Make a key" in page.text) == (200, True, False)
+    assert (page.status_code, "heart" in page.text, "Create a key" in page.text) == (200, True, False)
     refused = browser.post(
         "/you/keys", data={"token": form_token(browser.cookies[COOKIE]), "name": "k", "scope": "all", "days": "7"}
     )

@@ -189,7 +189,7 @@ def test_whoever_has_no_group_with_a_role_is_told_so_and_has_no_session(house):
     house.provider.people(dan={"name": "Dan", "groups": ["kitchen"]}, fay={"name": "Fay"})
     for login, name in (("dan", "Dan"), ("fay", "Fay")):
         browser = house.browser()
-        refused(house, browser, house.answer_of(login, browser), f"knows you as {name}", status=403)
+        refused(house, browser, house.answer_of(login, browser), f"You signed in as {name}", status=403)
 
 
 def test_somebody_who_declines_at_the_provider_is_not_signed_in(house):

@@ -83,9 +83,9 @@ def test_guarantee_comes_first_then_images_then_usefulness(page):
 
 
 SAID = {
-    "odds": "can become at most <strong>97.3% sure</strong>",
-    "what the odds are of": "everything that its account may ever publish: this release",
-    "the meaning of delta": "That holds except with a chance of at most δ",
+    "odds": "can raise that to at most <strong>97.3%</strong>",
+    "what the odds are of": "everything that its account may ever publish can raise",
+    "the meaning of delta": "It holds except with a probability of at most δ",
     "delta": "10⁻⁵",
     "an epsilon of 0.99991 never smaller than it is": "ε = 1.0<",
     "the accountant with its version": "dp-accounting 0.6.0",
@@ -102,10 +102,10 @@ def test_the_report_says(page, words):
 
 
 def test_odds_are_those_of_limits_and_rounded_up(page):
-    shown = re.findall(r'<td class="n">(\d[\d.]*%)</td></tr>', page[: page.index("Price and account")])
+    shown = re.findall(r'<td class="n">(\d[\d.]*%)</td></tr>', page[: page.index("Cost and account")])
     assert shown == ["68%", "79.3%", "92.2%", "97.3%", "99.99%"]
     assert re.findall(r"<td>(\S+) \(this account\)", page) == ["3.0"]
-    assert set(re.findall(r"([\d.]+%) sure", page)) == {"50%", "97.3%"}  # none is told of this release, or of the spend
+    assert re.findall(r"at most <strong>([\d.]+%)", page) == ["97.3%"]  # none is told of this release, or of the spend
     assert "20% of that" in page
 
 
@@ -131,7 +131,7 @@ def test_an_incomplete_release_says_how_much_was_made_and_why(tmp_path, page):
     facts = replace(RELEASE, incomplete={"reason": "time_limit", "fraction": 0.421, "made": 421, "planned": 1000})
     shown = report(tmp_path / "b", release=facts)
     assert "Incomplete: 42.1% of the planned noisy releases were made." in shown
-    assert "because its time was over" in shown
+    assert "because it reached the time limit" in shown
     assert shown.index("Incomplete") < shown.index('id="guarantee"')
     assert "Incomplete" not in page
 
@@ -144,7 +144,7 @@ def test_report_takes_colour_images_and_a_class_without_samples(tmp_path):
 
 def test_subject_level_release_speaks_of_persons(tmp_path):
     page = report(tmp_path, card=CARD | {"unit": "subject"}, release=replace(RELEASE, stages=()))
-    assert "a person's pictures were" in page.replace("&#39;", "'")
+    assert "a person's images were" in page.replace("&#39;", "'")
 
 
 def test_report_refuses_a_card_without_its_guarantee(tmp_path):
@@ -195,4 +195,4 @@ def test_noise_is_called_noise_and_not_free_of_mode_collapse(tmp_path, share, no
     shown = report(tmp_path, release=replace(RELEASE, facts={"fraction_above_noise": share}))
     assert ("Mostly noise." in shown) == noisy
     assert ("<td>no sign</td>" in shown) != noisy
-    assert f"{share:.0%} of what sets classes apart" in shown
+    assert f"{share:.0%} of what distinguishes the classes" in shown
