@@ -1,6 +1,6 @@
-"""Make new and existing files and folders private to their owner.
+"""Make new and existing files and folders accessible to their owner alone.
 
-The database holds the secrets that seed the noise, and the data folder images, checkpoints and keys.
+The database contains the secrets that seed the noise. The data folder contains images, checkpoints and keys.
 """
 
 from __future__ import annotations
