@@ -53,7 +53,7 @@ Evaluate = Annotated[
     typer.Option(help="Public dataset (name or id) to measure the releases on."),
     find_dataset,
 ]
-TRY_FIRST = "--preview"  # title of the option that previews a plan on public images
+TRY_FIRST = "--preview"  # the option that previews a plan on public images
 IMAGE = Path("preview.png")
 LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}  # for job kinds whose noun differs
 

@@ -42,7 +42,7 @@ OTHER_FILES_MAX = 1000  # entries of a sample besides images: descriptions, the 
 NAME_CHARACTERS_MAX = 1024
 RATIO_MAX = 20  # ratio of unpacked to downloaded bytes; images are stored without compression
 _METADATA = "metadata.jsonl"
-PIXELS_MAX = 1024 * 1024  # bytes of an image
+PIXELS_MAX = 1024 * 1024  # per image
 LABELS_MAX = 100_000
 
 READABLE: tuple[SampleFormat, ...] = ("npz", "imagefolder")  # formats of a sample that `read_images` reads

@@ -21,7 +21,7 @@ from obscura.private_files import make_private_folder
 
 __all__ = ["LocalClient", "ServiceFailed", "connect", "connect_async", "local", "local_async"]
 
-START_SECONDS_MAX = 600.0  # while the process runs; if it has ended, the wait stops at once
+START_SECONDS_MAX = 600.0  # if the process ends, the wait stops at once
 STOP_SECONDS_MAX = 60.0
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from obscura.client.client import Client
 
 RECIPE = "moments"  # if none is named
-RECORDED_MAX = 1000  # number of uploads
+RECORDED_MAX = 1000  # uploads in the record
 _DIGESTS = TypeAdapter(dict[str, str])
 
 ImageInput = str | Path | Dataset | np.ndarray[Any, np.dtype[np.uint8]]

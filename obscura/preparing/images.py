@@ -124,7 +124,7 @@ _GREY_MODES = frozenset({"1", "L", "LA"})
 _DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N", "F"})
 _READ_MODES = _PLAIN_MODES | _DEEP_MODES | {"CMYK", "YCbCr", "HSV", "RGBX", "RGBa"}
 _ORIENTATION_TAG = 0x0112
-_COMPARED_SIDE = 128  # a larger JPEG is reduced to so many pixels while decoding
+_COMPARED_SIDE = 128  # pixels per side to which a large JPEG is reduced while decoding
 _TURNS = {  # EXIF 2.32, tag 274: the transformation that brings each orientation upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
