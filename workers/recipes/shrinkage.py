@@ -121,8 +121,8 @@ def for_new_records(covariance: Array, count: float) -> Array:
     """Widen a covariance (d, d), estimated from `count` records, so that it fits new records.
 
     An estimate S from n Gaussian records is too narrow in directions where chance made it narrow. So, in units of S, a
-    new record's mean squared distance is d n / (n - d - 1) instead of d. To first order in d / n that is d (1 + d / n),
-    so the factor here is 1 + d / n, at most 2.
+    new record's mean squared distance is d n / (n - d - 1) instead of d. To first order in d / n that is d (1 + d / n).
+    The factor here is 1 + d / n, at most 2.
     """
     return covariance * (1.0 + min(1.0, len(covariance) / max(count, 1.0)))
 

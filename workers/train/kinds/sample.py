@@ -1,8 +1,8 @@
 """One attempt at a sample job: generate images from a release into a file of the requested format.
 
 Post-processing of a release: free and repeatable. The same release, seed, classes, proportions and count give the same
-bytes, on one kind of CPU and with the same versions of the drawing and packing libraries. Every batch has its own
-random stream derived from the public seed, and the order of the images is fixed.
+bytes. That requires the same kind of CPU and the same versions of the drawing and packing libraries. Every batch has
+its own random stream derived from the public seed, and the order of the images is fixed.
 """
 
 from __future__ import annotations
