@@ -129,7 +129,7 @@ class Extractor(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """Return the features of images (n, 1 or 3, h, w) in [0, 1]."""
-        # Kernels are chosen by size and round differently. To make an image's features independent of the number of other
+        # Kernels are chosen by size and round differently. To make features independent of the number of other
         # images, to the last bit, all blocks have one size; the last block is padded.
         missing = -len(images) % _BLOCK
         filled = torch.cat([images, images.new_zeros(missing, *images.shape[1:])])
