@@ -106,8 +106,8 @@ def convolution_weight_shares(
     """Return each record's weight gradient of a convolution with the geometry of `layer`.
 
     One grouped convolution with the records as groups and a record's rows as batch, so that memory contains one
-    gradient per record, not per row. On a CPU, a product with patches is faster if there are few input numbers (the
-    first layer, on images) or few output positions per record.
+    gradient per record, not per row. On a CPU, a product with patches is faster with few input numbers (the first
+    layer, on images) or few output positions per record.
 
     Args:
         layer: defines kernel size, stride, padding, dilation and groups.

@@ -1,8 +1,8 @@
-"""Plan of select_public: private records vote for public images, which are then drawn.
+"""Plan of select_public: private records vote for public images, from which the generator samples.
 
-Private Evolution (Lin et al. 2024, arXiv:2305.15560) with a folder of public images in place of a foundation model's:
-Algorithm 2 is its histogram of nearest neighbours, and a second iteration votes over images that the first one
-selected.
+Private Evolution (Lin et al. 2024, arXiv:2305.15560) with a folder of public images instead of a foundation model's
+images. Algorithm 2 is its histogram of nearest neighbours; a second iteration votes over images that the first
+iteration selected.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
 VOTES = "votes"
 SENSITIVITY = 1.0  # see `votes_event`
-RELEASE_BYTES_MAX = 2**26  # of images in a release
+RELEASE_BYTES_MAX = 2**26  # bytes of images in a release
 _CHOICES = (2, 512)
-_VOTES_OVER_NOISE = 3.0  # that a choice gets on average; see docs/research/select_public.md
+_VOTES_OVER_NOISE = 3.0  # average votes of a choice, over the noise; see docs/research/select_public.md
 
 
 class SelectPublicConfig(ClassFractionsConfig):
@@ -71,10 +71,10 @@ class SelectPublicConfig(ClassFractionsConfig):
             raise self.refusal("extractor", "an extractor's name has at most 64 letters, digits, - and _")
 
     def require_public(self, images: int, public_classes: tuple[str, ...], classes: tuple[str, ...]) -> None:
-        """Check that every declared class can select from a public dataset; see `RecipeConfig.require_public`.
+        """Raise unless every declared class can select from a public dataset; see `RecipeConfig.require_public`.
 
         Raises:
-            InvalidParameter: it has fewer than two images, or lacks a class while public labels are used.
+            InvalidParameter: the dataset has fewer than two images, or lacks a class while public labels are used.
         """
         if images < _CHOICES[0]:
             raise self.refusal("public_dataset_id", "one image leaves nothing to select: name a dataset of more")
@@ -103,10 +103,10 @@ def votes_event(stddev: float) -> GaussianEvent:
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Turn a budget into the noise of each iteration's votes.
+    """Compute the noise of each iteration's votes from a budget.
 
     Raises:
-        InvalidParameter: an option does not fit the dataset or the budget, or no public dataset is named.
+        InvalidParameter: an option does not fit the dataset or the budget, or the public dataset is missing.
     """
     config = SelectPublicConfig(**options)
     if not config.public_dataset_id:
