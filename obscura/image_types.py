@@ -201,7 +201,7 @@ def is_image(head: bytes) -> bool:
 
 
 def require_few_parts(data: bytes) -> None:
-    """Raise Refused for an image made of too many parts: IMAGE_SCANS or IMAGE_PARTS."""
+    """Raise Refused for an image with too many parts: IMAGE_SCANS or IMAGE_PARTS."""
     for kind in TYPES:
         if kind.begins(data):
             kind.require_few_parts(data)

@@ -77,7 +77,7 @@ class ConditionalDcganGenerator(nn.Module):
 
     @torch.no_grad()
     def settle(self, seed: int = 0) -> None:
-        """Fix BatchNorm's statistics to those of public latents, of all classes alike, and leave training mode."""
+        """Fix BatchNorm's statistics to those of public latents, evenly over all classes, and leave training mode."""
         device = self.first.weight.device
         z = self.latents(_SETTLED_ON, torch.Generator().manual_seed(seed)).to(device)
         self.train()(z, torch.arange(_SETTLED_ON, device=device) % self.config.classes)

@@ -43,12 +43,13 @@ def turns(count: int, chosen: Sequence[int], proportions: Sequence[float] | None
     """Return `count` labels (count,) int64 in the order in which they take turns.
 
     By proportions, a label with proportion w has its turns at the times 1/w, 3/w, 5/w, and so on: Sainte-Lague's
-    method. For every n, the first n labels follow the proportions as closely as whole numbers can. Divisions of floats
-    are rounded alike on every machine, so that the order is, too. Equal proportions are simply turns.
+    method. For every n, the first n labels follow the proportions as closely as whole numbers can. Float divisions are
+    rounded identically on every machine, so the order is the same everywhere. With equal proportions, labels simply
+    take turns.
 
     Args:
         chosen: labels, each once.
-        proportions: a number above 0 for each of them, of which only ratios count; None: all alike.
+        proportions: a number above 0 for each label, of which only ratios matter; None: equal proportions.
     """
     every = torch.tensor(chosen, dtype=torch.int64)
     if proportions is None:

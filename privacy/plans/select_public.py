@@ -95,8 +95,8 @@ def votes_event(stddev: float) -> GaussianEvent:
         Adjacency add/remove of one unit. The choices are a function of public images and of earlier releases. A record
         votes once, for the nearest choice of its own class, which depends on that record alone. One record more changes
         one number of the whole histogram, by exactly 1. So its L2 sensitivity is 1, and every pair of neighbours whose
-        label is declared attains it. If the unit is the subject, one record of each subject votes, and the choice
-        depends on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices follow from the
+        label is declared attains it. If the unit is the subject, one record per subject votes, and the choice depends
+            on that subject alone (`privacy.mechanisms.partition`). The second iteration's choices follow from the
         first one's noisy votes: adaptive composition of two such events.
     """
     return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 
-# Mean square of an orthonormal cosine coefficient of a public picture, as a share of its number of pixels, is
-# POWER / (OFFSET + rows^2 + columns^2), frequencies in half waves to the side. Fitted to 1,500 pictures of Debian's
-# openclipart-png at 64 x 64 (luma of three channels; where there is one channel, a third). Luma and the two chroma
-# planes are those of LUMA_CHROMA; the latter hold these parts of luma's power.
+# Mean square of an orthonormal cosine coefficient of a public image, as a share of its number of pixels, is
+# POWER / (OFFSET + rows^2 + columns^2), frequencies in half waves per side. Fitted to 1,500 images of Debian's
+# openclipart-png at 64 x 64 (luma of three channels; a third if there is one channel). Luma and the two chroma
+# planes are defined by LUMA_CHROMA; chroma planes have these parts of luma's power.
 POWER, OFFSET, PLANES = 0.02, 0.25, (1.0, 0.08, 0.035)
 # Likewise of texture (`portable.textured`), seen as waves over the cells and over the orientations. The mean square of
 # such a number, as a share of the number of cells, is TEXTURE_POWER / (TEXTURE_OFFSET + rows^2 + columns^2), times a
 # part for the sum or the difference of fine and coarse waves, and one for the harmonic over orientations. Fitted to the
-# same pictures at 28 x 28.
+# same images at 28 x 28.
 TEXTURE_POWER, TEXTURE_OFFSET = 0.045, 0.1
 TEXTURE_LENGTHS, TEXTURE_HARMONICS = (1.0, 0.16), (1.0, 0.17, 0.043, 0.006, 0.002)
 WITHIN = 0.75  # part of the power within classes, in the same images, by their folders

@@ -218,7 +218,7 @@ def measure(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classe
     members = [flat[labels == index][:PAIRED_IMAGES_MAX].astype(np.float64) / 255.0 for index in range(len(classes))]
     present = [group for group in members if len(group)]
     means = [float(_distances(left, right).mean()) for i, left in enumerate(present) for right in present[i + 1 :]]
-    between = float(np.mean(means)) if means else 0.0  # each pair of classes weighted alike
+    between = float(np.mean(means)) if means else 0.0  # each pair of classes has equal weight
     panels = []
     for index, (name, group) in enumerate(zip(classes, members, strict=True)):
         diversity, twin_share = 0.0, 0.0

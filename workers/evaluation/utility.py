@@ -123,7 +123,8 @@ def train_and_test(
     """Train a new classifier on synthetic images and test it once. Images are reduced by `as_seen`.
 
     Args:
-        train_images: synthetic, (n, c, h, w), uint8 in 0..255 or float in [0, 1]. The public `test_images` are alike.
+        train_images: synthetic, (n, c, h, w), uint8 in 0..255 or float in [0, 1]. The same holds for the public
+            `test_images`.
         train_labels: (n,) integers in 0..classes-1.
         seed: public; determines initial weights, order of batches and dropout.
         epochs: passes over the synthetic images; overrides the protocol's number of images (for tests).
