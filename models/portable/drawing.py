@@ -44,8 +44,7 @@ def turns(count: int, chosen: Sequence[int], proportions: Sequence[float] | None
 
     By proportions, a label with proportion w has its turns at the times 1/w, 3/w, 5/w, and so on: Sainte-Lague's
     method. For every n, the first n labels follow the proportions as closely as whole numbers can. Float divisions are
-    rounded identically on every machine, so the order is the same everywhere. With equal proportions, labels simply
-    take turns.
+    rounded identically on every machine, so the order is the same everywhere. Labels of equal proportions take turns.
 
     Args:
         chosen: labels, each once.

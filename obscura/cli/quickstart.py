@@ -200,8 +200,8 @@ def quickstart(
 
     Announces each step with the command that runs that step alone, and asks once before any image is uploaded. Only
     values you state, or fixed defaults, become public. Without --at-most, the command asks for that limit; with --yes,
-    or without a terminal, --at-most is required. If no service runs on this machine, one is started for the duration of
-    this command.
+    or without a terminal, --at-most is required. If no service runs on this machine, the command starts one until it
+    ends.
     """
     target: Target = context.obj
     with reporting(as_json=False) as output, ExitStack() as stack:

@@ -109,8 +109,7 @@ class Administration:
         """Create an API key. Its token is returned only once.
 
         Args:
-            scopes: From `admin`, `data`, `train`, `read`, `releases`, `audit` and `metrics`. Set either scopes or a
-                role.
+            scopes: From `admin`, `data`, `train`, `read`, `releases`, `audit` and `metrics`. Or set a role.
             role: The person's role in the project.
             expires_at: Timezone-aware; None uses the expiry of the requesting key.
             project_id: Project of the key; None if there is only one project, or for an admin of the installation.

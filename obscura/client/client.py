@@ -273,8 +273,7 @@ class Client(Administration):
         Args:
             images: A folder or file as for `datasets.push`; uint8 images (n, h, w) or (n, h, w, 3); or a pushed
                 dataset, whose account pays.
-            labels: For images in memory, (n,) numbers or names. For a folder, a table with the columns `file` and
-                `label`.
+            labels: For images in memory, (n,) numbers or names. For a folder, a table with columns file and label.
             account: Name or id of the account that pays. By default the account with the dataset's name; it is opened
                 if it does not exist.
             show: Show progress on stderr.

@@ -7,8 +7,8 @@ other kernels, so all passes have one shape, with empty places filled. On a CPU,
 in rows that are not aligned to 64 bytes, so `aligned_linear` and `aligned_products` align them. Element-wise functions
 may treat a remainder of fewer than 32 numbers differently, so passes have a multiple of 32 places, or a power of two.
 
-On a GPU, TensorFloat-32 is off, and operations are deterministic where torch has such kernels; no kernel is chosen by
-timing.
+On a GPU, TensorFloat-32 is off, and operations are deterministic where torch has such kernels; timing chooses no
+kernel.
 """
 
 from __future__ import annotations

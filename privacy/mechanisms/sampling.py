@@ -20,8 +20,7 @@ def poisson_sample(units: int, probability: float, noise: SecureNoise) -> npt.ND
         noise: a generator of this step alone.
 
     Returns:
-        (batch,) ascending indices, possibly none. PRIVATE, including their number, because amplification needs an
-            unknown sample.
+        (batch,) ascending indices, possibly none. PRIVATE, also their number: amplification needs an unknown sample.
 
     Privacy:
         Each unit is drawn independently with at most `probability` (rounded down to a multiple of 2^-53). So

@@ -349,8 +349,7 @@ def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
     """Return how many units a class needs to be visible in the noise; None if no number suffices.
 
     A class's mean has the noise of the sum divided by its n units, so the visible fraction grows with n alone. The
-    result is the n at which `fraction_above_noise` reaches VISIBLE. docs/research/uneven_classes.md has the
-    measurements.
+    result is the n at which `fraction_above_noise` reaches VISIBLE. Measurements: docs/research/uneven_classes.md.
     """
     share = fraction_above_noise(plan.config_of(MomentsConfig), facts, plan.noise_stddev[MEANS] / QUANTISATION)
     if share(_UNITS_MAX) < VISIBLE:

@@ -30,8 +30,7 @@ class PublicFacts:
         channels: 1 or 3.
         records_declared: public upper bound of the number of records.
         unit: "record" or "subject".
-        subjects_declared: public upper bound of the number of subjects; required if, and only if, the unit is the
-            subject.
+        subjects_declared: public upper bound of the number of subjects; required exactly if the unit is the subject.
 
     Raises:
         InvalidParameter: an unknown unit, or a number of subjects that does not match the unit.

@@ -36,7 +36,7 @@ def train(run: Run) -> PrivateClassifier:
     """Train and return the released classifier.
 
     Raise ExtractorUnusable, before this attempt charges anything, if the plan's extractor is missing or differs from
-    the one with which the training began.
+    the one at the start.
 
     Privacy:
         Add or remove one unit. Each step privatises one sum over a Poisson sample, paid for before the sample is drawn;

@@ -2,8 +2,7 @@
 
 Fixed features of private images are computed once, in blocks where each image's result depends on that image alone. A
 machine must compute an image identically in every place of a block, whatever the other places contain, as in passes of
-private steps (`privacy.gradients.arithmetic`). This is tested on public images first, and blocks are halved until it
-holds.
+private steps (`privacy.gradients.arithmetic`). A test on public images halves blocks until this holds.
 """
 
 from __future__ import annotations

@@ -50,8 +50,7 @@ def read_dataset_key(context: Context, dataset: Dataset) -> bytes:
 def public_parts(context: Context, plan: Plan, anchors: Dataset | None) -> dict[str, Any]:
     """Read the public inputs of a plan, before anything is armed, opened or paid; return fields of `TrainingData`.
 
-    They are the extractor and the content of `anchors`. Raise MissingPrerequisite if the extractor is missing or
-    unusable.
+    They are the extractor and the content of `anchors`. Raise MissingPrerequisite if it is missing or unusable.
     """
     name = plan.config.needed_extractor
     try:

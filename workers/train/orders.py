@@ -91,8 +91,7 @@ class Training:
 def read_training(session: Session, attempt: Attempt) -> Training:
     """Read the rows of a training; no private data is touched.
 
-    Raise LedgerCorruption if the job differs from the one that its hold was priced for, and NotFound if the dataset's
-    content is gone.
+    Raise LedgerCorruption if the job does not match its hold, and NotFound if the dataset's content is gone.
     """
     job = jobs.get_job(session, attempt.job_id)
     if job.account_id is None or job.dataset_id is None or job.hold_id is None:
